@@ -1,0 +1,1 @@
+"""One file per runtime; all that knows torch, transformers and ONNX Runtime."""

@@ -1,0 +1,159 @@
+"""Points of a model, confirmed by the model itself: captures against its `hidden_states`.
+
+`hidden_states[i]` must equal the capture before block i bit for bit; the last one must equal either
+the raw output of the last block (ViT) or the state after the final norm (GPT-2, Llama).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftwalk.errors import ModelError
+from driftwalk.states import Point
+
+from .hooks import capture
+from .points import Layout, Stack, find_stacks, stacks_by_hand
+from .tensors import named_outputs
+
+Run = Callable[..., Any]
+
+
+def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layout:
+    """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
+    if blocks:
+        stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], run)
+    else:
+        stacks = find_stacks(module, run)
+    states: dict[str, torch.Tensor] = {}
+    layout = Layout(stacks)
+    wants = _takes_hidden_states(module)
+
+    def keep(point: Point, tensor: torch.Tensor) -> None:
+        states[point.name] = tensor.clone()
+
+    with (
+        capture(module, layout, keep) as finish,
+        _latest_outputs(module) as latest,
+    ):
+        output = run(output_hidden_states=True) if wants else run()
+        finish(output)
+    name, head = _final_output(output, states, latest)
+    confirmed = _confirm(stacks, states, output, strict=blocks is None) if wants else "unchecked"
+    return replace(layout, output=name, head=head, confirmed=confirmed)
+
+
+def _takes_hidden_states(module: nn.Module) -> bool:
+    """Transformers models take the flag; a plain module is asked nothing it does not know."""
+    if not hasattr(module, "config"):
+        return False
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(p.name == "output_hidden_states" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+@contextmanager
+def _latest_outputs(module: nn.Module) -> Iterator[deque[tuple[str, torch.Tensor]]]:
+    """The last few tensors any module gave, with its path: one of them is the head's."""
+    latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
+
+    def watch(path: str) -> Callable[..., None]:
+        def hook(part: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor):
+                latest.append((path, output))
+
+        return hook
+
+    parts = [(path, part) for path, part in module.named_modules() if path]
+    handles = [part.register_forward_hook(watch(path)) for path, part in parts]
+    try:
+        yield latest
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _final_output(
+    output: Any,
+    states: Mapping[str, torch.Tensor],
+    latest: Iterable[tuple[str, torch.Tensor]],
+) -> tuple[str | None, str]:
+    """Which output is the `logits` point, and the innermost module that made it."""
+    fresh = {
+        name: tensor
+        for name, tensor in named_outputs(output).items()
+        if name != "loss" and not any(_equal(tensor, state) for state in states.values())
+    }
+    for name in ("logits", "pooler_output", *fresh):
+        if name in fresh:
+            makers = [path for path, given in latest if _equal(given, fresh[name])]
+            return name, max(makers, key=lambda path: path.count("."), default="")
+    return None, ""
+
+
+def _confirm(
+    stacks: Sequence[Stack], states: Mapping[str, torch.Tensor], output: Any, strict: bool
+) -> str:
+    """Which of the model's tuples confirmed which stack, in words; a contradiction is an error."""
+    tuples = {
+        key: value
+        for key in ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
+        if isinstance(value := _get(output, key), tuple | list) and len(value)
+    }
+    if not tuples:
+        return "unchecked"
+    words, problems = [], []
+    for stack in stacks:
+        own = tuples.get(f"{stack.prefix}_hidden_states", tuples.get("hidden_states"))
+        if own is None:
+            continue
+        problem, last = _compare(stack, states, own)
+        if problem:
+            problems.append(problem)
+        else:
+            words.append(f"{stack.name('hidden_states[-1]')} is {last}")
+    # With several stacks, one `hidden_states` tuple can speak for one of them only.
+    if problems and (not words or len(tuples) > 1):
+        if not strict:
+            return f"not confirmed: {problems[0]}"
+        raise ModelError(
+            "The states captured from the blocks are not the model's own hidden_states: "
+            f"{problems[0]}. driftwalk does not trust its own reading of this model. Name the "
+            "stack of blocks by hand: blocks='path.to.stack' (--blocks)."
+        )
+    return "; ".join(words)
+
+
+def _compare(
+    stack: Stack, states: Mapping[str, torch.Tensor], own: Sequence[torch.Tensor]
+) -> tuple[str, str]:
+    """A problem, or what the last hidden state is: `raw` or `normed`."""
+    depth = len(stack.blocks)
+    if len(own) != depth + 1:
+        return f"{stack.path} has {depth} blocks, but hidden_states has {len(own)} entries", ""
+    names = ["embed", *(f"layer.{i}" for i in range(depth - 1))]
+    for number, name in enumerate(names):
+        if not _equal(own[number], states[stack.name(name)]):
+            return f"{stack.name(name)} differs from hidden_states[{number}]", ""
+    if _equal(own[-1], states[stack.name(f"layer.{depth - 1}")]):
+        return "", "raw"
+    if stack.norm and _equal(own[-1], states[stack.name("norm")]):
+        return "", "normed"
+    return "hidden_states[-1] is neither the last block's output nor the final norm's", ""
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, except that NaN equals NaN: a model may overflow and still be understood."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _get(output: Any, key: str) -> Any:
+    return output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)

@@ -1,0 +1,70 @@
+"""What a model is, as a hash: weights, structure, and every plain number in its modules.
+
+A cached export or truth is reused only for the same fingerprint, so whatever can change a result
+without changing a weight (an epsilon, a scale, an activation) must be in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+_VERSIONED = ("torch.", "transformers.", "driftwalk_backends.demo")
+"""Code whose version is known; the source of anything else may change under the same name."""
+
+
+def fingerprint(module: nn.Module) -> str:
+    """sha256 over structure, plain attributes and all parameters and buffers."""
+    digest = hashlib.sha256()
+    for path, part in module.named_modules():
+        digest.update(f"{path}|{_qualified(type(part))}|{part.extra_repr()}|".encode())
+        for name in sorted(vars(part)):
+            if not name.startswith("_") and name != "training":
+                digest.update(f"{name}={_plain(vars(part)[name])};".encode())
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "to_json_string"):
+        digest.update(config.to_json_string(use_diff=False).encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def has_known_code(module: nn.Module) -> bool:
+    """Whether every module's code comes from a versioned package, unpatched and unhooked."""
+    return all(
+        _qualified(type(part)).startswith(_VERSIONED)
+        and "forward" not in vars(part)
+        and all(
+            map(_is_versioned, [*part._forward_hooks.values(), *part._forward_pre_hooks.values()])
+        )
+        for part in module.modules()
+    )
+
+
+def _is_versioned(hook: Any) -> bool:
+    """Transformers leaves hooks of its own on a model that was asked for hidden states."""
+    return str(getattr(hook, "__module__", "")).startswith(_VERSIONED)
+
+
+def _qualified(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _plain(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return "[" + ",".join(_plain(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_plain(item)}" for key, item in value.items()) + "}"
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"<{getattr(value, '__module__', '')}.{name}>"
+
+
+def _bytes(tensor: torch.Tensor) -> bytes | memoryview:
+    host = tensor.detach().cpu().contiguous()
+    return host.reshape(-1).view(torch.uint8).numpy().data if host.numel() else b""

@@ -1,0 +1,224 @@
+"""The `onnxruntime` backend: the model exported to ONNX and run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.cache import FolderCache, key_of
+from driftwalk.dtypes import FORMATS, Array
+from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk.spec import Spec
+from driftwalk.states import Probe, State
+
+from .calls import call, explaining, inputs_for, quietly
+from .fingerprint import has_known_code
+from .onnx_export import STATE_PREFIX, Exported, export, read_export
+from .sources import open_model
+from .torch_eager import THREADS_HELP, parse_threads, versions
+
+DTYPES = ("fp32", "fp16", "fp64")
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "dml": "DmlExecutionProvider",
+}
+_OPTIMISATION = {
+    "off": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+class OnnxRuntime(Backend):
+    """Exports once for the shapes of a probe, then runs every probe of those shapes."""
+
+    name: ClassVar[str] = "onnxruntime"
+    options: ClassVar[Mapping[str, str]] = {
+        "opt": "graph optimisation level: off, basic, extended or all (default all)",
+        "provider": "an execution provider by its full name (default: the device's)",
+        "cache": "on or off: reuse an export of the same model and shapes (default on)",
+        "threads": THREADS_HELP,
+    }
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec)
+        self._model = open_model(model)
+        self._dtype = spec.dtype or "fp32"
+        if self._dtype not in DTYPES:
+            raise UsageError(
+                f"Backend 'onnxruntime' has no dtype {self._dtype!r}; it has {', '.join(DTYPES)}."
+            )
+        self._level = spec.choice("opt", tuple(_OPTIMISATION), "all")
+        self._cached = spec.choice("cache", ("on", "off"), "on") == "on"
+        self._threads = parse_threads(spec)
+        self._provider = _provider(spec)
+        self._scratch: list[tempfile.TemporaryDirectory[str]] = []
+        self._exports: dict[str, Exported] = {}
+        self._sessions: dict[Path, Any] = {}
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        import onnxruntime as ort
+
+        installed = ort.get_available_providers()
+        offers = []
+        for device, provider in PROVIDERS.items():
+            usable = provider in installed
+            note = f"onnxruntime {ort.__version__}, {provider}" if usable else _install(provider)
+            if usable or device in ("cpu", "cuda"):
+                offers.append(Offer(f"onnxruntime:{device}", usable, note))
+        return offers
+
+    @property
+    def info(self) -> BackendInfo:
+        import onnxruntime as ort
+
+        return BackendInfo(
+            spec=str(self.spec),
+            name=self.name,
+            device=self.spec.device or "cpu",
+            dtype=self._dtype,
+            versions=versions("onnxruntime", "onnx", "onnxscript", "torch", "transformers")
+            | {"onnxruntime": ort.__version__},
+            flags={
+                "provider": self._provider,
+                "opt": self._level,
+                "threads": str(self._threads or "default"),
+                "exporter": "torch.onnx dynamo",
+            },
+        )
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        exported = self._export(probe)
+        session = self._session(exported.plain if sink is None else exported.traced)
+        try:
+            arrays = session.run(None, self._feed(session, probe))
+        except Exception as error:  # ONNX Runtime's errors share no base class but Exception
+            raise BackendError(
+                f"ONNX Runtime failed on {self._model.label}: {str(error).splitlines()[0][:400]}"
+            ) from error
+        named = dict(zip((o.name for o in session.get_outputs()), arrays, strict=True))
+        outputs = {name: named[name] for name in exported.outputs}
+        if sink is not None:
+            for point in exported.points:
+                sink(State(point, named[STATE_PREFIX + point.name]))
+            if exported.logits is not None:
+                sink(State(exported.logits, outputs[exported.logits_output].copy()))
+        return outputs
+
+    def _feed(self, session: Any, probe: Probe) -> dict[str, Array]:
+        floats = FORMATS[self._dtype].dtype
+        return {
+            item.name: array.astype(floats) if array.dtype.kind == "f" else array
+            for item in session.get_inputs()
+            if (array := probe.inputs.get(item.name)) is not None
+        }
+
+    def _export(self, probe: Probe) -> Exported:
+        shapes = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(probe.inputs.items())]
+        shape_key = "|".join(shapes)
+        if shape_key in self._exports:
+            return self._exports[shape_key]
+        start = time.perf_counter()
+
+        def make(folder: Path) -> None:
+            self._make_export(probe, folder)
+
+        # Code of unknown version can change under an unchanged name: never trust a stored graph.
+        if self._cached and has_known_code(self._model.module):
+            packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
+            key = key_of(self._model.fingerprint, self._dtype, *shapes, str(packages))
+            folder = FolderCache("onnx").get(key, make)
+        else:
+            self._scratch.append(tempfile.TemporaryDirectory(prefix="driftwalk-onnx-"))
+            folder = Path(self._scratch[-1].name)
+            make(folder)
+        self._exports[shape_key] = read_export(folder)
+        self._seconds["export"] = time.perf_counter() - start
+        return self._exports[shape_key]
+
+    def _make_export(self, probe: Probe, folder: Path) -> None:
+        module = self._model.at(self._dtype, "cpu", for_export=True)
+        with quietly(module), explaining(self._model.label, self.spec):
+            inputs = inputs_for(module, probe, torch.device("cpu"))
+
+            def run(**extra: Any) -> Any:
+                return call(module, inputs, **extra)
+
+            export(module, self._model.layout(module, inputs, run), inputs, folder)
+
+    def _session(self, path: Path) -> Any:
+        import onnxruntime as ort
+
+        if path not in self._sessions:
+            start = time.perf_counter()
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.graph_optimization_level = getattr(
+                ort.GraphOptimizationLevel, _OPTIMISATION[self._level]
+            )
+            if self._threads:
+                options.intra_op_num_threads = self._threads
+            try:
+                session = ort.InferenceSession(str(path), options, providers=[self._provider])
+            except Exception as error:
+                raise BackendError(
+                    f"ONNX Runtime cannot load the graph of {self._model.label}: "
+                    f"{str(error).splitlines()[0][:400]}"
+                ) from error
+            if session.get_providers()[0] != self._provider:  # it falls back without a word
+                raise BackendUnavailable(
+                    f"ONNX Runtime did not take {self._provider}; it would have run on "
+                    f"{session.get_providers()[0]}. {_install(self._provider)}"
+                )
+            self._sessions[path] = session
+            self._seconds["load"] = self._seconds.get("load", 0.0) + time.perf_counter() - start
+        return self._sessions[path]
+
+    def _close(self) -> None:
+        self._sessions.clear()
+        self._exports.clear()
+        while self._scratch:
+            self._scratch.pop().cleanup()
+
+
+def _provider(spec: Spec) -> str:
+    """The execution provider a spec means; one that is not installed is an error with a remedy."""
+    import onnxruntime as ort
+
+    device = (spec.device or "cpu").partition(":")[0]
+    wanted = spec.options.get("provider") or PROVIDERS.get(device)
+    if wanted is None:
+        raise UsageError(
+            f"Backend 'onnxruntime' has no device {device!r}; it has {', '.join(PROVIDERS)}, or "
+            "name a provider: provider=NAMEExecutionProvider."
+        )
+    installed = ort.get_available_providers()
+    if wanted not in installed:
+        raise BackendUnavailable(
+            f"ONNX Runtime has no {wanted} here (it has {', '.join(installed)}). {_install(wanted)}"
+        )
+    return wanted
+
+
+def _install(provider: str) -> str:
+    packages = {
+        "CUDAExecutionProvider": "onnxruntime-gpu",
+        "TensorrtExecutionProvider": "onnxruntime-gpu",
+        "OpenVINOExecutionProvider": "onnxruntime-openvino",
+        "DmlExecutionProvider": "onnxruntime-directml",
+    }
+    package = packages.get(provider, "a build of onnxruntime that has it")
+    return f"Install {package} for {provider}."

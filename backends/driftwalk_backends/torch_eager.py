@@ -1,0 +1,220 @@
+"""The `torch` backend: eager PyTorch on the CPU or a GPU, in fp64, fp32, fp16 or bf16."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.spec import Spec
+from driftwalk.states import Point, Probe, State
+
+from .calls import call, explaining, inputs_for, quietly
+from .hooks import capture
+from .points import Layout
+from .sources import LoadedModel, open_model
+from .tensors import TORCH_DTYPES, named_outputs, to_numpy
+
+DEVICES = ("cpu", "cuda", "mps")
+THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
+
+
+class TorchEager(Backend):
+    """Plain eager PyTorch: hooks on the blocks, everything else untouched."""
+
+    name: ClassVar[str] = "torch"
+    options: ClassVar[Mapping[str, str]] = {
+        "attn": "attention implementation of a transformers model: eager or sdpa",
+        "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
+        "threads": THREADS_HELP,
+    }
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec)
+        self._model = open_model(model)
+        self._device = torch.device(spec.device or "cpu")
+        self._dtype = spec.dtype or "fp32"
+        self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
+        self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
+        self._threads = parse_threads(spec)
+        if self._dtype not in TORCH_DTYPES:
+            raise UsageError(
+                f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
+                + (" For TF32 write torch:cuda:fp32,tf32=on." if self._dtype == "tf32" else "")
+            )
+        _require(self._device)
+        if self._tf32 and self._device.type != "cuda":
+            raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
+        self._module: nn.Module | None = None
+
+    @classmethod
+    def around(cls, module: nn.Module, label: str = "") -> TorchEager:
+        """A backend for a module as it is: its own dtype, its own device, nothing converted."""
+        first = next((p for p in module.parameters() if p.is_floating_point()), None)
+        device = first.device if first is not None else torch.device("cpu")
+        dtype = first.dtype if first is not None else torch.float32
+        names = {value: key for key, value in TORCH_DTYPES.items()}
+        if dtype not in names:
+            raise UsageError(f"{type(module).__name__} holds {dtype}, which cannot be compared.")
+        spec = Spec("torch", str(device), names[dtype])
+        return cls(spec, LoadedModel(module, label or type(module).__name__))
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        found = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
+        for device in DEVICES[1:]:
+            why = _why_not(torch.device(device))
+            found.append(Offer(f"torch:{device}", not why, why or _device_name(device)))
+        return found
+
+    @property
+    def info(self) -> BackendInfo:
+        return BackendInfo(
+            spec=str(self.spec),
+            name=self.name,
+            device=str(self._device),
+            dtype="tf32" if self._tf32 else self._dtype,
+            versions=versions("torch", "transformers"),
+            flags=self._flags(),
+        )
+
+    @property
+    def layout(self) -> Layout | None:
+        """The points found so far; None before the first traced run."""
+        return next(iter(self._model._layouts.values()), None)
+
+    def _flags(self) -> dict[str, str]:
+        flags = {
+            "threads": str(self._threads or torch.get_num_threads()),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+        }
+        config = getattr(self._module or self._model.module, "config", None)
+        if attention := getattr(config, "_attn_implementation", None):
+            flags["attn"] = str(attention)
+        if self._device.type == "cuda":
+            flags["tf32"] = "on" if self._tf32 else "off"
+            flags["gpu"] = torch.cuda.get_device_name(self._device)
+            flags["capability"] = ".".join(map(str, torch.cuda.get_device_capability(self._device)))
+            flags["cuda"] = str(torch.version.cuda)
+            flags["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+            matmul = torch.backends.cuda.matmul
+            flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
+            flags["bf16_reduced_reduction"] = str(matmul.allow_bf16_reduced_precision_reduction)
+        return flags
+
+    def _open(self) -> nn.Module:
+        if self._module is None:
+            start = time.perf_counter()
+            self._module = self._model.at(self._dtype, str(self._device), self._attn)
+            self._seconds["load"] = time.perf_counter() - start
+        return self._module
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            inputs = inputs_for(module, probe, self._device)
+            if sink is None:
+                return _outputs(call(module, inputs))
+            layout = self._find_layout(module, inputs)
+
+            def hand_on(point: Point, tensor: torch.Tensor) -> None:
+                sink(State(point, to_numpy(tensor)))
+
+            with capture(module, layout, hand_on) as finish:
+                output = call(module, inputs)
+                finish(output)
+            return _outputs(output)
+
+    def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
+        start = time.perf_counter()
+        layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
+        self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
+        return layout
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """Threads and TF32 as asked for, for this run only."""
+        with ExitStack() as restore:
+            if self._threads:
+                restore.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self._threads)
+            if self._device.type == "cuda":
+                restore.enter_context(_tf32(self._tf32))
+                restore.enter_context(torch.cuda.device(self._device))
+            yield
+
+    def _close(self) -> None:
+        self._module = None
+
+
+def parse_threads(spec: Spec) -> int | None:
+    """The `threads` option as a positive number."""
+    text = spec.options.get("threads")
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"Option threads={text}: expected a whole number, 1 or more.")
+    return int(text)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions, without importing anything."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _outputs(output: Any) -> dict[str, Array]:
+    return {name: to_numpy(tensor) for name, tensor in named_outputs(output).items()}
+
+
+@contextmanager
+def _tf32(on: bool) -> Iterator[None]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = on
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def _why_not(device: torch.device) -> str:
+    """Why a device cannot be used here; empty where it can."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        if torch.version.cuda is None:
+            return (
+                f"this PyTorch ({torch.__version__}) was built without CUDA: install a CUDA build"
+            )
+        return "no CUDA device is visible: check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        return f"there are {torch.cuda.device_count()} CUDA device(s), counted from 0"
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        return "Apple's Metal backend is not available here"
+    return ""
+
+
+def _require(device: torch.device) -> None:
+    if device.type not in DEVICES:
+        raise UsageError(
+            f"Backend 'torch' has no device {device.type!r}; it has {', '.join(DEVICES)}."
+        )
+    if why := _why_not(device):
+        raise BackendUnavailable(f"torch:{device} is not usable here: {why}.")

@@ -1,0 +1,57 @@
+"""driftwalk: run one model on two backends, find the first layer that diverges.
+
+Importing this package imports no framework; names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .adapter import Backend as Backend
+    from .adapter import BackendInfo as BackendInfo
+    from .errors import DriftwalkError as DriftwalkError
+    from .result import LayerDrift as LayerDrift
+    from .result import Report as Report
+    from .result import load as load
+    from .states import Point as Point
+    from .states import Probe as Probe
+    from .states import State as State
+    from .states import Trace as Trace
+    from .tolerance import Tolerance as Tolerance
+    from .verification import backend as backend
+    from .verification import compare as compare
+    from .verification import verify as verify
+    from .verification import verify_all as verify_all
+
+_WHERE = {
+    "Backend": "adapter",
+    "BackendInfo": "adapter",
+    "DriftwalkError": "errors",
+    "LayerDrift": "result",
+    "Point": "states",
+    "Probe": "states",
+    "Report": "result",
+    "State": "states",
+    "Tolerance": "tolerance",
+    "Trace": "states",
+    "backend": "verification",
+    "compare": "verification",
+    "load": "result",
+    "verify": "verification",
+    "verify_all": "verification",
+}
+
+__all__ = [*_WHERE]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _WHERE:
+        raise AttributeError(f"module 'driftwalk' has no attribute {name!r}")
+    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,152 @@
+"""The one interface every backend has: "give me all layer states for this probe".
+
+A backend is a subclass of `Backend` in one file. It must
+- say what it can do here without running anything: `offers()`;
+- refuse at construction what it can never do (`BackendUnavailable`, `UsageError`), touching no
+  device and loading nothing yet;
+- say what it is and every flag that changes its arithmetic: `info`;
+- run the model: `_forward(probe, sink)`. Without a sink nothing may be instrumented. With one,
+  call `sink(State(point, array))` once per point, in the order of execution, each array a copy that
+  nobody writes to later, in the dtype the backend computed. Return the model's plain float outputs;
+- free what it holds: `_close()`.
+The public methods check what the hooks return, so that a broken adapter fails at once and by name.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+
+from .dtypes import Array
+from .errors import BackendError
+from .spec import Spec
+from .states import Probe, State, Trace, read_only
+
+Sink = Callable[[State], None]
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """Who made a trace: everything that may explain a different number."""
+
+    spec: str
+    name: str
+    device: str
+    dtype: str
+    """What it computes in; states may be stored wider."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One thing a backend can or cannot do on this machine, and why not."""
+
+    spec: str
+    usable: bool
+    note: str
+
+
+class Model(Protocol):
+    """What the harness knows of a model; backends know more (see driftwalk_backends.sources)."""
+
+    @property
+    def label(self) -> str: ...
+
+    def describe(self) -> Mapping[str, str]: ...
+
+
+class Backend(ABC):
+    """One runtime, one model. Use it as a context manager, or call `close()`."""
+
+    name: ClassVar[str]
+    options: ClassVar[Mapping[str, str]] = {}
+    """Spec options the backend takes, each with a line of help."""
+
+    seconds: Mapping[str, float]
+    """What was slow so far: `load`, `export`, `trace`, `run`."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self._seconds: dict[str, float] = {}
+        self.seconds = MappingProxyType(self._seconds)
+        spec.allow_options(self.options)
+
+    @classmethod
+    @abstractmethod
+    def offers(cls) -> Sequence[Offer]:
+        """What is usable here, and why the rest is not."""
+
+    @property
+    @abstractmethod
+    def info(self) -> BackendInfo:
+        """Device, dtype, versions and flags; complete after the first run."""
+
+    @abstractmethod
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        """Run once; see the module's docstring for what is promised."""
+
+    def _close(self) -> None:  # noqa: B027 - optional hook
+        """Free sessions, device memory, files."""
+
+    def stream(self, probe: Probe, sink: Sink) -> Mapping[str, Array]:
+        """Run instrumented, handing each state on as it is made, so that none need be kept."""
+        seen: set[str] = set()
+
+        def check(state: State) -> None:
+            name = state.point.name
+            if name in seen:
+                raise BackendError(f"Backend {self.spec} gave point {name!r} twice in one run.")
+            if not isinstance(state.array, np.ndarray):
+                raise BackendError(
+                    f"Backend {self.spec} gave a {type(state.array).__name__} at {name!r}; "
+                    "a state is a numpy array."
+                )
+            seen.add(name)
+            sink(State(state.point, read_only(state.array)))
+
+        outputs = self._timed("trace", probe, check)
+        if not seen:
+            raise BackendError(f"Backend {self.spec} gave no states at all.")
+        return outputs
+
+    def trace(self, probe: Probe) -> Trace:
+        """Give me all layer states."""
+        states: list[State] = []
+        outputs = self.stream(probe, states.append)
+        return Trace(tuple(states), probe, self.info, outputs)
+
+    def run(self, probe: Probe) -> Mapping[str, Array]:
+        """Plain outputs by name, nothing instrumented."""
+        return self._timed("run", probe, None)
+
+    def close(self) -> None:
+        self._close()
+
+    def _timed(self, what: str, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        start, before = time.perf_counter(), sum(self._seconds.values())
+        outputs = self._forward(probe, sink)
+        # Loading or exporting on the way has been booked under its own name.
+        booked = sum(self._seconds.values()) - before
+        self._seconds[what] = time.perf_counter() - start - booked
+        return MappingProxyType({name: read_only(array) for name, array in outputs.items()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.spec}>"

@@ -1,0 +1,283 @@
+"""The commands: verify, demo, backends, report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import guarded, progress, say
+
+if TYPE_CHECKING:
+    from ..result import Report
+
+app = typer.Typer(
+    name="driftwalk",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run one model on two backends and find the first layer where they disagree.",
+    epilog="Exit codes: 0 within tolerance, 1 drift, 2 usage error, 3 could not verify.",
+)
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Hub id, local folder, package.module:factory, or demo:decoder / demo:encoder.",
+        show_default=False,
+    ),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="DIR", help="Write result.json, HTML, Markdown, JUnit here."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, alone.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        sys.stdout.write(f"driftwalk {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+@guarded
+def verify(
+    model: ModelArgument,
+    reference: Annotated[
+        str, typer.Option("--reference", "-r", metavar="SPEC", help="The backend that is right.")
+    ] = "torch",
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--candidate",
+            "-c",
+            metavar="SPEC",
+            help="A backend to verify; may be given several times. [default: onnxruntime]",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option("--ids", metavar="IDS", help="Token ids instead: '5 17 3'.")
+    ] = None,
+    probe: Annotated[
+        Path | None,
+        typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="P", help="dtype, or fixed:ATOL[,RTOL].")
+    ] = "dtype",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            metavar="GLOB=ATOL[,RTOL]",
+            help="A tolerance for some points, before --policy.",
+        ),
+    ] = None,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option("--allow-missing", metavar="GLOB", help="Points that may lack a partner."),
+    ] = None,
+    blocks: Annotated[
+        str | None,
+        typer.Option("--blocks", metavar="PATH", help="Name the stack of blocks by hand."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Rows of the default probe.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option("--length", min=1, help="Positions of the default probe.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code the model brings.")
+    ] = False,
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run MODEL on a reference and on candidates, and walk their layers side by side."""
+    from ..errors import UsageError
+    from ..files import writable_folder
+
+    if sum(item is not None for item in (prompt or None, ids, probe)) > 1:
+        raise UsageError("Give one of --prompt, --ids and --probe.")
+    if report is not None:
+        writable_folder(report)
+    given: Any = list(prompt) if prompt else _parse_ids(ids) if ids is not None else probe
+    reports = _run(
+        model,
+        candidate or ["onnxruntime"],
+        reference,
+        given,
+        _policy(policy, rule or []),
+        blocks=blocks,
+        allow_missing=allow_missing or (),
+        batch=batch,
+        length=length,
+        seed=seed,
+        trust_remote_code=trust_remote_code,
+    )
+    _finish(reports, report, as_json)
+
+
+@app.command()
+@guarded
+def demo(
+    fault: Annotated[
+        int | None,
+        typer.Option(
+            "--fault",
+            min=0,
+            max=5,
+            metavar="LAYER",
+            help="Change one weight of this layer (0 to 5) in the candidate, to see drift found.",
+        ),
+    ] = None,
+    report: ReportOption = Path("driftwalk-report"),
+    as_json: JsonOption = False,
+) -> None:
+    """The whole thing on a model that is built in: PyTorch against ONNX Runtime."""
+    from ..files import writable_folder
+
+    if report is not None:
+        writable_folder(report)
+    candidate: object = "onnxruntime"
+    if fault is not None:
+        from driftwalk_backends.demo import faulty_decoder
+        from driftwalk_backends.torch_eager import TorchEager
+
+        candidate = TorchEager.around(faulty_decoder(fault), f"demo:decoder, layer {fault} changed")
+    prompts = ["The capital of France is Paris.", "Drift walks from layer to layer."]
+    _finish(_run("demo:decoder", [candidate], "torch", prompts, "dtype"), report, as_json)
+
+
+@app.command()
+@guarded
+def backends(as_json: JsonOption = False) -> None:
+    """What is usable here, and why the rest is not."""
+    from ..registry import backend_class, known_backends
+
+    rows = []
+    for name in known_backends():
+        try:
+            rows += [(o.spec, o.usable, o.note) for o in backend_class(name).offers()]
+        except Exception as error:
+            rows.append((name, False, f"{type(error).__name__}: {error}"))
+    if as_json:
+        import json
+
+        found = [{"spec": spec, "usable": usable, "note": note} for spec, usable, note in rows]
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        return
+    width = max(len(spec) for spec, _, _ in rows)
+    for spec, usable, note in rows:
+        sys.stdout.write(f"{'✓' if usable else '✗'} {spec:<{width}}  {note}\n")
+
+
+@app.command()
+@guarded
+def report(
+    result: Annotated[Path, typer.Argument(metavar="RESULT.JSON", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+) -> None:
+    """Render a stored result again; needs no backend."""
+    from ..result import load
+
+    folder = load(result).save(output)
+    say(f"Report: {folder / 'report.html'}")
+
+
+def _run(
+    model: str,
+    candidates: Sequence[object],
+    reference: str,
+    probe: object,
+    policy: Any,
+    **options: Any,
+) -> list[Report]:
+    from ..verification import verify_all
+
+    command = shlex.join(["driftwalk", *sys.argv[1:]])
+    with progress() as show:
+        return verify_all(
+            model, candidates, reference, probe, policy, command=command, progress=show, **options
+        )
+
+
+def _finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> None:
+    """Print, save, and leave with the right exit code."""
+    from ..gate import exit_code
+    from ..result import to_dict
+
+    if as_json:
+        import json
+
+        data = [to_dict(item) for item in reports]
+        document = data[0] if len(data) == 1 else data
+        sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    else:
+        from driftwalk_reports.terminal import render
+
+        color = sys.stdout.isatty()
+        sys.stdout.write("\n".join(render(item, color=color) for item in reports).rstrip() + "\n")
+    if folder is not None:
+        for item, where in zip(reports, _folders(folder, reports), strict=True):
+            item.save(where)
+            say(f"Result: {where / 'result.json'}")
+            say(f"Report: {where / 'report.html'}")
+    sys.stdout.flush()
+    raise typer.Exit(exit_code(reports))
+
+
+def _folders(folder: Path, reports: Sequence[Report]) -> list[Path]:
+    """One candidate: the folder itself; several: a folder each, named after the spec."""
+    if len(reports) == 1:
+        return [folder]
+    names = [
+        f"{number:02d}-"
+        + "".join(c if c.isalnum() or c in "._-" else "-" for c in r.candidate.spec)
+        for number, r in enumerate(reports, start=1)
+    ]
+    return [folder / name for name in names]
+
+
+def _parse_ids(text: str) -> list[list[int]]:
+    from ..errors import ProbeError
+
+    try:
+        row = [int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise ProbeError(f"Cannot read ids {text!r}; write whole numbers: '5 17 3'.") from None
+    if not row:
+        raise ProbeError("The list of ids is empty.")
+    return [row]
+
+
+def _policy(text: str, rules: Sequence[str]) -> Any:
+    """The policy with the command line's rules before its own."""
+    from ..tolerance import Policy, make_policy, parse_rule
+
+    base = make_policy(text)
+    if not rules:
+        return base
+    return Policy("rules", (*(parse_rule(item) for item in rules), *base.rules))

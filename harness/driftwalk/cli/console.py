@@ -1,0 +1,98 @@
+"""What the command line says and how it ends: data to stdout, the rest to stderr, exit codes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+
+from ..errors import DriftwalkError
+from ..progress import Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CRASHED = 70
+"""sysexits.h: an internal error, ours and not the user's."""
+
+
+def say(text: str) -> None:
+    """A message for a person, on stderr."""
+    sys.stderr.write(text.rstrip("\n") + "\n")
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn every way a command can fail into a message and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return command(*args, **kwargs)
+        except DriftwalkError as error:
+            say(f"driftwalk: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            say("\ndriftwalk: interrupted; nothing was written.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader (head, less) has gone; Python must not complain at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if os.environ.get("DRIFTWALK_DEBUG"):
+                traceback.print_exc()
+            say(
+                f"driftwalk: internal error: {type(error).__name__}: {error}\n"
+                "This is a bug in driftwalk. DRIFTWALK_DEBUG=1 shows the traceback."
+            )
+            raise typer.Exit(CRASHED) from None
+
+    return run
+
+
+class BarProgress(Progress):
+    """A progress bar on stderr, gone when the work is done."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._task: Any = None
+
+    def expect(self, stages: int) -> None:
+        self._task = self._bar.add_task("starting", total=stages)
+
+    @contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        self._bar.update(self._task, description=text)
+        yield
+        self._bar.advance(self._task)
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A bar where somebody looks, silence where not."""
+    if not sys.stderr.isatty():
+        yield Progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichBar
+
+    columns = (
+        SpinnerColumn(),
+        BarColumn(24),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield BarProgress(bar)

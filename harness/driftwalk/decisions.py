@@ -1,0 +1,108 @@
+"""Decision impact: what a difference in the logits does to what the model would say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dtypes import Array
+from .tolerance import Tolerance
+
+TOP = 5
+_MOST_FLIPS = 32
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One position where the argmax changed, and how close the reference's race was."""
+
+    index: tuple[int, ...]
+    reference: int
+    candidate: int
+    gap: float
+    """The reference's top-1 minus its top-2 logit."""
+    tie: bool
+    """The reference puts the candidate's choice within twice the tolerance of its own: honest noise
+    could flip it."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Argmax flips, top-5 overlap and KL divergence over the positions that count."""
+
+    positions: int
+    flips: int
+    ties: int
+    top5_overlap: float
+    kl_mean: float
+    kl_max: float
+    examples: tuple[Flip, ...]
+
+
+def decision_impact(
+    reference: Array, candidate: Array, keep: Array | None, tolerance: Tolerance, scale: float
+) -> Decisions | None:
+    """Compare two sets of logits position by position; None where there is nothing to decide."""
+    if reference.shape != candidate.shape or reference.ndim < 2 or reference.shape[-1] < 2:
+        return None
+    classes = reference.shape[-1]
+    lead = reference.shape[:-1]
+    rows = np.flatnonzero(keep) if keep is not None and keep.shape == lead else None
+    numbers = rows if rows is not None else np.arange(int(np.prod(lead)))
+    r_all, c_all = reference.reshape(-1, classes), candidate.reshape(-1, classes)
+    overlap: list[float] = []
+    kl: list[float] = []
+    flips: list[Flip] = []
+    for number in numbers.tolist():
+        r, c = r_all[number].astype(np.float64), c_all[number].astype(np.float64)
+        if not (np.isfinite(r).all() and np.isfinite(c).all()):
+            continue
+        overlap.append(_top_overlap(r, c))
+        kl.append(_kl(r, c))
+        if r.argmax() != c.argmax():
+            noise = tolerance.atol * scale + tolerance.rtol * float(np.abs(r).max())
+            index = tuple(int(i) for i in np.unravel_index(number, lead))
+            flips.append(_flip(index, r, c, noise))
+    if not kl:
+        return None
+    return Decisions(
+        positions=len(kl),
+        flips=len(flips),
+        ties=sum(flip.tie for flip in flips),
+        top5_overlap=float(np.mean(overlap)),
+        kl_mean=float(np.mean(kl)),
+        kl_max=float(np.max(kl)),
+        examples=tuple(sorted(flips, key=lambda flip: -flip.gap)[:_MOST_FLIPS]),
+    )
+
+
+def _flip(
+    index: tuple[int, ...], r: NDArray[np.float64], c: NDArray[np.float64], noise: float
+) -> Flip:
+    second, first = np.partition(r, -2)[-2:].tolist()
+    chosen = int(c.argmax())
+    tie = first - float(r[chosen]) <= 2 * noise
+    return Flip(index, int(r.argmax()), chosen, first - second, tie)
+
+
+def _top_overlap(r: NDArray[np.float64], c: NDArray[np.float64]) -> float:
+    top = min(TOP, r.size)
+    best_r, best_c = np.argpartition(r, -top)[-top:], np.argpartition(c, -top)[-top:]
+    return float(np.intersect1d(best_r, best_c).size / top)
+
+
+def _kl(r: NDArray[np.float64], c: NDArray[np.float64]) -> float:
+    """KL(reference || candidate) of the softmaxes, never below zero by rounding."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_p, log_q = _log_softmax(r), _log_softmax(c)
+        p = np.exp(log_p)
+        # 0 * log 0 = 0, also where float64 logits lie so far apart that the log is -inf.
+        return max(0.0, float(np.sum(np.where(p > 0, p * (log_p - log_q), 0.0))))
+
+
+def _log_softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted: NDArray[np.float64] = x - x.max()
+    log_sum: np.float64 = np.log(np.exp(shifted).sum())
+    return shifted - log_sum

@@ -1,0 +1,49 @@
+"""Writing files so that a crash leaves the old file or the new one, never half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from .errors import UsageError
+
+
+def write_atomically(path: Path, data: bytes | str) -> Path:
+    """Write to a temporary name beside `path`, sync, rename."""
+    # A lone surrogate (from a prompt that is not UTF-8) is escaped as JSON would, and read back.
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def writable_folder(folder: str | Path) -> Path:
+    """Make `folder` and prove that a file can be written there, before hours of work are spent."""
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, prefix=".driftwalk."):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write reports to {str(path)!r}: {error.strerror or error}. "
+            "Name another folder with --report."
+        ) from None
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,297 @@
+"""The numbers of one pair of states, in one blocked pass with float64 accumulators.
+
+Both sides are upcast before they are subtracted. Non-finite elements are counted first and kept
+out of every other number, so that NaN can never make a sum or a comparison look harmless.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dtypes import Array, format_of
+from .tolerance import Tolerance
+from .ulp import UlpHistogram
+
+BLOCK = 1 << 16
+"""Elements per block: two float64 blocks and their temporaries stay in a core's cache."""
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """One element: where, and what stood on both sides."""
+
+    index: tuple[int, ...]
+    reference: float
+    candidate: float
+
+
+@dataclass(frozen=True)
+class Nonfinite:
+    """How many elements are NaN or infinite on each side."""
+
+    reference: int = 0
+    candidate: int = 0
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The difference at one point. All but `nonfinite` and `worst` speak of finite pairs only."""
+
+    max_abs: float
+    max_rel: float
+    mean_abs: float
+    rmse: float
+    rel_l2: float
+    cosine: float
+    snr_db: float
+    ulp_max: float
+    ulp_p99: float
+    mismatched: int
+    total: int
+    nonfinite: Nonfinite
+    worst: Worst | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics, and what a judge and a report need beside them."""
+
+    metrics: Metrics
+    scale: float
+    """What atol was multiplied with."""
+    exceeded: float
+    """Largest |difference| / allowance: above 1 is drift, and times the tolerance would pass."""
+    tokens: tuple[tuple[float | None, ...], ...] | None
+    """L2 of the difference per (row, position); None where padded."""
+
+
+@dataclass
+class _Sums:
+    """Accumulators over blocks."""
+
+    count: int = 0
+    r_unit: float = 1.0
+    c_unit: float = 1.0
+    d_unit: float = 1.0
+    """Reference, candidate and difference are summed in these units, see `_unit`."""
+    abs_d: float = 0.0
+    dd: float = 0.0
+    rr: float = 0.0
+    cc: float = 0.0
+    rc: float = 0.0
+    max_abs: float = -1.0
+    max_rel: float = 0.0
+    worst_at: tuple[int, int] | None = None
+    exceeded: float = 0.0
+    mismatched: int = 0
+    bad_reference: int = 0
+    bad_candidate: int = 0
+    bad_reference_at: tuple[int, int] | None = None
+    bad_candidate_at: tuple[int, int] | None = None
+    ulps: UlpHistogram | None = None
+    row_l2: list[Float64] = field(default_factory=list)
+
+
+def measure(
+    reference: Array, candidate: Array, tolerance: Tolerance, keep: Array | None = None
+) -> Measured:
+    """Measure one pair of equal shape; `keep` marks the (row, position) pairs that count."""
+    if reference.shape != candidate.shape:
+        raise ValueError(f"shapes differ: {reference.shape} and {candidate.shape}")
+    shape = reference.shape
+    r_rows, c_rows = _as_rows(reference), _as_rows(candidate)
+    rows = np.flatnonzero(keep) if keep is not None else np.arange(len(r_rows))
+    step = max(1, BLOCK // max(1, r_rows.shape[1]))
+    blocks = [rows[i : i + step] for i in range(0, len(rows), step)]
+    if keep is None:  # slices, which copy nothing
+        blocks = [slice(i, i + step) for i in range(0, len(rows), step)]  # type: ignore[misc]
+
+    known = format_of(candidate)
+    sums = _Sums(ulps=UlpHistogram(known) if known else None)
+    with np.errstate(all="ignore"):
+        if np.float64 in (reference.dtype, candidate.dtype):  # squares of all else fit
+            r_peak, c_peak = _peak(r_rows, blocks), _peak(c_rows, blocks)
+            sums.r_unit, sums.c_unit = _unit(r_peak), _unit(c_peak)
+            sums.d_unit = _unit(max(r_peak, c_peak))
+        scale = _rms(r_rows, blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
+        for number, block in enumerate(blocks):
+            _add_block(
+                sums, r_rows[block], c_rows[block], tolerance, scale, first_row=number * step
+            )
+    return Measured(
+        metrics=_finish(sums, reference, candidate, rows),
+        scale=scale,
+        exceeded=sums.exceeded,
+        tokens=_token_profile(sums.row_l2, rows, shape),
+    )
+
+
+def _as_rows(array: Array) -> Array:
+    """(B, T, ...) as B*T rows; (B, C) as B rows; anything smaller as one row."""
+    leading = math.prod(array.shape[:-1][:2])
+    return array.reshape(leading, -1) if array.size else array.reshape(leading, 0)
+
+
+def _peak(rows: Array, blocks: list[Any]) -> float:
+    """Largest magnitude of the finite elements that count."""
+    peak = 0.0
+    for block in blocks:
+        values = np.abs(rows[block].astype(np.float64, copy=False))
+        highest = float(np.max(values, initial=0.0))
+        if not math.isfinite(highest):
+            highest = float(np.max(values, where=np.isfinite(values), initial=0.0))
+        peak = max(peak, highest)
+    return peak
+
+
+def _unit(peak: float) -> float:
+    """1; or a power of two near `peak`, where squares would leave the range of float64."""
+    if peak == 0 or 1e-130 < peak < 1e130:
+        return 1.0
+    return 2.0 ** max(-1000, min(1000, math.frexp(peak)[1]))
+
+
+def _rms(rows: Array, blocks: list[Any], unit: float) -> float:
+    """Root mean square of the finite elements that count."""
+    total, count = 0.0, 0
+    for block in blocks:
+        values = _in_units(rows[block].astype(np.float64, copy=False), unit)
+        squares = float(np.vdot(values, values))
+        if not math.isfinite(squares):
+            values = values[np.isfinite(values)]
+            squares = float(np.vdot(values, values))
+        total, count = total + squares, count + values.size
+    return unit * math.sqrt(total / count) if count else 0.0
+
+
+def _in_units(values: Float64, unit: float) -> Float64:
+    return values if unit == 1.0 else values / unit
+
+
+def _add_block(
+    sums: _Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, *, first_row: int
+) -> None:
+    r: Float64 = r_raw.astype(np.float64)
+    c: Float64 = c_raw.astype(np.float64)
+    r_finite, c_finite = np.isfinite(r), np.isfinite(c)
+    finite = r_finite & c_finite
+    clean = bool(finite.all())
+    if not clean:
+        sums.bad_reference += int(r.size - np.count_nonzero(r_finite))
+        sums.bad_candidate += int(c.size - np.count_nonzero(c_finite))
+        sums.bad_reference_at = sums.bad_reference_at or _first_false(r_finite, first_row)
+        sums.bad_candidate_at = sums.bad_candidate_at or _first_false(c_finite, first_row)
+        sums.exceeded = math.inf  # no tolerance would let it pass
+        r, c = np.where(finite, r, 0.0), np.where(finite, c, 0.0)
+
+    d = c - r
+    a = np.abs(d)
+    r_abs = np.abs(r)
+    sums.count += int(np.count_nonzero(finite)) if not clean else a.size
+    if a.size:
+        at = int(np.argmax(a))
+        if float(a.flat[at]) > sums.max_abs:
+            row, column = np.unravel_index(at, a.shape)
+            sums.max_abs = float(a.flat[at])
+            sums.worst_at = (first_row + int(row), int(column))
+        sums.max_rel = max(sums.max_rel, _largest_ratio(a, r_abs))
+        allowed = tolerance.atol * scale + tolerance.rtol * r_abs
+        sums.exceeded = max(sums.exceeded, _largest_ratio(a, allowed))
+        sums.mismatched += int(np.count_nonzero(a > allowed)) + int(np.count_nonzero(~finite))
+    if sums.ulps is not None:
+        sums.ulps.add(r_raw if clean else r_raw[finite], c_raw if clean else c_raw[finite])
+
+    if sums.d_unit != 1.0:
+        d = c / sums.d_unit - r / sums.d_unit
+        a = np.abs(d)
+    r, c = _in_units(r, sums.r_unit), _in_units(c, sums.c_unit)
+    sums.abs_d += float(a.sum())
+    sums.rr += float(np.vdot(r, r))
+    sums.cc += float(np.vdot(c, c))
+    sums.rc += float(np.vdot(r, c))
+    per_row = (d * d).sum(axis=1)
+    sums.dd += float(per_row.sum())
+    sums.row_l2.append(np.sqrt(per_row) * sums.d_unit)
+
+
+def _first_false(flags: Array, first_row: int) -> tuple[int, int] | None:
+    at = int(np.argmin(flags))
+    row, column = np.unravel_index(at, flags.shape)
+    return None if flags.flat[at] else (first_row + int(row), int(column))
+
+
+def _largest_ratio(top: Float64, bottom: Float64) -> float:
+    """max(top / bottom), with 0/0 = 0 and x/0 = inf."""
+    ratio = np.divide(top, bottom, out=np.where(top > 0, np.inf, 0.0), where=bottom > 0)
+    return float(ratio.max())
+
+
+def _finish(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Metrics:
+    count = sums.count
+    return Metrics(
+        max_abs=max(sums.max_abs, 0.0),
+        max_rel=sums.max_rel,
+        mean_abs=sums.abs_d / count * sums.d_unit if count else 0.0,
+        rmse=math.sqrt(sums.dd / count) * sums.d_unit if count else 0.0,
+        rel_l2=_rel_l2(sums),
+        cosine=_cosine(sums),
+        snr_db=_snr_db(sums),
+        ulp_max=sums.ulps.max if sums.ulps else math.nan,
+        ulp_p99=sums.ulps.quantile(0.99) if sums.ulps else math.nan,
+        mismatched=sums.mismatched,
+        total=int(rows.size * (reference.size // max(1, len(_as_rows(reference))))),
+        nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
+        worst=_worst(sums, reference, candidate, rows),
+    )
+
+
+def _rel_l2(sums: _Sums) -> float:
+    if sums.rr > 0:
+        return math.sqrt(sums.dd) / math.sqrt(sums.rr) * (sums.d_unit / sums.r_unit)
+    return math.inf if sums.dd > 0 else 0.0
+
+
+def _cosine(sums: _Sums) -> float:
+    norms = math.sqrt(sums.rr) * math.sqrt(sums.cc)
+    if norms > 0:
+        return max(-1.0, min(1.0, sums.rc / norms))
+    return 1.0 if sums.rr == sums.cc else 0.0
+
+
+def _snr_db(sums: _Sums) -> float:
+    if sums.dd == 0:
+        return math.inf
+    if sums.rr == 0:
+        return -math.inf
+    units = math.log10(sums.r_unit) - math.log10(sums.d_unit)
+    return 20 * (math.log10(math.sqrt(sums.rr) / math.sqrt(sums.dd)) + units)
+
+
+def _worst(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Worst | None:
+    # The candidate's own first; else where the reference is the one that is not finite.
+    at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
+    if at is None:
+        return None
+    flat = int(rows[at[0]]) * (reference.size // len(_as_rows(reference))) + at[1]
+    index = tuple(int(i) for i in np.unravel_index(flat, reference.shape or (1,)))
+    index = index if reference.ndim else ()
+    return Worst(index, float(reference[index]), float(candidate[index]))
+
+
+def _token_profile(
+    row_l2: list[Float64], rows: Array, shape: tuple[int, ...]
+) -> tuple[tuple[float | None, ...], ...] | None:
+    if len(shape) < 3 or not row_l2:
+        return None
+    profile: list[float | None] = [None] * math.prod(shape[:2])
+    for row, value in zip(rows.tolist(), np.concatenate(row_l2).tolist(), strict=True):
+        profile[row] = float(f"{value:.4g}")
+    width = shape[1]
+    return tuple(tuple(profile[i * width : (i + 1) * width]) for i in range(shape[0]))

@@ -1,0 +1,63 @@
+"""Names to "module:attribute", imported late: what exists, without importing any framework."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from .errors import BackendUnavailable, UsageError, nearest
+from .spec import Spec
+
+if TYPE_CHECKING:
+    from .adapter import Backend
+
+ENTRY_POINT_GROUP = "driftwalk.backends"
+
+BUILT_IN: dict[str, str] = {
+    "torch": "driftwalk_backends.torch_eager:TorchEager",
+    "onnxruntime": "driftwalk_backends.onnx_runtime:OnnxRuntime",
+}
+
+RENDERERS: dict[str, str] = {
+    "result.json": "driftwalk.result:to_json",
+    "report.html": "driftwalk_reports.html:render",
+    "summary.md": "driftwalk_reports.markdown:render",
+    "junit.xml": "driftwalk_reports.junit:render",
+}
+
+
+@cache
+def known_backends() -> dict[str, str]:
+    """Every registered backend name and its target; third parties cannot shadow built-in ones."""
+    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**BUILT_IN, **{name: found[name] for name in sorted(found) if name not in BUILT_IN}}
+
+
+def load_target(target: str) -> Any:
+    """Import `module:attribute`."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The class behind a backend name; an unknown name lists the known ones."""
+    known = known_backends()
+    if name not in known:
+        raise UsageError(f"Unknown backend {name!r}. {nearest(name, known)}")
+    try:
+        loaded = load_target(known[name])
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"Backend {name!r} cannot be imported: {error}. "
+            "`driftwalk backends` shows what is usable here."
+        ) from error
+    return loaded  # type: ignore[no-any-return]
+
+
+def create(spec: str | Spec, model: object) -> Backend:
+    """Make the backend a spec names. Nothing is loaded and no device is touched yet."""
+    parsed = Spec.parse(spec) if isinstance(spec, str) else spec
+    make: Any = backend_class(parsed.name)
+    return make(parsed, model)  # type: ignore[no-any-return]

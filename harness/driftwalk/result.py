@@ -1,0 +1,253 @@
+"""The outcome of a run: numbers and names only, never tensors. Every report is made from this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from .adapter import BackendInfo
+from .decisions import Decisions
+from .errors import UsageError
+from .files import writable_folder, write_atomically
+from .jsonable import decode, encode
+from .metrics import Metrics
+from .registry import RENDERERS, load_target
+from .states import Point
+
+SCHEMA_VERSION = 1
+
+PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra"]
+RunVerdict = Literal["pass", "drift", "unverified"]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The tolerance an element had, and the one that would have let every element pass."""
+
+    atol: float
+    rtol: float
+    scale: float
+    needed: float
+    """Times both numbers: the smallest tolerance that would pass."""
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    reference: str | None
+    candidate: str | None
+
+
+@dataclass(frozen=True)
+class LayerDrift:
+    """One point: what was found there, and what was allowed."""
+
+    point: Point
+    index: int
+    shape: tuple[int, ...]
+    dtypes: Dtypes
+    verdict: PointVerdict
+    metrics: Metrics | None = None
+    tolerance: Allowed | None = None
+    truth: Mapping[str, Any] | None = None
+    blame: Mapping[str, Any] | None = None
+    tokens: tuple[tuple[float | None, ...], ...] | None = None
+    note: str = ""
+    allowed: bool = False
+    """A missing or extra point that a pattern allows."""
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "ok" or self.allowed
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the reference was compared."""
+
+    points: int
+    compared: int
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Whether looking changed the numbers: plain outputs against instrumented ones."""
+
+    checked: bool
+    bit_identical: bool = True
+    within_tolerance: bool = True
+    max_abs: float = 0.0
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class InputInfo:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ProbeInfo:
+    sha256: str
+    origin: str
+    inputs: Mapping[str, InputInfo]
+    texts: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class RuleInfo:
+    glob: str
+    atol: float | None
+    rtol: float | None
+
+
+@dataclass(frozen=True)
+class PolicyInfo:
+    name: str
+    rules: tuple[RuleInfo, ...] = ()
+    allow_missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` and `compare` return."""
+
+    tool: Tool
+    created: str
+    command: str
+    model: Mapping[str, str]
+    probe: ProbeInfo
+    reference: BackendInfo
+    candidate: BackendInfo
+    policy: PolicyInfo
+    verdict: RunVerdict
+    layers: tuple[LayerDrift, ...]
+    coverage: Coverage
+    reason: str = ""
+    outputs: Decisions | None = None
+    observer: Mapping[str, Observer] = field(default_factory=dict)
+    timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def first_divergence(self) -> LayerDrift | None:
+        """The first point, in order of execution, that is not ok."""
+        return next((layer for layer in self.layers if not layer.ok), None)
+
+    @property
+    def last_ok(self) -> LayerDrift | None:
+        """The last compared point before the first divergence."""
+        good: LayerDrift | None = None
+        for layer in self.layers:
+            if not layer.ok:
+                break
+            good = layer if layer.verdict == "ok" else good
+        return good
+
+    @property
+    def root_cause(self) -> LayerDrift | None:
+        """The layer whose own computation went wrong; None where no blame was computed."""
+        return None
+
+    @property
+    def culprit(self) -> None:
+        """Where inside the root cause; None where no blame was computed."""
+        return None
+
+    def layer(self, name: str) -> LayerDrift:
+        for layer in self.layers:
+            if layer.point.name == name:
+                return layer
+        raise KeyError(name)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write result.json, report.html, summary.md and junit.xml; each atomically."""
+        target = writable_folder(folder)
+        texts = {name: load_target(renderer)(self) for name, renderer in RENDERERS.items()}
+        for name, text in texts.items():
+            write_atomically(target / name, text)
+        return target
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("A report is neither true nor false: ask report.ok.")
+
+    def __repr__(self) -> str:
+        first = self.first_divergence
+        where = f", first divergence at {first.point.name}" if first else ""
+        return f"<Report {self.verdict}{where}; {self.coverage.compared} points compared>"
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The JSON document: DESIGN's keys, in DESIGN's order."""
+    first, root = report.first_divergence, report.root_cause
+    data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    for name in ("tool", "created", "command", "model", "probe", "reference", "candidate"):
+        data[name] = encode(getattr(report, name))
+    data["policy"] = encode(report.policy)
+    data["verdict"] = report.verdict
+    data["reason"] = report.reason
+    data["first_divergence"] = first.point.name if first else None
+    data["root_cause"] = root.point.name if root else None
+    data["layers"] = [_layer_to_dict(layer) for layer in report.layers]
+    for name in ("outputs", "observer", "coverage", "timings", "environment", "notes"):
+        data[name] = encode(getattr(report, name))
+    return data
+
+
+def _layer_to_dict(layer: LayerDrift) -> dict[str, Any]:
+    data: dict[str, Any] = encode(layer)
+    return {"point": layer.point.name, "index": layer.index, "module": layer.point.module} | {
+        key: value for key, value in data.items() if key not in ("point", "index")
+    }
+
+
+def to_json(report: Report) -> str:
+    """Strict JSON: `allow_nan=False` would raise if a non-finite number were left."""
+    return json.dumps(to_dict(report), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def from_dict(data: Any) -> Report:
+    """Rebuild a report; a result of a newer schema is refused by name."""
+    if not isinstance(data, dict) or not isinstance(data.get("schema_version"), int):
+        raise UsageError("Not a driftwalk result: it has no schema_version.")
+    if data["schema_version"] > SCHEMA_VERSION:
+        raise UsageError(
+            f"This result has schema version {data['schema_version']}; this driftwalk reads up to "
+            f"{SCHEMA_VERSION}. Upgrade driftwalk to render it."
+        )
+    layers = data.get("layers")
+    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
+        raise UsageError("Not a driftwalk result: it has no list of layers.")
+    nested = [
+        layer | {"point": {"name": layer.get("point"), "module": layer.get("module", "")}}
+        for layer in layers
+    ]
+    return decode(Report, data | {"layers": nested})
+
+
+def load(path: str | Path) -> Report:
+    """Read a result.json of this or any older version."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{str(path)!r} is not JSON: {error}.") from None
+    return from_dict(data)

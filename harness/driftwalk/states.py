@@ -1,0 +1,188 @@
+"""What crosses every wall: probes, points, states and traces. Plain numpy, read-only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .dtypes import Array, dtype_name
+from .errors import ProbeError, UsageError
+from .files import write_atomically
+from .jsonable import decode
+
+if TYPE_CHECKING:
+    from .adapter import BackendInfo
+
+
+def read_only(array: Array) -> Array:
+    """A view of `array` that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in the model: its canonical name, and the module it was taken from."""
+
+    name: str
+    module: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The tensor at one point, in its native dtype."""
+
+    point: Point
+    array: Array
+
+    @property
+    def dtype(self) -> str:
+        return dtype_name(self.array)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """The fixed inputs every backend gets, under the names the model's forward takes them."""
+
+    inputs: Mapping[str, Array]
+    origin: str = "arrays"
+    texts: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ProbeError("The probe has no inputs at all; give texts, ids or arrays.")
+        arrays = {name: read_only(_own_copy(name, a)) for name, a in self.inputs.items()}
+        for name, array in arrays.items():
+            if array.size == 0:
+                raise ProbeError(f"Probe input {name!r} is empty (shape {array.shape}).")
+            batch = np.atleast_2d(array)
+            if name.endswith("attention_mask") and not batch.reshape(len(batch), -1).any(1).all():
+                raise ProbeError(
+                    f"Probe input {name!r} has a row that is all zero: "
+                    "every position is padding there, and nothing could be compared."
+                )
+        object.__setattr__(self, "inputs", MappingProxyType(arrays))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of names, dtypes, shapes and bytes; texts are not part of it."""
+        digest = hashlib.sha256()
+        for name in sorted(self.inputs):
+            array = self.inputs[name]
+            digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def keep(self, point: str, shape: tuple[int, ...]) -> Array | None:
+        """Which (row, position) pairs of a state are not padding; None where all count."""
+        decoder = point.startswith("decoder.") or (
+            not point.startswith("encoder.") and any(n.startswith("decoder_") for n in self.inputs)
+        )
+        mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        if mask is None or len(shape) < 3 or mask.shape != shape[:2]:
+            return None
+        keep = mask != 0
+        return None if keep.all() else keep
+
+    def save(self, path: str | Path) -> Path:
+        """Write the probe to one safetensors file."""
+        from safetensors.numpy import save
+
+        notes = {"origin": self.origin, "texts": self.texts, "tokens": self.tokens}
+        data = save(dict(self.inputs), metadata={"driftwalk.probe": json.dumps(notes)})
+        return write_atomically(Path(path), data)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Probe:
+        """Read a probe from a safetensors file: one of driftwalk's, or any with named inputs."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="np") as file:
+                inputs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                text = (file.metadata() or {}).get("driftwalk.probe", "{}")
+            notes = decode(_Notes, json.loads(text), "driftwalk.probe")
+        except (OSError, SafetensorError, ValueError, UsageError) as error:
+            raise ProbeError(
+                f"Cannot read a probe from {str(path)!r}: {error}. "
+                "A probe file is a safetensors file with one tensor per model input."
+            ) from None
+        origin = notes.origin or f"file {Path(path).name}"
+        return cls(inputs, origin, notes.texts, notes.tokens)
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What a probe file says beside its arrays."""
+
+    origin: str = ""
+    texts: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+
+def _own_copy(name: str, given: Any) -> Array:
+    """A copy in native byte order: what was hashed cannot be changed through the caller's array."""
+    try:
+        array = np.array(given, order="C")
+    except ValueError:  # rows of unequal length
+        array = np.array(None)
+    if array.dtype.kind not in "fiubV" or array.dtype.type is np.void:
+        raise ProbeError(
+            f"Probe input {name!r} is not an array of numbers (dtype {array.dtype}). "
+            "Rows of unequal length must be padded, with an attention_mask."
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The ordered states of one backend on one probe, and who made them."""
+
+    states: tuple[State, ...]
+    probe: Probe
+    backend: BackendInfo
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+
+    @cached_property
+    def _by_name(self) -> dict[str, State]:
+        return {state.point.name: state for state in self.states}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(state.point.name for state in self.states)
+
+    def state(self, name: str) -> State | None:
+        return self._by_name.get(name)
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._by_name[name].array
+        except KeyError:
+            raise KeyError(f"no point {name!r}; this trace has {', '.join(self.names)}") from None
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self.states)
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.backend.spec}: {', '.join(self.names)}>"
+
+
+def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sets of named arrays agree in every bit (NaN payloads included)."""
+    return a.keys() == b.keys() and all(
+        a[n].dtype == b[n].dtype and a[n].shape == b[n].shape and a[n].tobytes() == b[n].tobytes()
+        for n in a
+    )

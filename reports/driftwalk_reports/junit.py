@@ -1,0 +1,66 @@
+"""A result as JUnit XML: a point is a test case, so any CI server can show it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from driftwalk.result import Report
+
+from .rows import Row
+from .view import View, look
+
+
+def render(report: Report) -> str:
+    """One test suite; drift is a failure, a run that could not be verified an error."""
+    view = look(report)
+    # A verdict that no row explains must still turn the build red.
+    lost = view.verdict == "unverified" or (
+        view.verdict == "drift" and all(r.ok for r in view.rows)
+    )
+    suite = ET.Element(
+        "testsuite",
+        name=f"driftwalk {view.model}",
+        tests=str(len(view.rows) + lost),
+        failures=str(sum(not row.ok for row in view.rows)),
+        errors=str(int(lost)),
+        skipped=str(sum(row.allowed for row in view.rows)),
+        timestamp=view.created,
+        time=f"{_total_seconds(report):.3f}",
+    )
+    properties = ET.SubElement(suite, "properties")
+    for name, value in (("headline", view.headline), *view.about, ("command", view.command)):
+        ET.SubElement(properties, "property", name=name, value=value)
+    if lost:
+        case = _case(suite, view, "verdict")
+        ET.SubElement(case, "error", message=view.headline, type=view.verdict)
+    for row in view.rows:
+        _add_row(suite, view, row)
+    ET.SubElement(suite, "system-out").text = "\n".join(
+        line for line in (view.headline, view.coverage, view.decisions, *view.observer) if line
+    )
+    root = ET.Element("testsuites", {k: suite.attrib[k] for k in ("tests", "failures", "errors")})
+    root.append(suite)
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _case(suite: ET.Element, view: View, name: str) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=f"driftwalk.{view.model}", name=name)
+
+
+def _add_row(suite: ET.Element, view: View, row: Row) -> None:
+    case = _case(suite, view, row.name)
+    if row.allowed:
+        ET.SubElement(case, "skipped", message=row.sentence)
+    elif not row.ok:
+        marks = "".join(f" ({mark})" for mark in row.marks)
+        message = f"{row.name}: {row.sentence}{marks}"
+        failure = ET.SubElement(case, "failure", message=message, type=row.verdict)
+        facts = [f"{label}: {value}" for label, value in row.facts]
+        # The run's own sentence goes with the failure that a reader meets first.
+        failure.text = "\n".join(([view.headline] if row.marks else []) + facts)
+
+
+def _total_seconds(report: Report) -> float:
+    spent = (value for side in report.timings.values() for value in side.values())
+    return sum(value for value in spent if 0 <= value < float("inf"))

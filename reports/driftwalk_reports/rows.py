@@ -1,0 +1,193 @@
+"""One row per point: what a table shows of it, and everything known of it by label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from driftwalk.result import LayerDrift, Report
+
+from . import sentences
+from .numbers import NOTHING, apart, clean, cosine, count, ints, number, share, used
+
+SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
+FIRST, ROOT = "first divergence", "root cause"
+
+CLOSE_CALLS = 5
+"""Points within tolerance that a short table still shows, the closest first."""
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point, ready to be shown."""
+
+    name: str
+    index: int
+    module: str
+    verdict: str
+    symbol: str
+    ok: bool
+    allowed: bool
+    marks: tuple[str, ...]
+    rel_l2: str
+    max_abs: str
+    allowance: str
+    used: str
+    sentence: str
+    facts: tuple[Fact, ...]
+    error: float | None
+    """Relative L2, for curves; None where it was not measured or is not the whole story."""
+    needed: float | None
+    """Share of the allowance used, likewise."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Rows left out of a short table."""
+
+    count: int
+
+
+def to_row(layer: LayerDrift, report: Report) -> Row:
+    """One point of a report, in words."""
+    metrics, tolerance = layer.metrics, layer.tolerance
+    first, root = report.first_divergence, report.root_cause
+    whole = metrics is not None and layer.verdict != "nonfinite"
+    bad = metrics.nonfinite.candidate if metrics else 0
+    return Row(
+        name=clean(layer.point.name),
+        index=layer.index,
+        module=clean(layer.point.module),
+        verdict=layer.verdict,
+        symbol=SYMBOLS[layer.verdict],
+        ok=layer.ok,
+        allowed=layer.allowed,
+        marks=tuple(
+            mark
+            for mark, at in ((FIRST, first), (ROOT, root))
+            if at is not None and at.point == layer.point
+        ),
+        rel_l2=number(metrics.rel_l2) if metrics and whole else NOTHING,
+        max_abs=number(metrics.max_abs)
+        if metrics and whole
+        else f"{bad} NaN/Inf"
+        if bad
+        else NOTHING,
+        allowance=sentences.allowance(tolerance),
+        used=used(tolerance.needed) if tolerance and whole else NOTHING,
+        sentence=sentences.what_happened(layer),
+        facts=tuple(_facts(layer)),
+        error=metrics.rel_l2 if metrics and whole else None,
+        needed=tolerance.needed if tolerance and whole else None,
+    )
+
+
+def _facts(layer: LayerDrift) -> Iterator[Fact]:
+    """Everything known of one point, by label."""
+    tolerance = layer.tolerance
+    sides = (layer.dtypes.reference or NOTHING, layer.dtypes.candidate or NOTHING)
+    if layer.point.module:
+        yield "module", clean(layer.point.module)
+    yield "shape", ints(layer.shape)
+    yield "dtypes", f"{clean(sides[0])} | {clean(sides[1])}"
+    yield from _measured(layer)
+    if tolerance is not None:
+        yield "allowance", sentences.allowance(tolerance)
+        if layer.verdict != "nonfinite":
+            yield "used", sentences.share_used(tolerance.needed)
+        if layer.verdict != "ok":
+            yield "would pass", sentences.would_pass(layer)
+    for label, told in (("truth", layer.truth), ("blame", layer.blame)):
+        if told:
+            yield label, ", ".join(f"{clean(key)} {_value(value)}" for key, value in told.items())
+    if layer.note:
+        yield "note", clean(layer.note)
+
+
+def _measured(layer: LayerDrift) -> Iterator[Fact]:
+    metrics = layer.metrics
+    if metrics is None:
+        return
+    bad = metrics.nonfinite
+    if bad.reference or bad.candidate:
+        yield (
+            "not finite",
+            f"{count(bad.reference)} in the reference, {count(bad.candidate)} in the candidate "
+            "(and in no other number here)",
+        )
+    # Where nothing is finite on both sides, sums over nothing would look perfect.
+    if max(bad.reference, bad.candidate) < max(metrics.total, 1):
+        yield "max abs", number(metrics.max_abs)
+        yield "max rel", number(metrics.max_rel)
+        yield "mean abs", number(metrics.mean_abs)
+        yield "RMSE", number(metrics.rmse)
+        yield "rel L2", number(metrics.rel_l2)
+        yield "cosine", cosine(metrics.cosine)
+        yield "SNR", f"{number(metrics.snr_db)} dB"
+        if not math.isnan(metrics.ulp_max):
+            yield "ULP", f"{number(metrics.ulp_max)} max, {number(metrics.ulp_p99)} p99"
+    part = metrics.mismatched / metrics.total if metrics.total else 0.0
+    yield "mismatched", f"{count(metrics.mismatched)} of {count(metrics.total)} ({share(part)})"
+    if metrics.worst is not None:
+        reference, candidate = apart(metrics.worst.reference, metrics.worst.candidate, 6)
+        yield "worst at", ints(metrics.worst.index)
+        yield "reference there", reference
+        yield "candidate there", candidate
+        room = sentences.allowance_at_worst(layer)
+        if room is not None:
+            yield "allowed there", number(room)
+
+
+def _value(value: Any) -> str:
+    return number(value) if isinstance(value, float) else clean(value)
+
+
+def short(rows: Sequence[Row], most: int) -> list[Row | Gap]:
+    """About `most` rows: the ends, what is near a mark, failing ones, close calls; gaps counted."""
+    last = len(rows) - 1
+    wanted = set(range(len(rows))) if len(rows) <= most else {0, last}
+    for position, row in enumerate(rows):
+        if row.marks:
+            wanted |= set(range(max(0, position - 3), min(last, position + 3) + 1))
+    failing = [i for i, row in enumerate(rows) if not row.ok]
+    closest = sorted(range(len(rows)), key=lambda i: -(rows[i].needed or 0))[:CLOSE_CALLS]
+    for position in failing + closest:
+        if len(wanted) >= most:
+            break
+        wanted.add(position)
+    shown: list[Row | Gap] = []
+    previous = -1
+    for position in sorted(wanted):
+        if position - previous > 1:
+            shown.append(Gap(position - previous - 1))
+        shown.append(rows[position])
+        previous = position
+    return shown
+
+
+def around(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
+    """The marked rows with their neighbours, as runs of rows that follow one another."""
+    marked = [position for position, row in enumerate(rows) if row.marks]
+    near = {p for m in marked for p in (m - 1, m, m + 1) if 0 <= p < len(rows)}
+    runs: list[list[Row]] = []
+    for position in sorted(near):
+        if position - 1 not in near:
+            runs.append([])
+        runs[-1].append(rows[position])
+    return tuple(tuple(run) for run in runs)
+
+
+def labels(rows: Sequence[Row]) -> list[str]:
+    """The labels of all facts of a few rows, each after the one it follows in its own row."""
+    merged: list[str] = []
+    for row in rows:
+        after = 0
+        for label, _ in row.facts:
+            if label not in merged:
+                merged.insert(after, label)
+            after = merged.index(label) + 1
+    return merged

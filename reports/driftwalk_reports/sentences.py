@@ -1,0 +1,238 @@
+"""The sentences: facts of a result in words, without any markup, shared by every report."""
+
+from __future__ import annotations
+
+import math
+
+from driftwalk.result import Allowed, LayerDrift, Observer, Report
+
+from .numbers import apart, clean, count, ints, names, number, round_up, share, used
+
+VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
+
+
+def headline(report: Report) -> str:
+    """The one sentence that matters."""
+    body = {"pass": _passed, "drift": _drifted, "unverified": _unverified}[report.verdict](report)
+    return f"{VERDICT_WORDS[report.verdict]}: {body}"
+
+
+def _unverified(report: Report) -> str:
+    reason = clean(report.reason, 600).rstrip(". ")
+    return f"{reason or 'nothing was compared'}."
+
+
+def _passed(report: Report) -> str:
+    compared = [layer for layer in report.layers if layer.metrics is not None]
+    points = f"all {count(len(compared))} points" if len(compared) > 1 else "the one point compared"
+    text = f"{points} {'agree' if len(compared) > 1 else 'agrees'}"
+    if all(layer.metrics and layer.metrics.max_abs == 0 for layer in compared):
+        text += " exactly, element by element"
+    else:
+        closest = max(compared, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
+        share_used = used(closest.tolerance.needed) if closest.tolerance else "an unknown share"
+        text += f" within tolerance; the closest call is {_name(closest)}, at {share_used} of its"
+        text += " allowance"
+    unmet = [layer.point.name for layer in report.layers if layer.allowed]
+    if unmet:
+        text += f"; not compared, as a pattern allows: {names(unmet)}"
+    return f"{text}."
+
+
+def _drifted(report: Report) -> str:
+    first = report.first_divergence
+    if first is None:
+        return f"{clean(report.reason, 600).rstrip('. ') or 'the candidate drifted'}."
+    text = f"first divergence at {_name(first)}: {what_happened(first, report)}"
+    if first.verdict not in ("missing", "extra"):
+        text += _unmatched(report)
+    last = report.last_ok
+    if last is not None:
+        text += f"; {_name(last)} was the last point within tolerance"
+    else:
+        text += "; no point before it was within tolerance" if first.index else ""
+        text += "" if first.index else "; it is the very first point"
+    root = report.root_cause
+    if root is not None:
+        same = root.point.name == first.point.name
+        text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
+    return f"{text}."
+
+
+def _unmatched(report: Report) -> str:
+    """Points without a partner explain a drift elsewhere: other layers, another model."""
+    missing = [x.point.name for x in report.layers if x.verdict == "missing" and not x.allowed]
+    extra = [x.point.name for x in report.layers if x.verdict == "extra" and not x.allowed]
+    text = f"; the candidate has no {names(missing)}" if missing else ""
+    return text + (f"; the reference has no {names(extra)}" if extra else "")
+
+
+def _name(layer: LayerDrift) -> str:
+    return clean(layer.point.name, 80)
+
+
+def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
+    """One point in a clause; with the report, unmatched points are named together."""
+    match layer.verdict:
+        case "ok":
+            return _within(layer)
+        case "drift":
+            return _beyond(layer)
+        case "nonfinite":
+            return _nonfinite(layer)
+        case "shape":
+            return f"the shapes differ: {clean(layer.note, 200)}"
+        case "missing" | "extra":
+            side = "candidate" if layer.verdict == "missing" else "reference"
+            rows = report.layers if report is not None else (layer,)
+            same = [x.point.name for x in rows if x.verdict == layer.verdict and not x.allowed]
+            tail = ", as a pattern allows" if layer.allowed else ""
+            return f"the {side} has no {names(same or [layer.point.name])}{tail}"
+
+
+def _within(layer: LayerDrift) -> str:
+    if layer.metrics is None or layer.tolerance is None:
+        return "within tolerance"
+    if layer.metrics.max_abs == 0:
+        return "equal in every element"
+    return f"within tolerance, at {share_used(layer.tolerance.needed)}"
+
+
+def share_used(needed: float) -> str:
+    """How much of its allowance a point used."""
+    return f"{used(needed)} {'of ' if needed <= 1 else ''}the allowance"
+
+
+def _beyond(layer: LayerDrift) -> str:
+    metrics, tolerance = layer.metrics, layer.tolerance
+    if metrics is None or tolerance is None:
+        return clean(layer.note, 200) or "beyond tolerance"
+    elements = f"{count(metrics.mismatched)} of {count(metrics.total)} elements beyond"
+    room = allowance_at_worst(layer)
+    if room is not None and metrics.max_abs <= room:
+        # With rtol, the largest difference may sit on a large value and be within its own room.
+        return f"{elements}, at up to {share_used(tolerance.needed)}"
+    if room is None:
+        return f"max abs {number(metrics.max_abs)} ({elements})"
+    found, allowed = apart(metrics.max_abs, room)
+    return f"max abs {found} where {allowed} was allowed ({elements})"
+
+
+def _nonfinite(layer: LayerDrift) -> str:
+    metrics = layer.metrics
+    if metrics is None:
+        return clean(layer.note, 200) or "NaN or Inf in the candidate"
+    bad = metrics.nonfinite.candidate
+    text = (
+        f"{count(bad)} of {count(metrics.total)} candidate values "
+        f"{'is' if bad == 1 else 'are'} NaN or infinite"
+    )
+    if metrics.worst is not None:
+        text += (
+            f", the first at {ints(metrics.worst.index)}: {number(metrics.worst.candidate)} "
+            f"where the reference has {number(metrics.worst.reference)}"
+        )
+    return text
+
+
+def allowance_at_worst(layer: LayerDrift) -> float | None:
+    """What the element with the largest difference was allowed; None where that has no meaning."""
+    if layer.metrics is None or layer.metrics.worst is None or layer.tolerance is None:
+        return None
+    tolerance = layer.tolerance
+    room = tolerance.atol * tolerance.scale + tolerance.rtol * abs(layer.metrics.worst.reference)
+    return room if math.isfinite(room) else None
+
+
+def allowance(tolerance: Allowed | None) -> str:
+    """What an element was allowed, short: `1.2e-05 + 1.3e-06·|r|`."""
+    if tolerance is None:
+        return number(None)
+    parts = (
+        [number(tolerance.atol * tolerance.scale)] if tolerance.atol or not tolerance.rtol else []
+    )
+    return " + ".join([*parts, *([f"{number(tolerance.rtol)}·|r|"] if tolerance.rtol else [])])
+
+
+def would_pass(layer: LayerDrift) -> str:
+    """The smallest tolerance that would let this point pass, as a rule one can copy."""
+    if layer.verdict == "nonfinite":
+        return "none: NaN and Inf never pass"
+    if layer.metrics is None or layer.tolerance is None:
+        return "none"
+    numbers = passing_tolerance(layer)
+    return f"{clean(layer.point.name)}={','.join(numbers)}"
+
+
+def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
+    """ATOL[, RTOL] that would pass, each rounded up, as numbers that multiply nothing."""
+    metrics, tolerance = layer.metrics, layer.tolerance
+    if metrics is None or tolerance is None:
+        return ()
+    if not math.isfinite(tolerance.needed):  # no multiple of a zero allowance is enough
+        return (round_up(metrics.max_abs * (1 + 1e-9)),)
+    # A hair more than needed, for `needed` is itself the result of a division.
+    factor = tolerance.needed * (1 + 1e-9)
+    found = [tolerance.atol * tolerance.scale * factor, tolerance.rtol * factor]
+    return tuple(round_up(value) for value in (found if tolerance.rtol else found[:1]))
+
+
+def overall_tolerance(report: Report) -> str:
+    """By how much the tolerance would have to grow for everything compared to pass; or nothing."""
+    beyond = [layer for layer in report.layers if layer.verdict == "drift" and layer.tolerance]
+    if not beyond:
+        return ""
+    worst = max(beyond, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
+    needed = worst.tolerance.needed if worst.tolerance else math.inf
+    if not math.isfinite(needed):
+        return f"{_name(worst)} differs where no difference at all is allowed."
+    others = any(layer.verdict == "nonfinite" for layer in report.layers)
+    return (
+        f"A tolerance {round_up(needed, 3)} times as wide would let every "
+        f"{'finite ' if others else ''}point compared pass; {_name(worst)} needs it."
+    )
+
+
+def decision_impact(report: Report) -> str:
+    """What the difference does to what the model would say; empty where nothing is decided."""
+    found = report.outputs
+    if found is None:
+        return ""
+    where = f"{count(found.positions)} position{'s' if found.positions != 1 else ''}"
+    if not found.flips:
+        text = f"No decision changes: the top choice is the same at all {where}"
+    else:
+        text = f"The top choice flips at {count(found.flips)} of {where}"
+        if found.ties:
+            text += f" ({count(found.ties)} inside the noise: a tie, not a bug)"
+    return (
+        f"{text}; top-5 overlap {share(found.top5_overlap)}; "
+        f"KL divergence {number(found.kl_mean)} on average, {number(found.kl_max)} at most."
+    )
+
+
+def observer_effect(side: str, seen: Observer) -> str:
+    """Whether looking changed the numbers of one side."""
+    who = clean(side, 80)
+    if not seen.checked:
+        return f"Whether capturing states changes the {who}'s outputs was not checked."
+    if seen.bit_identical:
+        return f"Capturing states left the {who}'s outputs bit-identical."
+    limit = "within tolerance" if seen.within_tolerance else "more than the tolerance"
+    return (
+        f"Capturing states changed the {who}'s output {clean(seen.output, 80)} by up to "
+        f"{number(seen.max_abs)}, {limit}."
+    )
+
+
+def covered(report: Report) -> str:
+    """How much was compared, and what was not."""
+    coverage = report.coverage
+    text = f"{count(coverage.compared)} of {count(coverage.points)} reference points compared"
+    if coverage.missing:
+        text += f"; missing from the candidate: {names(coverage.missing, 8)}"
+    if coverage.extra:
+        text += f"; only in the candidate: {names(coverage.extra, 8)}"
+    if coverage.allowed:
+        text += f"; allowed by a pattern: {names(coverage.allowed, 8)}"
+    return f"{text}."

@@ -1,0 +1,173 @@
+"""A result on a terminal: the table, the rows that matter in full, the sentence last."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from driftwalk.result import Report
+
+from .numbers import number
+from .rows import Gap, Row, labels, short
+from .view import View, look
+
+MOST_ROWS = 60
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {"pass": "bold green", "drift": "bold red", "unverified": "bold yellow"}
+
+
+def render(report: Report, width: int | None = None, color: bool = False) -> str:
+    """The report as text; ANSI colours only where asked for."""
+    view = look(report)
+    # An empty environment: COLUMNS, NO_COLOR or TERM must not change what a result looks like.
+    console = Console(
+        file=io.StringIO(),
+        width=width or 100,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        for part in _parts(view, console):
+            console.print(part)
+        # One line however long, so that the sentence can be found by `tail -n 1`.
+        console.print(_headline(view), soft_wrap=True)
+    lines = captured.get().splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _headline(view: View) -> Text:
+    return Text(f"{view.symbol} {view.headline}", style=_STYLES[view.verdict])
+
+
+def _parts(view: View, console: Console) -> Iterator[RenderableType]:
+    yield _about(view)
+    if view.rows:
+        yield _table(view, console)
+        yield from _sparkline(view.rows, console.width)
+    if not view.around:
+        yield Text()
+    for run in view.around:
+        columns = max(1, min(len(run), (console.width - 18) // 24))
+        for start in range(0, len(run), columns):
+            yield _side_by_side(run[start : start + columns])
+    paragraphs = [view.tolerance, view.decisions, *view.disturbed]
+    if any(row.verdict in ("missing", "extra") for row in view.rows):
+        paragraphs.insert(0, view.coverage)
+    paragraphs += [f"Note: {note}" for note in view.notes]
+    shown = [Text(paragraph) for paragraph in paragraphs if paragraph]
+    yield from shown
+    if shown:
+        yield Text()
+
+
+def _about(view: View) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in view.about:
+        grid.add_row(Text(label), Text(value))
+    return grid
+
+
+def _table(view: View, console: Console) -> Table:
+    """The widest table that fits: the details below have what a narrow one leaves out."""
+    columns = ["rel L2", "max abs", "allowance", "used"]
+    wide = console.options.update(max_width=10_000)
+    table = _table_of(view, columns, console.width)
+    for dropped in ("allowance", "max abs"):
+        if Measurement.get(console, wide, table).maximum <= console.width:
+            break
+        columns.remove(dropped)
+        table = _table_of(view, columns, console.width)
+    return table
+
+
+def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("point", overflow="fold", max_width=max(12, width - 56))
+    for title in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in short(view.rows, MOST_ROWS):
+        if isinstance(row, Gap):
+            table.add_row(Text(f"… {row.count} more", style="dim"))
+        else:
+            values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
+            values |= {"allowance": row.allowance, "used": row.used}
+            table.add_row(Text(row.name), *(Text(values[c]) for c in columns), _verdict(row))
+    return table
+
+
+def _side_by_side(rows: Sequence[Row]) -> Table:
+    """All facts of a few rows, one column each."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    grid.add_column("in detail", style="dim", no_wrap=True)
+    for row in rows:
+        grid.add_column(_title(row), overflow="fold")
+    facts = [dict(row.facts) for row in rows]
+    for label in labels(rows):
+        grid.add_row(Text(label), *(Text(one.get(label, "")) for one in facts))
+    return grid
+
+
+def _verdict(row: Row) -> Text:
+    verdict = f"{row.verdict} (allowed)" if row.allowed else row.verdict
+    text = Text(f"{row.symbol} {verdict}", style="green" if row.ok else "red")
+    return text.append(_marks(row), style="bold red")
+
+
+def _marks(row: Row) -> str:
+    return "".join(f"  <--- {mark}" for mark in row.marks)
+
+
+def _title(row: Row) -> Text:
+    text = Text(f"{row.symbol} ", style="green" if row.ok else "red")
+    text.append(row.name, style="bold")
+    return text.append(_marks(row), style="bold red")
+
+
+def _sparkline(rows: Sequence[Row], width: int) -> Iterator[Text]:
+    """Relative L2 per point on a log scale; a point without one shows its symbol."""
+    errors = [row.error for row in rows if row.error and math.isfinite(row.error)]
+    if not errors:
+        return
+    low, high = math.log10(min(errors)), math.log10(max(errors))
+    # At least three decades, so that noise of one size does not look like a mountain range.
+    slack = max(0.0, 3 - (high - low)) / 2
+    low, high = low - slack, high + slack
+    label = f"  rel L2, log scale: {number(min(errors))} to {number(max(errors))}"
+    room = max(10, width - len(label))
+    # Where there is no room for all, each character stands for the worst of a few points.
+    step = math.ceil(len(rows) / room)
+    line = Text()
+    for start in range(0, len(rows), step):
+        worst = max(rows[start : start + step], key=_badness)
+        line.append(_bar(worst, low, high), style="green" if worst.ok else "red")
+    yield line.append(label, style="dim")
+
+
+def _badness(row: Row) -> tuple[bool, bool, float]:
+    return (not row.ok, row.error is None, row.error or 0.0)
+
+
+def _bar(row: Row, low: float, high: float) -> str:
+    if row.error is None:
+        return row.symbol
+    if row.error == 0:
+        return _BARS[0]
+    if not math.isfinite(row.error):
+        return _BARS[-1]
+    part = (math.log10(row.error) - low) / (high - low)
+    return _BARS[round(part * (len(_BARS) - 1))]

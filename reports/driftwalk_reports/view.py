@@ -1,0 +1,201 @@
+"""What to show, without markup: one `View` that terminal, HTML, Markdown and JUnit all draw from.
+
+Every string of a view is already clean (see `numbers.clean`); a renderer adds only its own
+escaping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from driftwalk.adapter import BackendInfo
+from driftwalk.result import ProbeInfo, Report
+
+from . import sentences
+from .numbers import NOTHING, clean, ints, number, seconds
+from .rows import Fact, Row, around, to_row
+
+RUN_SYMBOLS = {"pass": "✓", "drift": "✗", "unverified": "?"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One thing, on both sides."""
+
+    key: str
+    reference: str
+    candidate: str
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long each side took, by phase."""
+
+    sides: tuple[str, ...]
+    phases: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class FlipRow:
+    """One position where the top choice changed."""
+
+    where: str
+    token: str
+    reference: str
+    candidate: str
+    gap: str
+    tie: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """A whole report, in words."""
+
+    verdict: str
+    symbol: str
+    headline: str
+    model: str
+    about: tuple[Fact, ...]
+    rows: tuple[Row, ...]
+    around: tuple[tuple[Row, ...], ...]
+    """Runs of rows around the first divergence and the root cause."""
+    coverage: str
+    tolerance: str
+    decisions: str
+    flips: tuple[FlipRow, ...]
+    observer: tuple[str, ...]
+    disturbed: tuple[str, ...]
+    """The observer's sentences that are not reassuring."""
+    sides: tuple[Pair, ...]
+    timings: Timings
+    environment: tuple[Fact, ...]
+    notes: tuple[str, ...]
+    command: str
+    created: str
+    tool: str
+
+
+def look(report: Report) -> View:
+    """Everything a report shows."""
+    seen = report.observer.items()
+    return View(
+        verdict=report.verdict,
+        symbol=RUN_SYMBOLS[report.verdict],
+        headline=sentences.headline(report),
+        model=_model(report.model),
+        about=_about(report),
+        rows=(shown := tuple(to_row(layer, report) for layer in report.layers)),
+        around=around(shown),
+        coverage=sentences.covered(report),
+        tolerance=sentences.overall_tolerance(report),
+        decisions=sentences.decision_impact(report),
+        flips=tuple(_flips(report)),
+        observer=tuple(sentences.observer_effect(side, one) for side, one in seen),
+        disturbed=tuple(
+            sentences.observer_effect(side, one)
+            for side, one in seen
+            if not (one.checked and one.bit_identical)
+        ),
+        sides=_sides(report),
+        timings=_timings(report.timings),
+        environment=tuple((clean(k), clean(v)) for k, v in report.environment.items()),
+        notes=tuple(clean(note) for note in report.notes),
+        command=clean(report.command),
+        created=clean(report.created),
+        tool=clean(f"{report.tool.name} {report.tool.version}"),
+    )
+
+
+def _model(described: Mapping[str, str]) -> str:
+    named = next((described[key] for key in ("label", "name", "id") if described.get(key)), "")
+    return clean(named or next(iter(described.values()), "") or "a model")
+
+
+def _about(report: Report) -> tuple[Fact, ...]:
+    policy = report.policy
+    rules = "; ".join(
+        f"{clean(rule.glob)}: "
+        + (
+            "dtype table"
+            if rule.atol is None
+            else f"atol {number(rule.atol)}, rtol {number(rule.rtol or 0.0)}"
+        )
+        for rule in policy.rules
+    )
+    return (
+        ("model", _model(report.model)),
+        (
+            "reference",
+            _side(report.reference.spec, report.reference.device, report.reference.dtype),
+        ),
+        (
+            "candidate",
+            _side(report.candidate.spec, report.candidate.device, report.candidate.dtype),
+        ),
+        ("policy", clean(policy.name) + (f" ({rules})" if rules else "")),
+        ("probe", _probe(report.probe)),
+    )
+
+
+def _side(spec: str, device: str, dtype: str) -> str:
+    extra = ", ".join(clean(part) for part in (device, dtype) if part)
+    return f"{clean(spec)} ({extra})" if extra else clean(spec)
+
+
+def _probe(probe: ProbeInfo) -> str:
+    inputs = ", ".join(f"{clean(name)} {ints(i.shape)}" for name, i in probe.inputs.items())
+    return " · ".join(part for part in (clean(probe.origin), inputs, probe.sha256[:12]) if part)
+
+
+def _flips(report: Report) -> Iterator[FlipRow]:
+    tokens = report.probe.tokens
+    for flip in report.outputs.examples if report.outputs else ():
+        row, position = (*flip.index, -1, -1)[:2]
+        known = 0 <= row < len(tokens) and 0 <= position < len(tokens[row])
+        yield FlipRow(
+            where=ints(flip.index),
+            token=clean(tokens[row][position]) if known else "",
+            reference=str(flip.reference),
+            candidate=str(flip.candidate),
+            gap=number(flip.gap),
+            tie=flip.tie,
+        )
+
+
+def _sides(report: Report) -> tuple[Pair, ...]:
+    """Both backends side by side; what only one of them has is no difference."""
+    one, other = _flat(report.reference), _flat(report.candidate)
+    keys = list(one) + [key for key in other if key not in one]
+    return tuple(
+        Pair(
+            clean(key),
+            clean(one.get(key, NOTHING)),
+            clean(other.get(key, NOTHING)),
+            key in one and key in other and one[key] != other[key],
+        )
+        for key in keys
+    )
+
+
+def _flat(info: BackendInfo) -> dict[str, str]:
+    basics = {key: getattr(info, key) for key in ("spec", "device", "dtype")}
+    return basics | dict(info.versions) | {f"{key} (flag)": v for key, v in info.flags.items()}
+
+
+def _timings(timings: Mapping[str, Mapping[str, float]]) -> Timings:
+    phases = list(dict.fromkeys(phase for spent in timings.values() for phase in spent))
+    return Timings(
+        sides=tuple(clean(side) for side in timings),
+        phases=tuple(
+            (
+                clean(phase),
+                tuple(
+                    seconds(spent[phase]) if phase in spent else NOTHING
+                    for spent in timings.values()
+                ),
+            )
+            for phase in phases
+        ),
+    )

@@ -1,0 +1,34 @@
+"""What all tests share: a cache of their own, no network, warnings of others that are not ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_NOT_OURS = (
+    # transformers 4.57 compiles parts of ModernBERT, and torch imports a deprecated decorator.
+    r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in _NOT_OURS:
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Exports are shared within a test run, and never touch the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("DRIFTWALK_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def offline() -> None:
+    """No test may look at a hub: neither here nor in a process it starts."""
+    os.environ["HF_HUB_OFFLINE"] = "1"

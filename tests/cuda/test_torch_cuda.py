@@ -1,0 +1,64 @@
+"""The torch backend on a real GPU; `python -m pytest -m cuda` on a machine that has one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zoo
+
+import driftwalk
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_fp32_on_the_gpu_agrees_with_the_cpu(name: str) -> None:
+    report = driftwalk.verify(zoo.build(name), candidate="torch:cuda:fp32")
+    assert report.ok, report
+    assert report.candidate.device.startswith("cuda")
+    assert report.candidate.flags["tf32"] == "off"
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", [name for name in zoo.NAMES if name != "mixtral"])
+def test_half_on_the_gpu_keeps_within_its_dtype(name: str, dtype: str) -> None:
+    report = driftwalk.verify(zoo.build(name), candidate=f"torch:cuda:{dtype}")
+    assert report.ok, report
+    assert report.layer("logits").dtypes.candidate == dtype
+    assert max(layer.metrics.rel_l2 for layer in report.layers if layer.metrics) > 1e-5
+
+
+def test_tf32_is_coarser_than_fp32_and_is_switched_back() -> None:
+    model = zoo.build("llama")
+    before = torch.backends.cuda.matmul.allow_tf32
+    exact = driftwalk.verify(model, candidate="torch:cuda:fp32,tf32=off")
+    coarse = driftwalk.verify(model, candidate="torch:cuda:fp32,tf32=on")
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+    assert exact.ok
+    assert coarse.layer("layer.2").metrics.rmse > 20 * exact.layer("layer.2").metrics.rmse
+
+
+def test_repeats_are_bit_identical_and_looking_changes_nothing() -> None:
+    backend = driftwalk.backend("torch:cuda:fp16", zoo.build("gpt2"))
+    probe = driftwalk.Probe({"input_ids": np.arange(12).reshape(1, 12)})
+    first, second = backend.trace(probe), backend.trace(probe)
+    assert all((first[n] == second[n]).all() for n in first.names)
+    plain = backend.run(probe)
+    assert all((plain[n] == first.outputs[n]).all() for n in plain)
+
+
+def test_the_caller_s_module_stays_on_the_cpu() -> None:
+    model = zoo.build("bert")
+    driftwalk.verify(model, candidate="torch:cuda:bf16")
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(driftwalk.DriftwalkError, match=r"counted from 0"):
+        driftwalk.backend("torch:cuda:99:fp16", zoo.build("gpt2"))

@@ -1,0 +1,211 @@
+"""The sentences: every verdict in words, with the facts of the result and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from driftwalk.result import Report
+from driftwalk.states import Probe
+from driftwalk.tolerance import Tolerance, parse_rule
+from driftwalk_reports import numbers, sentences
+from driftwalk_reports.rows import Gap, labels, short, to_row
+from driftwalk_reports.view import look
+from unit.reports import cases
+
+
+def test_a_pass_names_the_closest_call() -> None:
+    report = cases.passing()
+    layers = {layer.point.name: layer for layer in report.layers}
+    closest = max(layers, key=lambda name: layers[name].tolerance.needed)  # type: ignore[union-attr]
+    needed = layers[closest].tolerance.needed  # type: ignore[union-attr]
+    assert sentences.headline(report) == (
+        f"PASS: all 9 points agree within tolerance; the closest call is {closest}, "
+        f"at {100 * needed:.0f} % of its allowance."
+    )
+
+
+def test_equal_states_are_called_exactly_equal() -> None:
+    assert sentences.headline(cases.exact()) == (
+        "PASS: all 9 points agree exactly, element by element."
+    )
+
+
+def test_drift_names_the_point_the_numbers_and_the_last_good_point() -> None:
+    report = cases.drifting()
+    first = report.layer("layer.3")
+    assert first.metrics is not None
+    assert first.tolerance is not None
+    assert first.metrics.worst is not None
+    tolerance = first.tolerance
+    room = tolerance.atol * tolerance.scale + tolerance.rtol * abs(first.metrics.worst.reference)
+    assert sentences.headline(report) == (
+        f"DRIFT: first divergence at layer.3: max abs {first.metrics.max_abs:.3g} where {room:.3g} "
+        f"was allowed ({first.metrics.mismatched} of 96 elements beyond); "
+        "layer.2 was the last point within tolerance."
+    )
+
+
+def test_the_root_cause_is_named_where_blame_found_one() -> None:
+    assert sentences.headline(cases.blamed()).endswith("; the root cause is layer.1.")
+
+
+def test_nan_is_counted_and_placed() -> None:
+    report = cases.nonfinite()
+    value = report.layer("layer.2").metrics.worst.reference  # type: ignore[union-attr]
+    assert sentences.headline(report) == (
+        "DRIFT: first divergence at layer.2: 3 of 96 candidate values are NaN or infinite, the "
+        f"first at [0, 1, 3]: NaN where the reference has {value:.3g}; "
+        "layer.1 was the last point within tolerance."
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (cases.missing, "first divergence at layer.4: the candidate has no layer.4, layer.5; "),
+        (cases.extra, "; the reference has no layer.4, layer.5; layer.3 was the last point"),
+        (cases.shape, "layer.0: the shapes differ: reference [2, 4, 16], candidate [2, 3, 16]; "),
+        (cases.missing_allowed, "PASS: all 8 points agree"),
+        (cases.missing_allowed, "; not compared, as a pattern allows: embed."),
+        (cases.nothing, "UNVERIFIED: no point was compared."),
+        (cases.bad_reference, "UNVERIFIED: the reference itself has 1 non-finite value(s)"),
+    ],
+)
+def test_other_verdicts(case: Callable[[], Report], words: str) -> None:
+    assert words in sentences.headline(case())
+
+
+def test_drift_at_the_very_first_point() -> None:
+    reference = cases.states()
+    candidate = reference | {"embed": reference["embed"] + np.float32(1)}
+    assert "it is the very first point." in sentences.headline(cases.make(reference, candidate))
+
+
+def test_a_large_difference_within_its_own_room_is_not_blamed() -> None:
+    """rtol gives a large value room; the small element beside it is what is beyond."""
+    reference = {"embed": np.array([[[1000.0, 0.001]]])}
+    candidate = {"embed": np.array([[[1000.5, 0.002]]])}
+    probe = Probe({"x": np.ones((1, 1))})
+    report = cases.make(reference, candidate, policy=Tolerance(0.0, 1e-3), probe=probe)
+    text = sentences.headline(report)
+    assert "embed: 1 of 2 elements beyond, at up to" in text
+    assert "max abs" not in text
+
+
+@pytest.mark.parametrize("name", ["layer.3", "layer.5", "logits"])
+def test_the_tolerance_said_to_pass_does_pass(name: str) -> None:
+    report = cases.drifting()
+    rule = parse_rule(sentences.would_pass(report.layer(name)))
+    assert rule.tolerance is not None
+    reference = cases.states()
+    assert _with_rule(reference, name, rule.tolerance).layer(name).ok
+    tighter = Tolerance(rule.tolerance.atol * 0.5, rule.tolerance.rtol * 0.5)
+    assert not _with_rule(reference, name, tighter).layer(name).ok
+
+
+def _with_rule(reference: cases.States, name: str, tolerance: Tolerance) -> Report:
+    return cases.make(reference, cases.drifted(reference), policy={name: tolerance})
+
+
+def test_a_zero_tolerance_asks_for_the_difference_itself() -> None:
+    reference = cases.states()
+    report = cases.make(reference, cases.noisy(reference), policy="fixed:0")
+    first = report.layers[0]
+    assert first.tolerance is not None
+    assert first.metrics is not None
+    assert first.tolerance.needed == np.inf
+    (atol,) = sentences.passing_tolerance(first)
+    assert first.metrics.max_abs <= float(atol) <= first.metrics.max_abs * 1.1
+    assert "no difference at all is allowed" in sentences.overall_tolerance(report)
+
+
+def test_decisions_in_words() -> None:
+    report = cases.drifting()
+    assert report.outputs is not None
+    text = sentences.decision_impact(report)
+    assert text.startswith(f"The top choice flips at {report.outputs.flips} of 6 positions; ")
+    assert report.outputs.flips > 0
+    ties = dataclasses.replace(report.outputs, ties=1)
+    assert "(1 inside the noise" in sentences.decision_impact(
+        dataclasses.replace(report, outputs=ties)
+    )
+    assert sentences.decision_impact(cases.passing()).startswith("No decision changes")
+    assert sentences.decision_impact(cases.nothing()) == ""
+
+
+def test_a_flip_shows_the_token_it_happened_at() -> None:
+    (flip, *_) = look(cases.drifting()).flips
+    assert flip.where == "[0, 3]"
+    assert flip.token == "Ġhere"
+
+
+def test_the_observer_effect_in_words() -> None:
+    view = look(cases.disturbed())
+    assert view.disturbed == (
+        "Whether capturing states changes the reference's outputs was not checked.",
+        "Capturing states changed the candidate's output logits by up to 3e-07, within tolerance.",
+    )
+    assert look(cases.passing()).disturbed == ()
+
+
+def test_both_sides_are_held_against_each_other() -> None:
+    sides = {pair.key: pair for pair in look(cases.passing()).sides}
+    assert sides["numpy"].differs
+    assert (sides["numpy"].reference, sides["numpy"].candidate) == ("2.4", "2.3")
+    assert not sides["dtype"].differs
+    assert not sides["torch"].differs, "what only one side has is no difference"
+
+
+def test_numbers_over_nothing_finite_are_not_shown() -> None:
+    report = cases.nonfinite()
+    partly, wholly = (dict(to_row(report.layer(n), report).facts) for n in ("layer.2", "layer.3"))
+    assert "cosine" in partly
+    assert "cosine" not in wholly
+    assert wholly["not finite"].startswith("0 in the reference, 96 in the candidate")
+
+
+def test_a_short_table_keeps_the_marks_and_counts_the_rest() -> None:
+    rows = look(cases.deep()).rows
+    shown = short(rows, 30)
+    assert len([row for row in shown if not isinstance(row, Gap)]) <= 30
+    assert sum(row.count if isinstance(row, Gap) else 1 for row in shown) == len(rows)
+    assert rows[150] in shown
+    assert rows[149] in shown
+    assert rows[150].marks == ("first divergence",)
+
+
+def test_labels_keep_the_order_of_each_row() -> None:
+    (run,) = look(cases.missing()).around
+    merged = labels(run)
+    assert len(merged) == len(set(merged))
+    for row in run:
+        own = [label for label, _ in row.facts]
+        assert sorted(own, key=merged.index) == own
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "0.0123"), (1.2e-5, "1.2e-05"), (1025.4, "1025"), (999.9, "1000"), (0, "0")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert numbers.number(value) == text
+
+
+def test_numbers_that_differ_look_different() -> None:
+    assert numbers.apart(1.00001, 1.0) == ("1.00001", "1")
+    assert numbers.apart(2.0, 2.0) == ("2", "2")
+
+
+@pytest.mark.parametrize("value", [1e-300, 0.1, 0.30000000000000004, 1.0, 99.1, 12345.6, 1e200])
+def test_rounding_up_never_rounds_down(value: float) -> None:
+    assert value <= float(numbers.round_up(value)) <= value * 1.1
+
+
+def test_unsafe_characters_become_visible_and_others_stay() -> None:
+    assert numbers.clean("a\x1b[31m\n\u202eb\ud800\ufffe") == r"a\x1b[31m\n\u202eb\ud800\ufffe"
+    assert numbers.clean("Ġdrift größer 漢字 👩‍💻") == "Ġdrift größer 漢字 👩‍💻"
+    assert numbers.clean("abcdefghij", 5) == "ab…ij"
