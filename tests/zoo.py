@@ -25,7 +25,13 @@ _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 def _gpt2() -> nn.Module:
     return tf.GPT2LMHeadModel(
         tf.GPT2Config(
-            n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY, n_positions=64
+            n_embd=WIDTH,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            vocab_size=VOCABULARY,
+            n_positions=64,
+            bos_token_id=1,
+            eos_token_id=2,
         )
     )
 
@@ -134,12 +140,21 @@ _MAKERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 NAMES = tuple(_MAKERS)
-NORMED = {"gpt2", "gpt_neox", "llama", "mistral", "qwen3", "gemma3", "phi3", "mixtral"} | {
+FINAL_NORM = {"gpt2", "gpt_neox", "llama", "mistral", "qwen3", "gemma3", "phi3", "mixtral"} | {
     "modernbert",
     "t5",
+    "vit",
     "whisper",
 }
+"""Architectures that have a final norm."""
+
+RAW_LAST = {"vit"} | ({"modernbert"} if tf.__version__.startswith("4.") else set())
+"""Those whose hidden_states[-1] has nevertheless not gone through it."""
+
+NORMED = FINAL_NORM - RAW_LAST
 """Architectures whose hidden_states[-1] has gone through the final norm."""
+
+TWO_STACKS = {"t5", "bart", "whisper"}
 
 
 def build(name: str, seed: int = 0) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,10 @@ def check_names(module: nn.Module, probe: Probe) -> None:
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     takes = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     unknown = [name for name in probe.inputs if name not in takes]
+    if unknown and open_ended and hasattr(module, "config"):
+        # Transformers passes **kwargs down, and drops without a word what no part of it takes.
+        unknown = [name for name in unknown if not _taken_inside(module, name)]
+        open_ended = not unknown
     if unknown and not open_ended:
         raise ProbeError(
             f"The model takes no input {unknown[0]!r}; {type(module).__name__}.forward takes "
@@ -46,6 +51,11 @@ def check_names(module: nn.Module, probe: Probe) -> None:
             f"The probe lacks input {', '.join(map(repr, lacking))}, which "
             f"{type(module).__name__} needs; it has {', '.join(probe.inputs)}."
         )
+
+
+def _taken_inside(module: nn.Module, name: str) -> bool:
+    kinds = {type(part) for part in module.modules()}
+    return any(name in inspect.signature(kind.forward).parameters for kind in kinds)
 
 
 def _needed_by_config(module: nn.Module, parameters: Mapping[str, Any]) -> list[str]:
@@ -73,13 +83,19 @@ def call(module: nn.Module, inputs: Mapping[str, torch.Tensor], **extra: Any) ->
 
 @contextmanager
 def quietly(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; the module's training flags come back as they were."""
+    """Evaluation mode without gradients; training flags and torch's own come back as they were."""
     training = [part for part in module.modules() if part.training]
+    # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
+    # would compute differently after a bf16 candidate has run.
+    onednn = torch._C._get_mkldnn_enabled()
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Said once per process with a C++ stack trace; what it falls back to is right.
+            warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
             yield
     finally:
+        torch._C._set_mkldnn_enabled(onednn)
         for part in training:
             part.training = True
 

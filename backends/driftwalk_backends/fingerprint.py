@@ -45,6 +45,19 @@ def has_known_code(module: nn.Module) -> bool:
     )
 
 
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions, without importing anything."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
 def _is_versioned(hook: Any) -> bool:
     """Transformers leaves hooks of its own on a model that was asked for hidden states."""
     return str(getattr(hook, "__module__", "")).startswith(_VERSIONED)

@@ -1,21 +1,34 @@
-"""Capture: hooks that hand each state on as it is made, and are always removed."""
+"""Capture: hooks that hand each state on as it is made, and are always removed.
+
+A sink may give a tensor back: it then takes the state's place in everything that follows, which is
+all that replay needs.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from driftwalk.errors import BackendError
 from driftwalk.states import Point
 
+from .looks import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
-from .tensors import named_outputs, output_tensors, stream_input
+from .tensors import (
+    named_outputs,
+    output_tensors,
+    stream_input,
+    with_stream_input,
+    with_stream_output,
+)
 
-TensorSink = Callable[[Point, torch.Tensor], None]
+TensorSink = Callable[[Point, torch.Tensor], torch.Tensor | None]
 """Called inside the hook with the live tensor; whoever keeps it must copy it there and then."""
 
 
@@ -27,16 +40,22 @@ class _StackCapture:
         self._sink = sink
         self._points = {point.name: point for point in stack.points}
         self._calls = 0
+        self.running: Point | None = None
+        """The layer whose block is being computed."""
 
-    def before_block(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._calls == 0:
-            taken = stream_input(args, kwargs)
-            if taken is not None:
-                self._sink(self._points[self._stack.name("embed")], taken)
+    def before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self.running = self._points.get(self._stack.name(f"layer.{self._calls}"))
+        if self._calls:
+            return None
+        taken = stream_input(args, kwargs)
+        if taken is None:
+            return None
+        instead = self._sink(self._points[self._stack.name("embed")], taken)
+        return None if instead is None else with_stream_input(args, kwargs, instead)
 
-    def after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         number, self._calls = self._calls, self._calls + 1
-        point = self._points.get(self._stack.name(f"layer.{number}"))
+        point, self.running = self.running, None
         given = output_tensors(output)
         if point is None or not given:
             raise BackendError(
@@ -44,15 +63,19 @@ class _StackCapture:
                 f"{len(self._stack.blocks)} blocks when its points were found. A model whose depth "
                 "depends on its input cannot be walked."
             )
-        self._sink(point, given[0])
+        instead = self._sink(point, given[0])
         # A second stream beside the first (two-stream blocks) is a state of its own.
         for extra, tensor in enumerate(given[1:], start=1):
             if tensor.shape == given[0].shape:
                 self._sink(Point(f"{point.name}.out{extra}", point.module), tensor)
+        return None if instead is None else with_stream_output(output, instead)
 
-    def after_norm(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._calls == len(self._stack.blocks):
-            self._sink(self._points[self._stack.name("norm")], output_tensors(output)[0])
+    def after_norm(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if self._calls != len(self._stack.blocks):
+            return None
+        point = self._points[self._stack.name("norm")]
+        instead = self._sink(point, output_tensors(output)[0])
+        return None if instead is None else with_stream_output(output, instead)
 
     def finish(self) -> None:
         if self._calls != len(self._stack.blocks):
@@ -62,17 +85,87 @@ class _StackCapture:
             )
 
 
+class _BlockCapture:
+    """Names what the parts of one block give, and are given, while it computes a layer."""
+
+    def __init__(self, stack: _StackCapture, path: str, look: Look, sink: TensorSink) -> None:
+        self._stack = stack
+        self._path = path
+        self._look = look
+        self._sink = sink
+        self._calls: Counter[str] = Counter()
+        self._known: list[torch.Tensor] = []
+
+    def hook(self, block: nn.Module) -> list[RemovableHandle]:
+        """Hooks on the block and its parts; hooks of the block itself are to be there already."""
+        handles = [block.register_forward_pre_hook(self._start, with_kwargs=True)]
+        for part in parts_of(block, self._look.depth):
+            if self._look.layer:
+                before = part.module.register_forward_pre_hook(self._before(part), with_kwargs=True)
+                handles.append(before)
+            handles.append(part.module.register_forward_hook(self._after(part)))
+        return handles
+
+    def _start(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        taken = stream_input(args, kwargs)
+        self._known = [] if taken is None else [taken]
+        self._calls.clear()
+
+    def _before(self, part: Part) -> Callable[..., Any]:
+        path = f"{self._path}.{part.path}".rpartition(".")[0]
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            taken = stream_input(args, kwargs)
+            name = self._name(part)
+            # What a part before it made is a state already; the rest was made between parts.
+            if name is None or taken is None or any(taken is known for known in self._known):
+                return None
+            instead = self._hand_on(Point(f"{name}{INPUT}", path), taken)
+            return None if instead is None else with_stream_input(args, kwargs, instead)
+
+        return hook
+
+    def _after(self, part: Part) -> Callable[..., Any]:
+        path = f"{self._path}.{part.path}"
+
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            given, name = output_tensors(output), self._name(part)
+            if name is None or not given:
+                return None
+            self._calls[part.path] += 1
+            instead = self._hand_on(Point(name, path), given[0])
+            return None if instead is None else with_stream_output(output, instead)
+
+        return hook
+
+    def _name(self, part: Part) -> str | None:
+        """The state's name; None while another block runs, or a call of it that is not wanted."""
+        layer, call = self._stack.running, self._calls[part.path]
+        if layer is None or layer.module != self._path or not self._look.into(layer.name):
+            return None
+        return f"{layer.name}.{part.name}" + (f"#{call + 1}" if call else "")
+
+    def _hand_on(self, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+        instead = self._sink(point, tensor)
+        if self._look.layer:
+            self._known += [tensor] if instead is None else [tensor, instead]
+        return instead
+
+
 @contextmanager
 def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Callable[[Any], None]]:
     """Hook all points of a layout; call the yielded function with the model's output at the end."""
     captures = [_StackCapture(stack, sink) for stack in layout.stacks]
-    handles = []
+    handles: list[RemovableHandle] = []
     try:
         for stack, seen in zip(layout.stacks, captures, strict=True):
             for path in dict.fromkeys(stack.blocks):
                 block = module.get_submodule(path)
                 handles.append(block.register_forward_pre_hook(seen.before_block, with_kwargs=True))
                 handles.append(block.register_forward_hook(seen.after_block, with_kwargs=True))
+                if any(p.module == path and layout.look.into(p.name) for p in stack.points):
+                    inside = _BlockCapture(seen, path, layout.look, sink)
+                    handles += inside.hook(block)
             if stack.norm:
                 norm = module.get_submodule(stack.norm)
                 handles.append(norm.register_forward_hook(seen.after_norm))

@@ -14,7 +14,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,18 @@ class _Exposed(nn.Module):
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         states: list[tuple[Point, torch.Tensor]] = []
-        inner = Layout(self._layout.stacks)  # logits are among the outputs already
-        with capture(self.module, inner, lambda p, t: states.append((p, t.clone()))) as finish:
+        blocks = replace(self._layout, output=None)  # logits are among the outputs already
+        with capture(self.module, blocks, lambda p, t: states.append((p, t.clone()))) as finish:
             output = call(self.module, dict(zip(self._names, arrays, strict=True)))
             finish(output)
         named = named_outputs(output)
-        self.outputs, self.points = tuple(named), tuple(point for point, _ in states)
-        return (*named.values(), *(tensor for _, tensor in states))
+        if not self.outputs:
+            self.outputs, self.points = tuple(named), tuple(point for point, _ in states)
+        # Traced, an op that does nothing gives a new tensor, which looks like a state of its own.
+        found = dict(states)
+        if tuple(named) != self.outputs or not found.keys() >= set(self.points):
+            raise BackendError("the model went another way when it was traced than when it ran.")
+        return (*named.values(), *(found[point] for point in self.points))
 
 
 def export(

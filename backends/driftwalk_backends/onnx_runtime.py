@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,10 +19,11 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
 from .calls import call, explaining, inputs_for, quietly
-from .fingerprint import has_known_code
+from .fingerprint import versions
+from .looks import Looks
 from .onnx_export import STATE_PREFIX, Exported, export, read_export
 from .sources import open_model
-from .torch_eager import THREADS_HELP, parse_threads, versions
+from .torch_eager import THREADS_HELP, parse_threads
 
 DTYPES = ("fp32", "fp16", "fp64")
 PROVIDERS = {
@@ -41,7 +43,7 @@ _OPTIMISATION = {
 }
 
 
-class OnnxRuntime(Backend):
+class OnnxRuntime(Looks, Backend):
     """Exports once for the shapes of a probe, then runs every probe of those shapes."""
 
     name: ClassVar[str] = "onnxruntime"
@@ -128,7 +130,7 @@ class OnnxRuntime(Backend):
 
     def _export(self, probe: Probe) -> Exported:
         shapes = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(probe.inputs.items())]
-        shape_key = "|".join(shapes)
+        shape_key = "|".join([*self.looks_at, *shapes])
         if shape_key in self._exports:
             return self._exports[shape_key]
         start = time.perf_counter()
@@ -137,9 +139,11 @@ class OnnxRuntime(Backend):
             self._make_export(probe, folder)
 
         # Code of unknown version can change under an unchanged name: never trust a stored graph.
-        if self._cached and has_known_code(self._model.module):
+        if self._cached and self._model.has_known_code:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            key = key_of(self._model.fingerprint, self._dtype, *shapes, str(packages))
+            key = key_of(
+                self._model.fingerprint, self._dtype, *self.looks_at, *shapes, str(packages)
+            )
             folder = FolderCache("onnx").get(key, make)
         else:
             self._scratch.append(tempfile.TemporaryDirectory(prefix="driftwalk-onnx-"))
@@ -157,7 +161,8 @@ class OnnxRuntime(Backend):
             def run(**extra: Any) -> Any:
                 return call(module, inputs, **extra)
 
-            export(module, self._model.layout(module, inputs, run), inputs, folder)
+            layout = replace(self._model.layout(module, inputs, run), look=self._look)
+            export(module, layout, inputs, folder)
 
     def _session(self, path: Path) -> Any:
         import onnxruntime as ort

@@ -19,6 +19,7 @@ from torch import nn
 from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
+from .looks import BLOCKS, Look
 from .tensors import output_tensors, stream_input
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
@@ -56,6 +57,8 @@ class Layout:
     """The module that made that output."""
     confirmed: str = "unchecked"
     """What the model's own hidden_states said: see crosscheck.py."""
+    look: Look = BLOCKS
+    """How far inside the blocks; `points` are those of block depth at any look."""
 
     @property
     def points(self) -> tuple[Point, ...]:

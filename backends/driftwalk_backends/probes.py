@@ -124,12 +124,23 @@ def _shifted(config: Any, ids: Array, pad: int) -> Array:
 
 
 def check_values(model: LoadedModel, probe: Probe) -> None:
-    """Ids inside the vocabulary, no more positions than the model has."""
+    """Ids inside the vocabulary, no more positions than the model has, a mask for each of them."""
     vocabulary = _vocabulary(model.module)
     for name in ("input_ids", "decoder_input_ids"):
         ids = probe.inputs.get(name)
-        if ids is None or ids.dtype.kind not in "iu":
+        if ids is None:
             continue
+        if ids.dtype.kind not in "iu" or (model.config is not None and ids.ndim < 2):
+            raise ProbeError(
+                f"{name} is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers "
+                "of shape [rows, positions]."
+            )
+        mask = probe.inputs.get(name.replace("input_ids", "attention_mask"))
+        if mask is not None and mask.ndim == ids.ndim and mask.shape != ids.shape:
+            raise ProbeError(
+                f"{name} has shape {list(ids.shape)}, its attention mask {list(mask.shape)}; "
+                "they must be the same."
+            )
         if vocabulary and (ids.min() < 0 or ids.max() >= vocabulary):
             bad = ids[(ids < 0) | (ids >= vocabulary)]
             raise ProbeError(

@@ -18,7 +18,7 @@ from driftwalk.errors import ModelError, UsageError
 
 from .crosscheck import Run, find_layout
 from .demo import DEMOS, ByteTokenizer
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, has_known_code, versions
 from .points import Layout
 from .precision import converted, has_experts, is_in
 
@@ -70,12 +70,23 @@ class LoadedModel:
     def fingerprint(self) -> str:
         return fingerprint(self.module)
 
+    @property
+    def has_known_code(self) -> bool:
+        """Whether a result computed from this model may be stored and trusted later."""
+        return has_known_code(self.module)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The packages whose code this model runs."""
+        return versions("torch", "transformers", "driftwalk")
+
     @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer; a missing one is an error that says what to give instead."""
         if self._tokenizer is not None:
             return self._tokenizer
         instead = "Give token ids or arrays instead of text, or leave the probe out."
+        remedy = f"Save one beside the weights (tokenizer.save_pretrained). {instead}"
         if not self._folder:
             raise ModelError(f"{self.label} came without a tokenizer. {instead}")
         from transformers import AutoTokenizer
@@ -83,14 +94,17 @@ class LoadedModel:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return AutoTokenizer.from_pretrained(
+                found = AutoTokenizer.from_pretrained(
                     self._folder, trust_remote_code=self._trust_remote_code
                 )
         except Exception as error:  # AutoTokenizer raises whatever its parts raise
             raise ModelError(
-                f"No tokenizer could be loaded for {self.label}: {_first_line(error)}. Save one "
-                f"beside the weights (tokenizer.save_pretrained). {instead}"
+                f"No tokenizer could be loaded for {self.label}: {_first_line(error)}. {remedy}"
             ) from error
+        # transformers 5 makes up a tokenizer where none is stored: special tokens, and maybe "▁".
+        if len(set(found.get_vocab()) - set(found.all_special_tokens)) < 2:
+            raise ModelError(f"{self.label} came without a tokenizer. {remedy}")
+        return found
 
     def at(
         self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
@@ -158,7 +172,7 @@ def open_model(
         )
     path = Path(given)
     if path.is_dir():
-        return _from_pretrained(str(path), path.name or given, "folder", blocks, trust_remote_code)
+        return _from_pretrained(str(path), given, "folder", blocks, trust_remote_code)
     if path.exists():
         raise ModelError(
             f"{given!r} is a file; give the folder that holds config.json and weights."
@@ -183,7 +197,7 @@ def _from_factory(given: str, blocks: str | None) -> LoadedModel:
         ) from error
     except AttributeError as error:
         raise ModelError(f"{given!r}: {error}.") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends here would end the run, code 0
         raise ModelError(
             f"{given!r}: the factory raised {type(error).__name__}: {_first_line(error)}"
         ) from error

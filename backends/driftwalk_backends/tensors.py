@@ -41,6 +41,27 @@ def stream_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tens
     return found
 
 
+def with_stream_input(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: torch.Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with another tensor on the residual stream."""
+    slot = stream_slot(args, kwargs)
+    if isinstance(slot, int):
+        return (*args[:slot], tensor, *args[slot + 1 :]), dict(kwargs)
+    return args, {**kwargs, str(slot): tensor}
+
+
+def with_stream_output(output: Any, tensor: torch.Tensor) -> Any:
+    """The same output with another first float tensor."""
+    if isinstance(output, torch.Tensor):
+        return tensor
+    if isinstance(output, Mapping):
+        first = next(name for name, item in output.items() if is_float(item))
+        return type(output)(**{**output, first: tensor})
+    first = next(number for number, item in enumerate(output) if is_float(item))
+    return type(output)([*output[:first], tensor, *output[first + 1 :]])
+
+
 def output_tensors(output: Any) -> list[torch.Tensor]:
     """Every float tensor a block gave, in order; nested caches are not states."""
     if is_float(output):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,16 +18,18 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import call, explaining, inputs_for, quietly
+from .fingerprint import versions
 from .hooks import capture
+from .looks import Looks
 from .points import Layout
 from .sources import LoadedModel, open_model
-from .tensors import TORCH_DTYPES, named_outputs, to_numpy
+from .tensors import TORCH_DTYPES, from_numpy, named_outputs, to_numpy
 
 DEVICES = ("cpu", "cuda", "mps")
 THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
 
 
-class TorchEager(Backend):
+class TorchEager(Looks, Backend):
     """Plain eager PyTorch: hooks on the blocks, everything else untouched."""
 
     name: ClassVar[str] = "torch"
@@ -39,7 +42,7 @@ class TorchEager(Backend):
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
         self._model = open_model(model)
-        self._device = torch.device(spec.device or "cpu")
+        self._device = _device(spec.device or "cpu")
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
         self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
@@ -49,7 +52,8 @@ class TorchEager(Backend):
                 f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
                 + (" For TF32 write torch:cuda:fp32,tf32=on." if self._dtype == "tf32" else "")
             )
-        _require(self._device)
+        if why := _why_not(self._device):
+            raise BackendUnavailable(f"torch:{self._device} is not usable here: {why}.")
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
         self._module: nn.Module | None = None
@@ -132,11 +136,29 @@ class TorchEager(Backend):
                 finish(output)
             return _outputs(output)
 
+    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
+        """Run each block on the *given* previous state; hand on what this model makes of it."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            inputs = inputs_for(module, probe, self._device)
+            layout = self._find_layout(module, inputs)
+            walked = {point.name for point in layout.points}
+
+            def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+                sink(State(point, to_numpy(tensor)))
+                array = given.get(point.name)
+                if array is None or (point.name not in walked and array.shape != tensor.shape):
+                    return None  # inside a block, another implementation may go another way
+                return _like(tensor, array)
+
+            with capture(module, layout, exchange) as finish:
+                finish(call(module, inputs))
+
     def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
         start = time.perf_counter()
         layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
         self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
-        return layout
+        return replace(layout, look=self._look)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
@@ -154,6 +176,13 @@ class TorchEager(Backend):
         self._module = None
 
 
+def _like(tensor: torch.Tensor, array: Array) -> torch.Tensor:
+    """The given state in this model's dtype; a state of another shape cannot take its place."""
+    if tuple(array.shape) != tuple(tensor.shape):
+        raise UsageError(f"Cannot replay a state of shape {array.shape} at {tuple(tensor.shape)}.")
+    return from_numpy(array).to(tensor.dtype)
+
+
 def parse_threads(spec: Spec) -> int | None:
     """The `threads` option as a positive number."""
     text = spec.options.get("threads")
@@ -162,19 +191,6 @@ def parse_threads(spec: Spec) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"Option threads={text}: expected a whole number, 1 or more.")
     return int(text)
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Installed versions, without importing anything."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _outputs(output: Any) -> dict[str, Array]:
@@ -211,10 +227,9 @@ def _why_not(device: torch.device) -> str:
     return ""
 
 
-def _require(device: torch.device) -> None:
-    if device.type not in DEVICES:
-        raise UsageError(
-            f"Backend 'torch' has no device {device.type!r}; it has {', '.join(DEVICES)}."
-        )
-    if why := _why_not(device):
-        raise BackendUnavailable(f"torch:{device} is not usable here: {why}.")
+def _device(text: str) -> torch.device:
+    """The device a spec names; torch's own error for an unknown one lists twenty it lacks too."""
+    kind = text.partition(":")[0]
+    if kind not in DEVICES:
+        raise UsageError(f"Backend 'torch' has no device {kind!r}; it has {', '.join(DEVICES)}.")
+    return torch.device(text)

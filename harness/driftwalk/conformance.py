@@ -27,9 +27,9 @@ from .states import Probe, State, Trace, same_bits
 from .tolerance import make_policy
 from .verification import verify
 
-_NAME = re.compile(r"(?:(?P<stack>.+?)\.)?(?P<rest>embed|layer\.(?P<layer>\d+)(\.out\d+)?|norm)\Z")
+_NAME = re.compile(r"(?:(?P<stack>.+?)\.)?(?P<rest>embed|layer\.\d+(\.out\d+)?|norm)\Z")
 _NARROWER = {"fp64": ("fp32",), "fp32": ("fp16", "bf16")}
-_STORED_AS = {"tf32": "fp32"}
+_STORED_AS = {"tf32": "fp32", "fp8": "fp32"}
 """Formats that only matrix products have; what they hand on is stored in another."""
 
 
@@ -327,17 +327,16 @@ def _check_clear(error: BaseException, word: str) -> None:
 
 
 def _check_stack(names: Sequence[str]) -> None:
-    """embed first, then every layer counted from 0, each second stream behind its first, norm."""
-    rests = [match["rest"] for name in names if (match := _NAME.match(name))]
-    layers = [rest for rest in rests if re.fullmatch(r"layer\.\d+", rest)]
-    expected = [f"layer.{number}" for number in range(len(layers))]
-    for at, layer in enumerate(expected, start=1):
-        beside = [rest for rest in rests if rest.startswith(f"{layer}.out")]
-        expected[at - 1] = "\n".join([layer, *sorted(beside)])
-    body = "\n".join(expected).split("\n") if expected else []
-    whole = [*(["embed"] * ("embed" in rests)), *body, *(["norm"] * ("norm" in rests))]
-    _check(bool(layers), f"no layers among {list(names)}")
-    _check(rests == whole, f"states are not in order of execution: {list(names)}")
+    """embed first, then every layer counted from 0, second streams behind their layer, norm."""
+    found = [match["rest"] for name in names if (match := _NAME.match(name))]
+    depth = sum(re.fullmatch(r"layer\.\d+", rest) is not None for rest in found)
+    expected = ["embed"] if "embed" in found else []
+    for number in range(depth):
+        layer = f"layer.{number}"
+        expected += [layer, *(rest for rest in found if rest.startswith(f"{layer}.out"))]
+    expected += ["norm"] if "norm" in found else []
+    _check(depth > 0, f"no layers among {list(names)}")
+    _check(found == expected, f"states are not in order of execution: {list(names)}")
 
 
 def _check_kept(given: Sequence[tuple[State, bytes]], when: str) -> None:

@@ -17,7 +17,9 @@ ENTRY_POINT_GROUP = "driftwalk.backends"
 
 BUILT_IN: dict[str, str] = {
     "torch": "driftwalk_backends.torch_eager:TorchEager",
+    "emulated": "driftwalk_backends.emulated:Emulated",
     "onnxruntime": "driftwalk_backends.onnx_runtime:OnnxRuntime",
+    "truth": "driftwalk_backends.truth:Truth",
 }
 
 RENDERERS: dict[str, str] = {

@@ -14,6 +14,7 @@ from .errors import UsageError
 from .files import writable_folder, write_atomically
 from .jsonable import decode, encode
 from .metrics import Metrics
+from .norms import Norms
 from .registry import RENDERERS, load_target
 from .states import Point
 
@@ -32,6 +33,52 @@ class Allowed:
     scale: float
     needed: float
     """Times both numbers: the smallest tolerance that would pass."""
+    k: float | None = None
+    """Calibrated: how many times the yardstick's error was allowed; atol is then in max-abs."""
+    norm: str = "max_abs"
+    """The norm in which the point came closest to, or went farthest past, its allowance."""
+
+
+Closer = Literal["candidate", "reference", "tie"]
+
+
+@dataclass(frozen=True)
+class TruthErrors:
+    """Distances from the truth at one point (L2), and who is closer to it."""
+
+    reference: float
+    candidate: float
+    yardstick: float
+    scale: float
+    ratio: float
+    """Candidate to yardstick, in the norm in which it is largest."""
+    closer: Closer
+    norms: Mapping[str, Norms]
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The error of one layer, split (L2): what it made itself and what it was handed."""
+
+    introduced: float
+    inherited: float
+    gain: float
+    """Inherited error over the error of the layer before: how much this layer amplifies."""
+    ratio: float
+    """Introduced error over the yardstick's own, in the norm in which it is largest."""
+    guilty: bool
+    norms: Mapping[str, Norms]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Where inside the root cause: the smallest part that can be named, and a sentence."""
+
+    module: str
+    ratio: float
+    channel: int | None
+    token: tuple[int, int] | None
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -51,8 +98,8 @@ class LayerDrift:
     verdict: PointVerdict
     metrics: Metrics | None = None
     tolerance: Allowed | None = None
-    truth: Mapping[str, Any] | None = None
-    blame: Mapping[str, Any] | None = None
+    truth: TruthErrors | None = None
+    blame: Blame | None = None
     tokens: tuple[tuple[float | None, ...], ...] | None = None
     note: str = ""
     allowed: bool = False
@@ -141,6 +188,9 @@ class Report:
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    cause: str | None = None
+    """The name of the root cause."""
+    culprit: Culprit | None = None
 
     @property
     def ok(self) -> bool:
@@ -164,12 +214,7 @@ class Report:
     @property
     def root_cause(self) -> LayerDrift | None:
         """The layer whose own computation went wrong; None where no blame was computed."""
-        return None
-
-    @property
-    def culprit(self) -> None:
-        """Where inside the root cause; None where no blame was computed."""
-        return None
+        return next((layer for layer in self.layers if layer.point.name == self.cause), None)
 
     def layer(self, name: str) -> LayerDrift:
         for layer in self.layers:
@@ -196,7 +241,7 @@ class Report:
 
 def to_dict(report: Report) -> dict[str, Any]:
     """The JSON document: DESIGN's keys, in DESIGN's order."""
-    first, root = report.first_divergence, report.root_cause
+    first = report.first_divergence
     data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     for name in ("tool", "created", "command", "model", "probe", "reference", "candidate"):
         data[name] = encode(getattr(report, name))
@@ -204,7 +249,8 @@ def to_dict(report: Report) -> dict[str, Any]:
     data["verdict"] = report.verdict
     data["reason"] = report.reason
     data["first_divergence"] = first.point.name if first else None
-    data["root_cause"] = root.point.name if root else None
+    data["root_cause"] = report.cause
+    data["culprit"] = encode(report.culprit)
     data["layers"] = [_layer_to_dict(layer) for layer in report.layers]
     for name in ("outputs", "observer", "coverage", "timings", "environment", "notes"):
         data[name] = encode(getattr(report, name))
@@ -239,7 +285,7 @@ def from_dict(data: Any) -> Report:
         layer | {"point": {"name": layer.get("point"), "module": layer.get("module", "")}}
         for layer in layers
     ]
-    return decode(Report, data | {"layers": nested})
+    return decode(Report, data | {"layers": nested, "cause": data.get("root_cause")})
 
 
 def load(path: str | Path) -> Report:

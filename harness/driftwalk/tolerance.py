@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from .dtypes import Format, loosest
 from .errors import UsageError, nearest
 
-POLICIES = ("dtype", "fixed")
+POLICIES = ("calibrated", "dtype", "fixed")
 
 Scale = Literal["rms", "one"]
 
@@ -66,10 +66,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """Rules in order, the first that matches counts; points no rule names use the dtype table."""
+    """Rules in order, the first that matches counts; the rest is calibrated or by the table."""
 
     name: str
     rules: tuple[Rule, ...] = ()
+    calibrated: bool = False
+
+    def has_rule(self, point: str) -> bool:
+        """Whether a tolerance was named for this point by hand."""
+        return any(rule.matches(point) for rule in self.rules)
 
     def tolerance(self, point: str, *formats: Format) -> Tolerance:
         """The tolerance at a point; of the formats that took part the loosest decides."""
@@ -100,7 +105,10 @@ def make_policy(given: PolicyLike) -> Policy:
     if isinstance(given, Tolerance):
         return Policy("fixed", (Rule("*", given),))
     if isinstance(given, Mapping):
-        return Policy("rules", tuple(_rule(glob, value) for glob, value in given.items()))
+        rules = tuple(_rule(glob, value) for glob, value in given.items())
+        return Policy("rules", rules, calibrated=True)
+    if given == "calibrated":
+        return Policy("calibrated", calibrated=True)
     if given == "dtype":
         return Policy("dtype")
     if isinstance(given, str) and given.startswith("fixed:"):

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from . import __version__
 from .adapter import Backend, BackendInfo
+from .drill import look, looking
 from .dtypes import FORMATS, Array, dtype_name
 from .errors import UsageError
 from .gate import run_verdict
 from .metrics import measure
 from .progress import Progress
 from .registry import backend_class, create
+from .replay import Replays, introduced_errors
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from .spec import Spec
 from .states import Probe, Trace, same_bits
 from .tolerance import Policy, PolicyLike, make_policy
 from .walk import Walk, coverage
+from .witness import Witness
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-DEFAULT_POLICY = "dtype"
-DEPTHS = ("block",)
+DEFAULT_POLICY = "calibrated"
+DEPTHS = ("block", "sublayer", "module")
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,7 @@ def verify(
     **options: Any,
 ) -> Report:
     """Run one model on two backends and walk their layer states; see `verify_all` for options."""
-    if blame not in ("auto", True, False):
-        raise UsageError(f"blame={blame!r}: expected 'auto', True or False.")
-    if blame is True:
-        raise UsageError("blame=True: blame is not computed yet; leave it at 'auto'.")
-    return verify_all(model, [candidate], reference, probe, policy, depth, **options)[0]
+    return verify_all(model, [candidate], reference, probe, policy, depth, blame, **options)[0]
 
 
 def verify_all(
@@ -73,6 +71,7 @@ def verify_all(
     probe: object = None,
     policy: PolicyLike = DEFAULT_POLICY,
     depth: str = "block",
+    blame: bool | str = "auto",
     *,
     blocks: str | None = None,
     allow_missing: Sequence[str] = (),
@@ -80,19 +79,22 @@ def verify_all(
     batch: int | None = None,
     length: int | None = None,
     seed: int = 0,
+    cache: bool = True,
     command: str = "",
     progress: Progress | None = None,
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
-    partner; `batch`, `length` and `seed` shape the default probe.
+    partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh.
     """
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
 
     if depth not in DEPTHS:
-        raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked so far.")
+        raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked.")
+    if blame not in ("auto", True, False):
+        raise UsageError(f"blame={blame!r}: expected 'auto', True or False.")
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
     judged = make_policy(policy)
@@ -107,25 +109,49 @@ def verify_all(
     with ExitStack() as opened:
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         first, *others = [_opened(item, loaded, opened) for item in (reference, *candidates)]
+        for seen in (first, *others):
+            opened.enter_context(looking(seen, depth))
         with show.stage("making the probe"):
             fixed = make_probe(
                 loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=seed
             )
         with show.stage(f"reference: {first.spec}"):
             trace = first.trace(fixed)
+        witness = Witness(loaded, fixed, cache, show, depth)
+        opened.callback(witness.close)
         for other in others:
-            walk = Walk(trace, other.info, judged, allow_missing)
+            known = witness.calibration(other.info.dtype) if judged.calibrated else None
+            walk = Walk(trace, other.info, judged, allow_missing, known)
             with show.stage(f"candidate: {other.spec}"):
-                outputs = other.stream(fixed, walk.meet)
+                outputs = _walk(walk, first, other, fixed)
             with show.stage("observer check"):
                 observer = {
                     "reference": _observe(first, fixed, trace.outputs, judged),
                     "candidate": _observe(other, fixed, outputs, judged),
                 }
-            timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
             terms = _Terms(judged, tuple(allow_missing), command, loaded.describe(), loaded.notes)
-            reports.append(_assemble(walk, trace, other.info, terms, observer, timings))
+            report = _assemble(walk, trace, other.info, terms, observer)
+            if blame is True or (blame == "auto" and report.verdict == "drift"):
+                layers, cause, culprit = witness.accuse(other, report.layers)
+                report = replace(report, layers=layers, cause=cause, culprit=culprit)
+            timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
+            if witness.seconds:
+                timings["calibration"] = dict(witness.seconds)
+            notes = (*report.notes, *witness.notes)
+            reports.append(replace(report, timings=timings, notes=notes))
     return reports
+
+
+def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> Mapping[str, Array]:
+    """Have the walk meet the candidate's states, each also against the reference's own block."""
+    if not (walk.reference_is_honest and isinstance(reference, Replays)):
+        return candidate.stream(probe, walk.meet)
+    met = candidate.trace(probe)
+    for state in met:
+        walk.meet(state)
+    if walk.comparable(met):
+        walk.hold_against(introduced_errors(reference, met))
+    return met.outputs
 
 
 def _opened(given: object, model: LoadedModel, opened: ExitStack) -> Backend:
@@ -151,11 +177,13 @@ def as_backend(given: object, model: LoadedModel) -> Backend:
     )
 
 
-def backend(spec: str, model: object, **options: Any) -> Backend:
+def backend(spec: str, model: object, depth: str = "block", **options: Any) -> Backend:
     """The common interface on its own: `backend("torch:cuda:fp16", model).trace(probe)`."""
     from driftwalk_backends.sources import open_model
 
-    return create(spec, open_model(model, **options))
+    made = create(spec, open_model(model, **options))
+    look(made, depth)
+    return made
 
 
 def compare(
@@ -172,12 +200,12 @@ def compare(
         )
     judged = make_policy(policy)
     walk = Walk(reference, candidate.backend, judged, allow_missing)
-    start = time.perf_counter()
     for state in candidate:
         walk.meet(state)
-    timings = {"harness": {"compare": time.perf_counter() - start}}
-    terms = _Terms(judged, tuple(allow_missing), model={"label": "two traces"})
-    return _assemble(walk, reference, candidate.backend, terms, {}, timings)
+    alone = "Two traces alone have no truth to be calibrated by: the dtype table decided."
+    notes = (alone,) if judged.calibrated else ()
+    terms = _Terms(judged, tuple(allow_missing), model={"label": "two traces"}, notes=notes)
+    return _assemble(walk, reference, candidate.backend, terms, {})
 
 
 def _assemble(
@@ -186,7 +214,6 @@ def _assemble(
     candidate: BackendInfo,
     terms: _Terms,
     observer: Mapping[str, Observer],
-    timings: Mapping[str, Mapping[str, float]],
 ) -> Report:
     layers = walk.layers()
     covered = coverage(layers)
@@ -206,7 +233,6 @@ def _assemble(
         outputs=walk.decisions,
         observer=observer,
         coverage=covered,
-        timings=timings,
         environment=_environment(),
         notes=terms.notes,
     )

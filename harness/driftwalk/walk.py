@@ -5,15 +5,17 @@ States may arrive one by one (`Walk.meet`), so that a candidate's trace need nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from .adapter import BackendInfo
+from .calibrate import Calibration, K, truth_errors
 from .decisions import Decisions, decision_impact
 from .dtypes import FORMATS, Format
 from .metrics import Measured, measure
-from .result import Allowed, Coverage, Dtypes, LayerDrift, PointVerdict
+from .norms import Norms
+from .result import Allowed, Coverage, Dtypes, LayerDrift, PointVerdict, TruthErrors
 from .states import State, Trace
 from .tolerance import Policy, Tolerance
 
@@ -27,6 +29,7 @@ class Walk:
         candidate: BackendInfo,
         policy: Policy,
         allow_missing: Iterable[str] = (),
+        calibration: Calibration | None = None,
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
@@ -34,9 +37,36 @@ class Walk:
         self._nominal = (*_format(reference.backend.dtype), *_format(candidate.dtype))
         self._policy = policy
         self._allow = tuple(allow_missing)
+        self._calibration = calibration
+        self._theirs = _errors(reference, calibration)
+        self._introduced: Mapping[str, Norms] = {}
         self._met: dict[str, LayerDrift] = {}
         self._extra: list[LayerDrift] = []
         self.decisions: Decisions | None = None
+
+    @property
+    def reference_is_honest(self) -> bool:
+        """Whether the reference itself is as close to the truth as the candidate must be."""
+        known = self._calibration
+        return known is not None and all(
+            error.over(known.allowed(name))[0] <= 1 for name, error in self._theirs.items()
+        )
+
+    def comparable(self, candidate: Trace) -> bool:
+        """Whether every state of the candidate fits into the reference's place."""
+        return all(
+            partner is None or partner.array.shape == state.array.shape
+            for state in candidate
+            for partner in [self._reference.state(state.point.name)]
+        )
+
+    def hold_against(self, introduced: Mapping[str, Norms]) -> None:
+        """Judge each layer by what it made of its own input too, not only by what came out.
+
+        Total error hides a small fault under the noise of all layers before it; the difference
+        that one layer makes, given the same input, does not.
+        """
+        self._introduced = introduced
 
     def meet(self, candidate: State) -> None:
         """Compare one candidate state with its partner; nothing of it is kept."""
@@ -63,28 +93,64 @@ class Walk:
         if r.shape != c.shape:
             note = f"reference {list(r.shape)}, candidate {list(c.shape)}"
             return LayerDrift(point, 0, r.shape, dtypes, "shape", note=note)
-        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
-        tolerance = self._policy.tolerance(point.name, *formats)
         keep = self._reference.probe.keep(point.name, r.shape)
+        calibrated = self._calibrated(reference, candidate)
+        if calibrated is not None:
+            tolerance = Tolerance(calibrated[0].atol)
+        else:
+            formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
+            tolerance = self._policy.tolerance(point.name, *formats)
         measured = measure(r, c, tolerance, keep)
-        if point.name == "logits":
+        if point.name == "logits" and self._decides():
             self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
         return LayerDrift(
             point,
             0,
             r.shape,
             dtypes,
-            judge(measured),
+            judge(measured, calibrated[0] if calibrated else None),
             measured.metrics,
-            _allowed(tolerance, measured),
+            calibrated[0] if calibrated else _allowed(tolerance, measured),
+            calibrated[1] if calibrated else None,
             tokens=measured.tokens,
         )
+
+    def _calibrated(self, reference: State, candidate: State) -> tuple[Allowed, TruthErrors] | None:
+        """Both sides against the truth, where the policy is calibrated and the truth has this."""
+        name, known = reference.point.name, self._calibration
+        if known is None or self._policy.has_rule(name):
+            return None
+        ours, theirs = known.error(candidate), self._theirs.get(name)
+        if ours is None or theirs is None:
+            return None
+        allowed = known.allowed(name)
+        exceeded, norm = ours.over(allowed)
+        room = Allowed(allowed.max_abs, 0.0, 1.0, exceeded, K, norm)
+        return room, truth_errors(known, name, theirs, ours)
+
+    def _decides(self) -> bool:
+        """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
+        outputs = self._reference.outputs
+        return not outputs or "logits" in outputs or "output" in outputs
 
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
+        rows = [self._with_introduced(row) for row in rows]
         rows += self._extra
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
+
+    def _with_introduced(self, row: LayerDrift) -> LayerDrift:
+        """The row, or the worse one that the layer's own doing makes it."""
+        known, own = self._calibration, self._introduced.get(row.point.name)
+        if known is None or own is None or row.tolerance is None or row.tolerance.k is None:
+            return row
+        exceeded, norm = own.over(known.allowed(row.point.name, known.introduced))
+        if exceeded <= row.tolerance.needed:
+            return row
+        room = replace(row.tolerance, needed=exceeded, norm=f"introduced {norm}")
+        verdict = "drift" if row.verdict == "ok" and exceeded > 1 else row.verdict
+        return replace(row, tolerance=room, verdict=verdict)
 
     def _missing(self, reference: State) -> LayerDrift:
         return LayerDrift(
@@ -101,10 +167,12 @@ class Walk:
         return any(fnmatchcase(name, glob) for glob in self._allow)
 
 
-def judge(measured: Measured) -> PointVerdict:
-    """NaN and Inf first; then one element beyond its allowance is drift."""
+def judge(measured: Measured, calibrated: Allowed | None = None) -> PointVerdict:
+    """NaN and Inf first; then an element, or a calibrated norm, beyond its allowance is drift."""
     if measured.metrics.nonfinite.candidate:
         return "nonfinite"
+    if calibrated is not None:
+        return "ok" if calibrated.needed <= 1 else "drift"
     return "drift" if measured.metrics.mismatched else "ok"
 
 
@@ -122,6 +190,14 @@ def coverage(layers: Iterable[LayerDrift]) -> Coverage:
         extra=names("extra"),
         allowed=tuple(row.point.name for row in rows if row.allowed),
     )
+
+
+def _errors(reference: Trace, calibration: Calibration | None) -> dict[str, Norms]:
+    """How far the reference is from the truth, point by point."""
+    if calibration is None:
+        return {}
+    found = {state.point.name: calibration.error(state) for state in reference}
+    return {name: error for name, error in found.items() if error is not None}
 
 
 def _format(name: str) -> tuple[Format, ...]:

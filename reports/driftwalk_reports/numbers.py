@@ -57,7 +57,7 @@ def round_up(value: float, digits: int = 2) -> str:
     if value == 0 or not math.isfinite(value):
         return number(value)
     exponent = math.floor(math.log10(value)) - digits + 1
-    steps = math.ceil(value / 10.0**exponent)
+    steps = int(value / 10.0**exponent)
     while float(f"{steps}e{exponent}") < value:
         steps += 1
     return number(float(f"{steps}e{exponent}"), digits)

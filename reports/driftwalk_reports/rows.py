@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from driftwalk.jsonable import encode
 from driftwalk.result import LayerDrift, Report
 
 from . import sentences
@@ -101,9 +102,10 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
             yield "used", sentences.share_used(tolerance.needed)
         if layer.verdict != "ok":
             yield "would pass", sentences.would_pass(layer)
-    for label, told in (("truth", layer.truth), ("blame", layer.blame)):
-        if told:
-            yield label, ", ".join(f"{clean(key)} {_value(value)}" for key, value in told.items())
+    for label, told in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
+        plain = {key: value for key, value in (told or {}).items() if not isinstance(value, dict)}
+        if plain:
+            yield label, ", ".join(f"{clean(key)} {_value(value)}" for key, value in plain.items())
     if layer.note:
         yield "note", clean(layer.note)
 

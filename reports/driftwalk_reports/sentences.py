@@ -56,6 +56,8 @@ def _drifted(report: Report) -> str:
     if root is not None:
         same = root.point.name == first.point.name
         text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
+    if report.culprit is not None:
+        text += f": {clean(report.culprit.sentence, 300).rstrip('. ')}"
     return f"{text}."
 
 
@@ -107,6 +109,8 @@ def _beyond(layer: LayerDrift) -> str:
     metrics, tolerance = layer.metrics, layer.tolerance
     if metrics is None or tolerance is None:
         return clean(layer.note, 200) or "beyond tolerance"
+    if tolerance.k is not None:
+        return _beyond_yardstick(layer, tolerance)
     elements = f"{count(metrics.mismatched)} of {count(metrics.total)} elements beyond"
     room = allowance_at_worst(layer)
     if room is not None and metrics.max_abs <= room:
@@ -116,6 +120,26 @@ def _beyond(layer: LayerDrift) -> str:
         return f"max abs {number(metrics.max_abs)} ({elements})"
     found, allowed = apart(metrics.max_abs, room)
     return f"max abs {found} where {allowed} was allowed ({elements})"
+
+
+NORM_WORDS = {
+    "l2": "L2",
+    "max_abs": "its largest element",
+    "channel": "its worst channel",
+    "spectral": "its strongest pattern",
+}
+
+
+def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
+    """Calibrated drift: how much more wrong than honest arithmetic, and in which norm."""
+    own = tolerance.norm.startswith("introduced ")
+    norm = tolerance.norm.removeprefix("introduced ")
+    where = NORM_WORDS.get(norm, clean(norm, 40))
+    what = "its own error is" if own else "its error is"
+    text = f"{what} {number(tolerance.needed)} times the allowance by {where}"
+    if layer.truth is not None and not own:
+        text += f" ({number(layer.truth.ratio)} times that of plain PyTorch at this dtype)"
+    return text
 
 
 def _nonfinite(layer: LayerDrift) -> str:
@@ -169,6 +193,8 @@ def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
     metrics, tolerance = layer.metrics, layer.tolerance
     if metrics is None or tolerance is None:
         return ()
+    if tolerance.k is not None:  # calibrated in other norms; what a fixed rule would need
+        return (round_up(metrics.max_abs * (1 + 1e-9)),)
     if not math.isfinite(tolerance.needed):  # no multiple of a zero allowance is enough
         return (round_up(metrics.max_abs * (1 + 1e-9)),)
     # A hair more than needed, for `needed` is itself the result of a division.

@@ -86,7 +86,7 @@ def _table(view: View, console: Console) -> Table:
     columns = ["rel L2", "max abs", "allowance", "used"]
     wide = console.options.update(max_width=10_000)
     table = _table_of(view, columns, console.width)
-    for dropped in ("allowance", "max abs"):
+    for dropped in ("allowance", "max abs", "rel L2"):
         if Measurement.get(console, wide, table).maximum <= console.width:
             break
         columns.remove(dropped)

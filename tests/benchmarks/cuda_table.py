@@ -76,8 +76,8 @@ def main() -> None:
             out(
                 f"| {name} | `{spec}` | {report.verdict} | {blocks[0].metrics.rel_l2:.2e} | "
                 f"{blocks[-1].metrics.rel_l2:.2e} | {rows[-1].metrics.rel_l2:.2e} | "
-                f"{worst.tolerance.needed:.0%} ({worst.point.name}) | {said.flips} ({said.ties}) of "
-                f"{said.positions} | {report.observer['candidate'].bit_identical} |\n"
+                f"{worst.tolerance.needed:.0%} ({worst.point.name}) | {said.flips} ({said.ties}) "
+                f"of {said.positions} | {report.observer['candidate'].bit_identical} |\n"
             )
             sys.stdout.flush()
 

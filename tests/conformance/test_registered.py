@@ -9,6 +9,7 @@ from driftwalk.registry import known_backends
 
 SPECS: dict[str, tuple[str, ...]] = {
     "torch": ("torch", "torch:cpu:bf16", "torch:cpu:fp64", "torch:cuda", "torch:cuda:fp16"),
+    "emulated": ("emulated:fp16", "emulated:bf16", "emulated:tf32"),
     "onnxruntime": ("onnxruntime", "onnxruntime:cuda"),
 }
 """Which specs of a backend are tested; of one not named here, its bare name."""
@@ -26,11 +27,29 @@ for _name in known_backends():
         globals()[_made.__name__] = _made
 
 
+def _stamped() -> list[type[BackendConformance]]:
+    kinds = [kind for kind in globals().values() if isinstance(kind, type)]
+    return [kind for kind in kinds if issubclass(kind, BackendConformance) and kind.spec]
+
+
 def test_every_registered_backend_is_stamped_out() -> None:
-    stamped = {
-        made.spec.partition(":")[0]
-        for made in globals().values()
-        if isinstance(made, type) and issubclass(made, BackendConformance) and made.spec
+    assert {kind.spec.partition(":")[0] for kind in _stamped()} == set(known_backends())
+
+
+def test_every_known_failure_names_a_test(known_failures: dict[str, list[str]]) -> None:
+    ids = {f"{made.spec}::{case}" for made in _stamped() for case in made.case_ids()}
+    stale = [test for tests in known_failures.values() for test in tests if test not in ids]
+    assert not stale, f"xfails/ names tests that do not exist: {stale}"
+    for backend, tests in known_failures.items():
+        assert backend in known_backends(), f"xfails/{backend}.txt: there is no such backend"
+        misplaced = [test for test in tests if test.partition("::")[0].split(":")[0] != backend]
+        assert not misplaced, f"xfails/{backend}.txt lists tests of another backend: {misplaced}"
+
+
+def test_case_ids_are_those_pytest_makes(request: pytest.FixtureRequest) -> None:
+    made = {
+        f"{item.cls.spec}::{item.name}"
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.cls in _stamped()
     }
-    assert stamped == set(known_backends())
-    assert set(SPECS) <= set(known_backends())
+    assert made <= {f"{kind.spec}::{case}" for kind in _stamped() for case in kind.case_ids()}

@@ -150,6 +150,14 @@ def test_ulps_are_counted_in_the_format_of_the_candidate():
     assert measure(r.astype(np.float32), c.astype(np.float32), ANY).metrics.ulp_max == 2**13
 
 
+def test_the_99th_percentile_of_ulps_leaves_out_one_outlier_in_two_hundred():
+    r = np.ones((2, 10, 10), np.float32)
+    c = np.nextafter(r, np.float32(2))
+    c[1, 9, 9] = 2
+    found = measure(r, c, ANY).metrics
+    assert (found.ulp_p99, found.ulp_max) == (1, 2**23)
+
+
 # -- precision and range ---------------------------------------------------------------------------
 
 
@@ -233,6 +241,11 @@ def test_where_all_is_nan_the_numbers_are_zero_and_everything_is_mismatched():
     assert (found.metrics.mismatched, found.metrics.total) == (4, 4)
     assert (found.metrics.max_abs, found.metrics.mean_abs, found.metrics.rmse) == (0, 0, 0)
     assert (found.scale, found.tokens) == (0.0, ((0.0, 0.0),))
+
+
+def test_the_scale_is_that_of_the_finite_elements():
+    r = np.array([3.0, np.nan, np.inf, 3.0], np.float32)
+    assert measure(r, np.ones(4, np.float32), BY_DTYPE["fp32"]).scale == 3.0
 
 
 def test_no_tolerance_would_let_a_nan_pass():

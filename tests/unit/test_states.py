@@ -269,5 +269,6 @@ def test_same_bits_means_every_bit(other, same):
     assert same_bits({"x": np.array([1.0, np.nan])}, other) is same
 
 
-def test_zero_and_minus_zero_have_not_the_same_bits():
+def test_minus_zero_and_a_zero_of_another_dtype_are_not_the_same():
+    assert not same_bits({"x": np.zeros(1, np.int64)}, {"x": np.zeros(1, np.uint64)})
     assert not same_bits({"x": np.array([0.0])}, {"x": np.array([-0.0])})

@@ -55,7 +55,7 @@ def test_the_table_has_every_format_and_grows_with_its_roundoff():
     ordered = sorted(FORMATS.values(), key=lambda f: f.roundoff)
     rooms = [BY_DTYPE[f.name] for f in ordered]
     assert [r.atol for r in rooms] == sorted(r.atol for r in rooms)
-    assert [r.rtol for r in rooms] == sorted({r.rtol for r in rooms})
+    assert [r.rtol for r in rooms] == sorted(r.rtol for r in rooms)
     assert all(r.scale == "rms" for r in rooms)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +104,7 @@ def test_another_shape_is_told_and_not_broadcast():
     row = first_bad(walk(states(layer_0=np.ones((2, 3, 1), np.float32))))
     assert (row.verdict, row.metrics) == ("shape", None)
     assert row.note == "reference [2, 3, 4], candidate [2, 3, 1]"
+    assert first_bad(walk(states(norm=ONES.reshape(2, 4, 3)))).verdict == "shape"
 
 
 # -- coverage --------------------------------------------------------------------------------------

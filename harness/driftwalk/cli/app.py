@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import guarded, progress, say
+from .console import guarded, progress, say, show
+from .selftest import selftest
 
 if TYPE_CHECKING:
     from ..result import Report
@@ -43,7 +45,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
 
-        sys.stdout.write(f"driftwalk {__version__}\n")
+        show(f"driftwalk {__version__}")
         raise typer.Exit
 
 
@@ -84,8 +86,8 @@ def verify(
         typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),
     ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", metavar="P", help="dtype, or fixed:ATOL[,RTOL].")
-    ] = "dtype",
+        str, typer.Option("--policy", metavar="P", help="calibrated, dtype, or fixed:ATOL[,RTOL].")
+    ] = "calibrated",
     rule: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,6 +100,20 @@ def verify(
         list[str] | None,
         typer.Option("--allow-missing", metavar="GLOB", help="Points that may lack a partner."),
     ] = None,
+    depth: Annotated[
+        str, typer.Option("--depth", metavar="D", help="block, sublayer or module.")
+    ] = "block",
+    blame: Annotated[
+        bool | None,
+        typer.Option(
+            "--blame/--no-blame",
+            help="Split each layer's error into introduced and inherited. [default: on drift]",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Reuse stored calibrations.")
+    ] = True,
     blocks: Annotated[
         str | None,
         typer.Option("--blocks", metavar="PATH", help="Name the stack of blocks by hand."),
@@ -130,6 +146,9 @@ def verify(
         reference,
         given,
         _policy(policy, rule or []),
+        depth=depth,
+        blame="auto" if blame is None else blame,
+        cache=cache,
         blocks=blocks,
         allow_missing=allow_missing or (),
         batch=batch,
@@ -168,7 +187,7 @@ def demo(
 
         candidate = TorchEager.around(faulty_decoder(fault), f"demo:decoder, layer {fault} changed")
     prompts = ["The capital of France is Paris.", "Drift walks from layer to layer."]
-    _finish(_run("demo:decoder", [candidate], "torch", prompts, "dtype"), report, as_json)
+    _finish(_run("demo:decoder", [candidate], "torch", prompts, "calibrated"), report, as_json)
 
 
 @app.command()
@@ -187,11 +206,11 @@ def backends(as_json: JsonOption = False) -> None:
         import json
 
         found = [{"spec": spec, "usable": usable, "note": note} for spec, usable, note in rows]
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        show(json.dumps(found, indent=1))
         return
     width = max(len(spec) for spec, _, _ in rows)
-    for spec, usable, note in rows:
-        sys.stdout.write(f"{'✓' if usable else '✗'} {spec:<{width}}  {note}\n")
+    lines = [f"{'✓' if usable else '✗'} {spec:<{width}}  {note}" for spec, usable, note in rows]
+    show("\n".join(lines))
 
 
 @app.command()
@@ -207,6 +226,9 @@ def report(
     say(f"Report: {folder / 'report.html'}")
 
 
+app.command()(selftest)
+
+
 def _run(
     model: str,
     candidates: Sequence[object],
@@ -218,9 +240,10 @@ def _run(
     from ..verification import verify_all
 
     command = shlex.join(["driftwalk", *sys.argv[1:]])
-    with progress() as show:
+    # What a model or an exporter prints is not our data.
+    with redirect_stdout(sys.stderr), progress() as bar:
         return verify_all(
-            model, candidates, reference, probe, policy, command=command, progress=show, **options
+            model, candidates, reference, probe, policy, command=command, progress=bar, **options
         )
 
 
@@ -234,18 +257,17 @@ def _finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> No
 
         data = [to_dict(item) for item in reports]
         document = data[0] if len(data) == 1 else data
-        sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        show(json.dumps(document, indent=1, allow_nan=False))
     else:
         from driftwalk_reports.terminal import render
 
         color = sys.stdout.isatty()
-        sys.stdout.write("\n".join(render(item, color=color) for item in reports).rstrip() + "\n")
+        show("\n".join(render(item, color=color) for item in reports))
     if folder is not None:
         for item, where in zip(reports, _folders(folder, reports), strict=True):
             item.save(where)
             say(f"Result: {where / 'result.json'}")
             say(f"Report: {where / 'report.html'}")
-    sys.stdout.flush()
     raise typer.Exit(exit_code(reports))
 
 
@@ -280,4 +302,5 @@ def _policy(text: str, rules: Sequence[str]) -> Any:
     base = make_policy(text)
     if not rules:
         return base
-    return Policy("rules", (*(parse_rule(item) for item in rules), *base.rules))
+    own = tuple(parse_rule(item) for item in rules)
+    return Policy("rules", (*own, *base.rules), base.calibrated)

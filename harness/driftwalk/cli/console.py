@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
@@ -25,7 +26,19 @@ CRASHED = 70
 
 def say(text: str) -> None:
     """A message for a person, on stderr."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    _write(sys.stderr, text)
+
+
+def show(text: str) -> None:
+    """The data that was asked for, on stdout."""
+    _write(sys.stdout, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """A reader that has gone (head, grep -q) changes no exit code: drift stays drift."""
+    with suppress(BrokenPipeError):
+        stream.write(text.rstrip("\n") + "\n")
+        stream.flush()  # here, not at exit, where it would be too late to say anything
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -34,6 +47,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            # The hub client reports every retry; the error at the end says it all.
+            logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return command(*args, **kwargs)
@@ -43,15 +58,15 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             say("\ndriftwalk: interrupted; nothing was written.")
             raise typer.Exit(130) from None
-        except BrokenPipeError:
-            # The reader (head, less) has gone; Python must not complain at exit either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
             if os.environ.get("DRIFTWALK_DEBUG"):
                 traceback.print_exc()
+            if isinstance(error, OSError):  # a full disk, a cache that is not ours: no bug
+                where = error.filename2 or error.filename
+                say(f"driftwalk: {error.strerror or error}" + (f": {where}" if where else ""))
+                raise typer.Exit(DriftwalkError.exit_code) from None
             say(
                 f"driftwalk: internal error: {type(error).__name__}: {error}\n"
                 "This is a bug in driftwalk. DRIFTWALK_DEBUG=1 shows the traceback."

@@ -11,7 +11,7 @@ import pytest
 from rich.text import Text
 
 from driftwalk.result import Report
-from driftwalk_reports import html, junit, markdown, sentences, terminal
+from driftwalk_reports import heatmap, html, junit, markdown, sentences, terminal
 from unit.reports import cases
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
@@ -85,15 +85,23 @@ def test_nothing_but_the_sentence_is_wider_than_asked(width: int) -> None:
 
 
 def test_colour_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = terminal.render(cases.drifting())
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "50")
-    assert terminal.render(cases.drifting()) == plain, "the environment changes nothing"
-    monkeypatch.setenv("NO_COLOR", "1")
-    coloured = terminal.render(cases.drifting(), color=True)
-    assert "\x1b[" in coloured
+    plain, coloured = (terminal.render(cases.drifting(), color=color) for color in (False, True))
+    assert "\x1b[" not in plain
+    assert "\x1b[1;31m" in coloured
     shown = Text.from_ansi(coloured).plain.splitlines()
     assert [line.rstrip() for line in shown] == plain.splitlines()
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "50"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    assert terminal.render(cases.drifting()) == plain, "the environment changes nothing"
+    assert terminal.render(cases.drifting(), color=True) == coloured
+
+
+def test_a_narrow_table_drops_columns_before_it_cuts_the_verdict() -> None:
+    text = terminal.render(cases.drifting(), width=56)
+    (line,) = [x for x in text.splitlines() if x.startswith(" layer.3")]
+    assert line.endswith("✗ drift  <--- first divergence")
+    assert "max abs" in terminal.render(cases.drifting(), width=100).split("verdict")[0]
+    assert "max abs" not in text.split("verdict")[0]
 
 
 def test_markup_in_a_name_is_shown_not_obeyed() -> None:
@@ -184,6 +192,17 @@ def test_the_heatmap_has_a_field_per_token_that_counts() -> None:
     hottest = [f.findtext("title", "") for f in fields if f.attrib["fill"] == "var(--h8)"]
     assert hottest
     assert all(title.startswith("logits, row 0, token ") for title in hottest)
+
+
+def test_the_fields_of_a_point_add_up_to_its_relative_error() -> None:
+    """Whatever the size of a state: the mean square over its tokens is rel_l2 squared."""
+    report = cases.drifting()
+    (drawn,) = heatmap.heatmaps(report)
+    for line, layer in zip(drawn.lines, report.layers, strict=True):
+        values = [float(cell.title.rsplit(" ", 1)[1]) for cell in line.cells]
+        mean_square = sum(value * value for value in values) / len(values)
+        assert layer.metrics is not None
+        assert mean_square**0.5 == pytest.approx(layer.metrics.rel_l2, rel=0.01)
 
 
 def test_a_deep_report_is_drawn_in_bins() -> None:

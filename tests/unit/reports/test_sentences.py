@@ -168,6 +168,13 @@ def test_numbers_over_nothing_finite_are_not_shown() -> None:
     assert wholly["not finite"].startswith("0 in the reference, 96 in the candidate")
 
 
+def test_truth_and_blame_are_shown_where_they_are_known() -> None:
+    report = cases.drifting()
+    told = {"introduced": 0.25, "guilty": True, "norms": {"l2": 1.0}}
+    layer = dataclasses.replace(report.layer("layer.3"), blame=told)
+    assert dict(to_row(layer, report).facts)["blame"] == "introduced 0.25, guilty True"
+
+
 def test_a_short_table_keeps_the_marks_and_counts_the_rest() -> None:
     rows = look(cases.deep()).rows
     shown = short(rows, 30)

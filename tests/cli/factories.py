@@ -22,9 +22,10 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
+        self.after = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.tanh(self.linear(x))
+        return x + torch.tanh(self.linear(x)) * self.after
 
 
 class Tiny(nn.Module):
@@ -53,6 +54,14 @@ class Masked(Tiny):
         return super().forward(input_ids) * attention_mask[..., None]
 
 
+class Slow(Tiny):
+    """Long enough to be seen in a progress bar."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.3)
+        return super().forward(input_ids)
+
+
 class Sleeper(Tiny):
     """Says on stderr that it runs, then takes for ever."""
 
@@ -75,6 +84,19 @@ def with_nan() -> nn.Module:
     with torch.no_grad():
         model.blocks[1].linear.weight[0, 0] = float("nan")
     return model
+
+
+def too_large_for_fp16() -> nn.Module:
+    """Layer 1 is fine in fp32; in fp16, whose numbers end at 65504, it overflows."""
+    model = Tiny()
+    with torch.no_grad():
+        model.blocks[1].after.fill_(1e5)
+    return model
+
+
+def environment() -> object:
+    """Not a model."""
+    return {}
 
 
 def leaves() -> nn.Module:

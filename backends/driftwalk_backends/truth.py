@@ -1,0 +1,44 @@
+"""The truth: the same model in float64, eager, on the CPU; and its replay with given states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar
+
+from driftwalk.adapter import BackendInfo, Offer
+from driftwalk.errors import UsageError
+from driftwalk.spec import Spec
+
+from .rounding import WidenedCasts
+from .torch_eager import TorchEager
+
+
+class Truth(TorchEager):
+    """Float64 throughout: upcasts to float32 inside the model stay float64."""
+
+    name: ClassVar[str] = "truth"
+    options: ClassVar[Mapping[str, str]] = {"threads": TorchEager.options["threads"]}
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        if spec.device not in ("", "cpu") or spec.dtype not in ("", "fp64"):
+            raise UsageError(f"The truth is float64 on the CPU; got {str(spec)!r}.")
+        super().__init__(replace(spec, device="cpu", dtype="fp64"), model)
+        self.spec = spec
+        # Fused attention kernels take short cuts; a plain module has no such choice.
+        if hasattr(self._model.module, "set_attn_implementation"):
+            self._attn = "eager"
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        return [Offer("truth", True, "float64 on the CPU")]
+
+    @property
+    def info(self) -> BackendInfo:
+        return replace(super().info, spec=str(self.spec))
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        with super()._arithmetic(), WidenedCasts():  # type: ignore[no-untyped-call]
+            yield

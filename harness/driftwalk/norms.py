@@ -1,0 +1,114 @@
+"""The size of a difference, four ways at once.
+
+A fault in one weight hides from L2, and broad noise hides from max-abs. Rounding noise is spread
+over all tokens and channels; a fault has a shape. One wrong output weight is one bad channel: the
+RMS of the worst channel sees it. One wrong inner weight adds a pattern of rank one (some tokens
+times some channels): the largest singular value sees it, far below the noise's own L2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from .dtypes import Array
+
+BLOCK = 1 << 16
+_WIDEST = 1 << 13
+_SKETCH, _PASSES = 8, 3
+
+
+@dataclass(frozen=True)
+class Norms:
+    """L2, largest magnitude, RMS of the worst channel (last axis), largest singular value."""
+
+    l2: float
+    max_abs: float
+    channel: float
+    spectral: float = 0.0
+
+    def scaled(self, factor: float) -> Norms:
+        return Norms(**{f.name: getattr(self, f.name) * factor for f in _FIELDS})
+
+    def plus(self, other: Norms) -> Norms:
+        return Norms(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
+
+    def over(self, allowed: Norms) -> tuple[float, str]:
+        """The largest ratio to `allowed` over all norms, and which one it is."""
+        ratios = {f.name: ratio(getattr(self, f.name), getattr(allowed, f.name)) for f in _FIELDS}
+        worst = max(ratios, key=lambda name: ratios[name])
+        return ratios[worst], worst
+
+
+_FIELDS = fields(Norms)
+ZERO = Norms(0.0, 0.0, 0.0)
+
+
+def ratio(top: float, bottom: float) -> float:
+    """top / bottom, with 0/0 = 0, x/0 = inf, and NaN never small."""
+    if math.isnan(top) or math.isnan(bottom):
+        return math.inf
+    if bottom > 0:
+        return top / bottom
+    return math.inf if top > 0 else 0.0
+
+
+def norms_of(array: Array, keep: Array | None = None) -> Norms:
+    """The norms of a state itself: the scale of its differences."""
+    size = distance(array, None, keep)
+    return replace(size, spectral=size.l2)  # the bound suffices for a scale
+
+
+def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
+    """The norms of a - b in float64, over the positions that count; NaN anywhere gives inf."""
+    width = a.shape[-1] if a.ndim else 1
+    a_rows = a.reshape(-1, width)
+    b_rows = None if b is None else b.reshape(-1, width)
+    rows = _rows(a, keep, width)
+    channels = np.zeros(width)
+    largest, count, step = 0.0, 0, max(1, BLOCK // max(1, width))
+    total = len(a_rows) if rows is None else len(rows)
+    # The difference itself is kept, in float32, for its singular values; logits are too wide.
+    whole = np.zeros((total, width), np.float32) if b is not None and width <= _WIDEST else None
+    with np.errstate(all="ignore"):
+        for start in range(0, total, step):
+            part = slice(start, start + step) if rows is None else rows[start : start + step]
+            d = a_rows[part].astype(np.float64)
+            if b_rows is not None:
+                d -= b_rows[part].astype(np.float64)
+            if d.size:
+                largest = max(largest, float(np.abs(d).max()))
+                channels += np.einsum("ij,ij->j", d, d)
+                count += len(d)
+                if whole is not None:
+                    whole[start : start + step] = d
+    squares = float(channels.sum())
+    if not math.isfinite(squares) or math.isnan(largest):
+        return Norms(math.inf, math.inf, math.inf, math.inf)
+    worst = float(channels.max()) if width else 0.0
+    return Norms(
+        math.sqrt(squares),
+        largest,
+        math.sqrt(worst / count) if count else 0.0,
+        0.0 if whole is None or not largest else _largest_singular_value(whole / largest) * largest,
+    )
+
+
+def _largest_singular_value(matrix: Array) -> float:
+    """By a randomised range finder with a fixed seed: within a few per cent, in a few passes."""
+    sketch = np.random.default_rng(0).standard_normal((matrix.shape[1], _SKETCH), np.float32)
+    for _ in range(_PASSES):
+        basis, _ = np.linalg.qr(matrix @ sketch)
+        sketch = matrix.T @ basis
+    return float(np.linalg.norm(sketch, 2))
+
+
+def _rows(array: Array, keep: Array | None, width: int) -> Array | None:
+    """Numbers of the rows that count, for a state whose leading two axes `keep` covers."""
+    if keep is None:
+        return None
+    inner = math.prod(array.shape[2:-1])
+    chosen = np.flatnonzero(keep)
+    return (chosen[:, None] * inner + np.arange(inner)).ravel() if inner > 1 else chosen

@@ -1,0 +1,347 @@
+"""Mutation testing for a numerical gate: inject known faults, and see which of them it catches.
+
+Each fault goes into a copy of the model; the candidate runs the copy, and is judged as `verify`
+judges it, with the calibrated policy and blame. What a fault really does is known from float64:
+
+    effect(n)   |X'_n(x_{n-1}) - X_n(x_{n-1})|     X' is the faulty copy's block, x the clean truth
+    owed        the effect exceeds K times the yardstick's introduced error plus the floor
+    right       the first point, of those that use what was changed, that has an effect at all
+
+A fault that is owed must be caught and placed at the right point; one that is not may hide in the
+noise of honest arithmetic. One without any effect in float64 is listed apart and counts nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from . import __version__
+from .adapter import Backend, BackendInfo
+from .blame import blame, root_cause
+from .calibrate import Calibration, K
+from .errors import BackendError, DriftwalkError, UsageError
+from .gate import run_verdict
+from .norms import ZERO, Norms, distance, ratio
+from .progress import Progress
+from .registry import create
+from .replay import replay_trace
+from .result import RunVerdict, Tool
+from .spec import Spec
+from .states import Probe, State, Trace
+from .tolerance import make_policy
+from .walk import Walk, coverage
+from .witness import Witness
+
+if TYPE_CHECKING:
+    from driftwalk_backends.fault_weights import Fault
+    from driftwalk_backends.faults import FaultyModel
+
+FAULTS = 66
+"""Three of every kind and variant; seconds on a small model with a torch candidate."""
+SCHEMA_VERSION = 1
+NO_EFFECT = 64 * 2.0**-53
+"""Below a few float64 roundoffs of the state, a fault has done nothing that can be measured."""
+CANNOT_TAKE_FAULTS = ("trace", "command", "truth")
+
+Outcome = Literal["placed", "misplaced", "hidden", "missed", "no_effect", "not_built"]
+"""Caught and placed right; caught and placed wrong; missed below the yardstick's noise, which is
+honest; missed above it, which must not happen; nothing to see; the faulty model could not run."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault and what became of it."""
+
+    kind: str
+    target: str
+    description: str
+    points: tuple[str, ...]
+    structural: bool
+    outcome: Outcome
+    right: str | None = None
+    effect: float = 0.0
+    """In float64, at the right point, relative to the state (L2)."""
+    excess: float = 0.0
+    """The effect over what honest arithmetic is allowed there, in the norm where it is largest."""
+    verdict: RunVerdict | None = None
+    first_divergence: str | None = None
+    root_cause: str | None = None
+    note: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.outcome in ("placed", "misplaced")
+
+    @property
+    def counted(self) -> bool:
+        return self.outcome not in ("no_effect", "not_built")
+
+    @property
+    def owed(self) -> bool:
+        """Whether the gate must catch it and place it right."""
+        return self.counted and self.excess > 1
+
+
+@dataclass(frozen=True)
+class Count:
+    """How the faults of one kind fared."""
+
+    kind: str
+    injected: int
+    caught: int
+    placed: int
+    hidden: int
+    missed: int
+    no_effect: int
+    not_built: int
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the gate sees at one point, as effects relative to the state (L2)."""
+
+    point: str
+    faults: int
+    smallest_caught: float | None
+    largest_missed: float | None
+    limit: float
+    """Where plain L2 noise ends; other norms see smaller effects that are concentrated."""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The outcome of a self-test: numbers and names, wholly JSON-able."""
+
+    tool: Tool
+    created: str
+    command: str
+    model: Mapping[str, str]
+    probe: str
+    candidate: BackendInfo
+    seed: int
+    k: float
+    trials: tuple[Trial, ...]
+    kinds: tuple[Count, ...]
+    layers: tuple[Sensitivity, ...]
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+    """Kinds this model has no place for, and why."""
+    seconds: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def counted(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.counted)
+
+    @property
+    def owed(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.owed)
+
+    @property
+    def failures(self) -> tuple[Trial, ...]:
+        """Faults above the noise that were missed or placed wrong."""
+        return tuple(trial for trial in self.owed if trial.outcome != "placed")
+
+    @property
+    def exit_code(self) -> int:
+        if not self.counted:
+            return 3
+        return 1 if self.failures else 0
+
+
+def selftest(
+    model: object,
+    candidate: str = "torch",
+    faults: int = FAULTS,
+    seed: int = 0,
+    probe: object = None,
+    *,
+    blocks: str | None = None,
+    trust_remote_code: bool = False,
+    batch: int | None = None,
+    length: int | None = None,
+    cache: bool = True,
+    command: str = "",
+    progress: Progress | None = None,
+) -> SelfTest:
+    """Inject `faults` seeded faults, one at a time, and judge the candidate with each."""
+    from driftwalk_backends.anatomy import examine
+    from driftwalk_backends.faults import KINDS, FaultyModel, plan
+    from driftwalk_backends.onnx_faults import faulty_backend
+    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
+    from driftwalk_backends.sources import open_model
+
+    if faults < 1:
+        raise UsageError(f"faults={faults}: expected 1 or more.")
+    if (name := Spec.parse(candidate).name) in CANNOT_TAKE_FAULTS:
+        raise UsageError(
+            f"Candidate {name!r} runs no copy of a model: no fault can be put into it."
+        )
+    start, show = time.perf_counter(), progress or Progress()
+    show.expect(4 + faults)
+    with show.stage("loading the model"):
+        loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    with ExitStack() as opened:
+        clean = opened.enter_context(create(candidate, loaded))
+        fixed = make_probe(loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=0)
+        with show.stage("reference: torch"), create("torch", loaded) as reference:
+            trace = reference.trace(fixed)
+        witness = Witness(loaded, fixed, cache, show)
+        opened.callback(witness.close)
+        gate = _Gate(witness, clean.info, fixed, trace)
+        with show.stage(f"the clean candidate: {clean.spec}"):
+            gate.check_clean(clean)
+        layout = loaded.layout(loaded.module, fixed.inputs, _unknown_layout)
+        planned = plan(loaded, examine(loaded, fixed, layout), clean.info.dtype, faults, seed)
+        trials = []
+        for number, fault in enumerate(planned.faults, start=1):
+            with show.stage(f"fault {number} of {len(planned.faults)}: {fault.description}"):
+                try:
+                    faulty = FaultyModel(loaded, fault)
+                    trials.append(gate.try_fault(faulty, faulty_backend(clean, faulty, fixed)))
+                except DriftwalkError as error:
+                    trials.append(_trial(fault, "not_built", note=str(error)))
+        info = clean.info
+    return SelfTest(
+        tool=Tool("driftwalk", __version__),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        model=loaded.describe(),
+        probe=fixed.sha256,
+        candidate=info,
+        seed=seed,
+        k=K,
+        trials=tuple(trials),
+        kinds=tuple(_count(kind, trials) for kind in KINDS if kind not in planned.absent),
+        layers=tuple(_sensitivity(point, trials, gate.known) for point in trace.names),
+        not_applicable=planned.absent,
+        seconds=time.perf_counter() - start,
+    )
+
+
+class _Gate:
+    """The gate as `verify` runs it, with the truth, the reference and the calibration shared."""
+
+    def __init__(self, witness: Witness, info: BackendInfo, probe: Probe, trace: Trace) -> None:
+        known = witness.calibration(info.dtype)
+        if known is None:
+            raise BackendError(f"A self-test needs the calibrated policy. {witness.notes[-1]}")
+        self.known: Calibration = known
+        self._witness = witness
+        self._probe = probe
+        self._reference = trace
+        self._policy = make_policy("calibrated")
+
+    def _judge(self, candidate: Backend) -> tuple[RunVerdict, str | None, str | None]:
+        """Verdict, first divergence and root cause of one candidate."""
+        trace = candidate.trace(self._probe)
+        walk = Walk(self._reference, candidate.info, self._policy, (), self.known)
+        for state in trace:
+            walk.meet(state)
+        layers = walk.layers()
+        verdict, _ = run_verdict(layers, coverage(layers), {})
+        first = next((layer.point.name for layer in layers if not layer.ok), None)
+        return verdict, first, root_cause(blame(self._witness.truth, self.known, trace))
+
+    def check_clean(self, candidate: Backend) -> None:
+        """A gate that cries without a fault can say nothing about faults."""
+        verdict, first, cause = self._judge(candidate)
+        if verdict != "pass" or cause is not None:
+            raise BackendError(
+                f"{candidate.spec} drifts from the truth without any fault (verdict {verdict}, "
+                f"first divergence {first}, root cause {cause}), so catching a fault would prove "
+                "nothing. Run `driftwalk verify` on it first."
+            )
+
+    def try_fault(self, faulty: FaultyModel, candidate: Backend) -> Trial:
+        """What the fault does in float64, and what the gate says of the candidate that has it."""
+        fault = faulty.fault
+        with candidate, create("truth", faulty) as wrong:
+            effects = self._effects(wrong)
+            right = next((p for p in fault.points if self._is_seen(p, effects[p])), None)
+            if right is None:
+                return _trial(fault, "no_effect")
+            verdict, first, cause = self._judge(candidate)
+        excess = effects[right].over(self.known.allowed(right, self.known.introduced))[0]
+        outcome: Outcome = "missed" if excess > 1 else "hidden"
+        if verdict != "pass" or cause is not None:
+            outcome = "placed" if cause == right else "misplaced"
+        return _trial(
+            fault,
+            outcome,
+            right=right,
+            effect=ratio(effects[right].l2, self.known.scale[right].l2),
+            excess=excess,
+            verdict=verdict,
+            first_divergence=first,
+            root_cause=cause,
+        )
+
+    def _effects(self, wrong: Backend) -> dict[str, Norms]:
+        """What each block of the faulty copy makes of the truth's states, against the truth."""
+        effects = dict.fromkeys(self.known.truth.names, ZERO)
+
+        def meet(state: State) -> None:
+            name = state.point.name
+            true = self.known.truth.state(name)
+            if true is not None:
+                keep = self._probe.keep(name, true.array.shape)
+                effects[name] = distance(state.array, true.array, keep)
+
+        replay_trace(wrong, self.known.truth, meet)
+        return effects
+
+    def _is_seen(self, point: str, effect: Norms) -> bool:
+        return effect.over(self.known.scale[point].scaled(NO_EFFECT))[0] > 1
+
+
+def _unknown_layout(**extra: object) -> object:
+    raise BackendError("The reference ran, but left no points behind: a bug in driftwalk.")
+
+
+def _trial(fault: Fault, outcome: Outcome, **found: object) -> Trial:
+    return Trial(
+        fault.kind,
+        fault.target,
+        fault.description,
+        fault.points,
+        fault.structural,
+        outcome,
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _count(kind: str, trials: list[Trial]) -> Count:
+    ours = [trial for trial in trials if trial.kind == kind]
+
+    def number(*outcomes: Outcome) -> int:
+        return sum(trial.outcome in outcomes for trial in ours)
+
+    return Count(
+        kind,
+        injected=sum(trial.counted for trial in ours),
+        caught=number("placed", "misplaced"),
+        placed=number("placed"),
+        hidden=number("hidden"),
+        missed=number("missed"),
+        no_effect=number("no_effect"),
+        not_built=number("not_built"),
+    )
+
+
+def _sensitivity(point: str, trials: list[Trial], known: Calibration) -> Sensitivity:
+    ours = [trial for trial in trials if trial.right == point]
+    caught = [trial.effect for trial in ours if trial.caught]
+    missed = [trial.effect for trial in ours if not trial.caught]
+    allowed = known.allowed(point, known.introduced)
+    return Sensitivity(
+        point,
+        len(ours),
+        min(caught, default=None),
+        max(missed, default=None),
+        ratio(allowed.l2, known.scale[point].l2),
+    )

@@ -1,0 +1,137 @@
+"""The third witness at work: calibration for a candidate, and blame when something drifted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .adapter import Backend
+from .blame import blame, root_cause
+from .cache import key_of
+from .calibrate import Calibration, calibrate, yardstick_spec
+from .calibration_cache import stored_calibration
+from .drill import drill, look, looking
+from .dtypes import FORMATS
+from .errors import BackendError, DriftwalkError
+from .progress import Progress
+from .registry import create
+from .result import Culprit, LayerDrift
+from .states import Probe, Trace
+
+if TYPE_CHECKING:
+    from driftwalk_backends.sources import LoadedModel
+
+CACHE_VERSION = "2"
+
+
+class Witness:
+    """Makes calibrations for one model and probe, each once, and keeps an account of the cost."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        probe: Probe,
+        use_cache: bool,
+        show: Progress,
+        depth: str = "block",
+    ) -> None:
+        self._model = model
+        self._probe = probe
+        self._use_cache = use_cache
+        self._show = show
+        self._depth = depth
+        self._known: dict[str, Calibration | None] = {}
+        self._truth: Backend | None = None
+        self.notes: list[str] = []
+        self.seconds: dict[str, float] = {}
+
+    def calibration(self, dtype: str) -> Calibration | None:
+        """The calibration for candidates of a dtype; None, with a note, where there can be none."""
+        if dtype not in self._known:
+            start = time.perf_counter()
+            try:
+                self._known[dtype] = self._calibrate(dtype)
+            except (DriftwalkError, MemoryError) as error:
+                self._known[dtype] = None
+                self.notes.append(
+                    f"No calibration was possible, so the dtype table decided: {error}"
+                )
+            self.seconds[dtype] = time.perf_counter() - start
+        return self._known[dtype]
+
+    def _calibrate(self, dtype: str) -> Calibration:
+        if dtype not in FORMATS:
+            raise BackendError(f"there is no yardstick for dtype {dtype!r}.")
+
+        def make() -> Calibration:
+            yardstick = create(yardstick_spec(dtype), self._model)
+            stage = self._show.stage(f"calibrating: truth and {yardstick.spec}")
+            with stage, yardstick, looking(yardstick, self._depth):
+                made = calibrate(self.truth, yardstick, self._probe)
+            seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
+            spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
+            again = "stored for the next run" if self._stores else "not stored"
+            self.notes.append(f"Calibration for {dtype} was computed: {spent}; {again}.")
+            return made
+
+        if not self._stores:
+            return make()
+        model, probe = self._model, self._probe
+        key = key_of(
+            CACHE_VERSION,
+            model.fingerprint,
+            probe.sha256,
+            dtype,
+            self._depth,
+            str(model.versions),
+        )
+        return stored_calibration(key, probe, make)[0]
+
+    @property
+    def _stores(self) -> bool:
+        # Code of unknown version can change under an unchanged name.
+        return self._use_cache and self._model.has_known_code
+
+    @property
+    def truth(self) -> Backend:
+        """The float64 model, made when first needed."""
+        if self._truth is None:
+            self._truth = create("truth", self._model)
+            look(self._truth, self._depth)
+        return self._truth
+
+    def accuse(
+        self, candidate: Backend, layers: tuple[LayerDrift, ...]
+    ) -> tuple[tuple[LayerDrift, ...], str | None, Culprit | None]:
+        """Run the candidate once more, replay its states, and write the blame into the layers."""
+        known = self.calibration(candidate.info.dtype)
+        if known is None:
+            return layers, None, None
+        with self._show.stage("blame: replaying the candidate's states"):
+            trace = candidate.trace(self._probe)
+            found = blame(self.truth, known, trace)
+        named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
+        cause = root_cause(found)
+        return named, cause, self._drill(candidate, trace, known, cause)
+
+    def _drill(
+        self, candidate: Backend, trace: Trace, known: Calibration, cause: str | None
+    ) -> Culprit | None:
+        """Where inside the root cause; a drill that breaks costs a note, never the report."""
+        guilty = None if cause is None else known.truth.state(cause)
+        if guilty is None:
+            return None
+        try:
+            with (
+                self._show.stage(f"drill: inside {cause}"),
+                create(yardstick_spec(known.dtype), self._model) as yardstick,
+            ):
+                return drill(self.truth, yardstick, candidate, trace, known, guilty.point)
+        except Exception as error:  # a candidate may raise anything when asked for more
+            self.notes.append(f"Could not look inside {cause}: {error}")
+            return None
+
+    def close(self) -> None:
+        if self._truth is not None:
+            self._truth.close()

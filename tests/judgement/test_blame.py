@@ -1,0 +1,150 @@
+"""Blame: introduced plus inherited is the error, and the layer that made it is named."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import driftwalk
+import zoo
+from driftwalk.blame import blame
+from driftwalk.calibrate import calibrate
+from driftwalk.registry import create
+from driftwalk.replay import replay_trace
+from driftwalk.states import State, Trace
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+
+
+def replayed(truth, trace: Trace) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    replay_trace(truth, trace, lambda state: found.__setitem__(state.point.name, state.array))
+    return found
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["gpt2", "llama", "bert", "albert", "t5", "vit"]),
+    st.integers(0, 3),
+    st.integers(0, 2**32 - 1),
+    st.floats(1e-12, 10),
+)
+def test_introduced_plus_inherited_is_the_error(name, seed, noise_seed, size):
+    model = open_model(zoo.build(name, seed))
+    probe = make_probe(model)
+    truth = create("truth", model)
+    exact = truth.trace(probe)
+    rng = np.random.default_rng(noise_seed)
+    states = tuple(
+        State(s.point, s.array + size * rng.standard_normal(s.array.shape)) for s in exact
+    )
+    candidate = Trace(states, probe, exact.backend)
+    given_states = replayed(truth, candidate)
+    for point in exact.names:
+        introduced = candidate[point] - given_states[point]
+        inherited = given_states[point] - exact[point]
+        error = candidate[point] - exact[point]
+        assert np.linalg.norm(introduced + inherited - error) <= 1e-9 * np.linalg.norm(error)
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_replaying_the_truth_s_own_states_changes_no_bit(name):
+    model = open_model(zoo.build(name))
+    truth = create("truth", model)
+    exact = truth.trace(make_probe(model))
+    again = replayed(truth, exact)
+    assert list(again) == list(exact.names)
+    assert all((again[point] == exact[point]).all() for point in exact.names)
+
+
+def test_a_replayed_block_is_the_truth_s_block_on_the_given_state():
+    module = zoo.build("gpt2")
+    model = open_model(module)
+    probe = make_probe(model, [[5, 6, 7, 8]])
+    truth = create("truth", model)
+    exact = truth.trace(probe)
+    rng = np.random.default_rng(0)
+    states = tuple(State(s.point, s.array + rng.standard_normal(s.array.shape)) for s in exact)
+    candidate = Trace(states, probe, exact.backend)
+    found = replayed(truth, candidate)
+    double = copy.deepcopy(module).double()
+    double.set_attn_implementation("eager")
+    mask = torch.full((4, 4), torch.finfo(torch.float64).min, dtype=torch.float64).triu(1)
+    with torch.no_grad():
+        given_state = torch.tensor(np.array(candidate["layer.0"]))
+        by_hand = double.transformer.h[1](given_state, attention_mask=mask[None, None])
+        by_hand = by_hand[0] if isinstance(by_hand, tuple) else by_hand
+    assert np.allclose(by_hand.numpy(), found["layer.1"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "albert", "t5", "bart", "vit"])
+def test_a_fault_in_any_block_is_blamed_on_that_block(name):
+    module = zoo.build(name)
+    model = open_model(module)
+    probe = make_probe(model)
+    create("torch", model).trace(probe)
+    stacks = next(iter(model._layouts.values())).stacks
+    for stack in stacks:
+        for number, path in enumerate(dict.fromkeys(stack.blocks)):
+            twin = copy.deepcopy(module)
+            weight = [p for p in twin.get_submodule(path).parameters() if p.ndim == 2][-1]
+            weight.data[3, 5] += 0.5
+            report = driftwalk.verify(model, candidate=twin, probe=probe, policy="calibrated")
+            assert report.verdict == "drift"
+            assert report.root_cause.point.name == stack.name(f"layer.{number}"), name
+
+
+def _embedding(module):
+    # The stream is normed at once in many models; a constant shift of one row is not undone there.
+    module.get_input_embeddings().weight.data[:, ::2] += 0.5
+
+
+def _norm(module):
+    module.transformer.ln_f.weight.data[3] += 0.5
+
+
+def _head(module):
+    module.lm_head.weight = torch.nn.Parameter(module.lm_head.weight.detach().clone())
+    module.lm_head.weight.data[3] += 0.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "point"), [(_embedding, "embed"), (_norm, "norm"), (_head, "logits")]
+)
+def test_embedding_norm_and_head_take_part(fault, point):
+    module = zoo.build("gpt2")
+    twin = copy.deepcopy(module)
+    twin.lm_head.weight = torch.nn.Parameter(twin.lm_head.weight.detach().clone())
+    fault(twin)
+    report = driftwalk.verify(module, candidate=twin, policy="calibrated")
+    assert report.root_cause.point.name == point
+
+
+def test_a_layer_that_makes_nan_is_blamed():
+    module = zoo.build("gpt2")
+    twin = copy.deepcopy(module)
+    twin.transformer.h[1].mlp.c_proj.bias.data[0] = float("nan")
+    report = driftwalk.verify(module, candidate=twin, policy="calibrated")
+    assert report.layer("layer.1").verdict == "nonfinite"
+    assert report.root_cause.point.name == "layer.1"
+
+
+def test_later_layers_inherit():
+    module = zoo.build("gpt2")
+    model = open_model(module)
+    probe = make_probe(model)
+    twin = copy.deepcopy(module)
+    twin.transformer.h[0].mlp.c_proj.weight.data[3, 5] += 0.5
+    truth = create("truth", model)
+    known = calibrate(truth, create("torch:cpu:fp32", model), probe)
+    found = blame(truth, known, create("torch", twin).trace(probe))
+    assert found["layer.0"].guilty
+    assert not found["layer.1"].guilty
+    assert found["layer.0"].introduced > 100 * found["layer.0"].inherited
+    assert found["layer.1"].inherited > 100 * found["layer.1"].introduced
+    assert 0.1 < found["layer.1"].gain < 10

@@ -1,0 +1,119 @@
+"""The calibrated policy: honest candidates pass, wrong ones do not, and the truth decides."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import driftwalk
+import zoo
+from driftwalk.calibrate import K, calibrate, closer
+from driftwalk.norms import Norms
+from driftwalk.registry import create
+from driftwalk.tolerance import Policy, Rule
+from driftwalk_backends.demo import decoder
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_honest_candidates_pass(name):
+    model = open_model(zoo.build(name))
+    for candidate in ("torch:cpu:fp32,attn=eager", "torch:cpu:fp64", "torch:cpu:fp16"):
+        report = driftwalk.verify(model, candidate=candidate, policy="calibrated", blame=True)
+        assert report.ok, (candidate, report)
+        assert report.root_cause is None
+        assert all(layer.tolerance.k == K for layer in report.layers)
+
+
+def test_the_truth_is_float64_even_where_the_model_asks_for_float32():
+    """Llama's RMSNorm and rotary angles are computed in float32, whatever the weights are."""
+    module = zoo.build("llama")
+    model = open_model(module)
+    probe = make_probe(model)
+    exact = create("truth", model).trace(probe)
+    plain = create("torch:cpu:fp64", model).trace(probe)
+    rounded = np.abs(exact["layer.2"] - plain["layer.2"]).max() / np.abs(exact["layer.2"]).max()
+    assert 1e-9 < rounded < 1e-6, "plain float64 carries float32 noise; the truth does not"
+    threads = create("truth,threads=1", model).trace(probe)
+    assert np.abs(exact["layer.2"] - threads["layer.2"]).max() < 1e-13
+
+
+def test_which_side_is_wrong():
+    report = driftwalk.verify(
+        "demo:decoder", reference="torch:cpu:bf16", candidate="torch:cpu:fp32", policy="calibrated"
+    )
+    assert report.ok, "the candidate is right, whatever the reference says"
+    assert {layer.truth.closer for layer in report.layers} == {"candidate"}
+
+
+def test_closer_needs_a_difference_that_means_something():
+    assert closer(1.0, 1.4) == "tie"
+    assert closer(1.0, 0.5) == "candidate"
+    assert closer(0.5, 1.0) == "reference"
+    assert closer(0.0, 0.0) == "tie"
+
+
+def test_an_exact_yardstick_leaves_room_for_a_few_roundoffs():
+    model = open_model(zoo.build("llama"))
+    probe = make_probe(model)
+    known = calibrate(create("truth", model), create("torch:cpu:fp32", model), probe)
+    assert known.yardstick["embed"] == Norms(0, 0, 0, 0), "a lookup is exact"
+    assert known.allowed("embed").l2 > 0
+    state = known.truth.state("embed")
+    off = state.array * (1 + 2.0**-24)
+    assert known.error(driftwalk.State(state.point, off)).over(known.allowed("embed"))[0] < 1
+    far = state.array * (1 + 2.0**-20)
+    assert known.error(driftwalk.State(state.point, far)).over(known.allowed("embed"))[0] > 1
+
+
+def test_rules_by_hand_come_first():
+    rule = Rule("layer.*", driftwalk.Tolerance(10.0))
+    policy = Policy("rules", (rule,), calibrated=True)
+    twin = decoder()
+    twin.transformer.h[2].mlp.c_proj.weight.data[7, 11] += 0.1
+    report = driftwalk.verify("demo:decoder", candidate=twin, policy=policy)
+    assert report.first_divergence.point.name == "norm"
+    assert report.layer("layer.2").tolerance.k is None
+
+
+def test_without_a_truth_the_dtype_table_decides_visibly():
+    class NoDoubles(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x):
+            if x.dtype == torch.float64:
+                raise RuntimeError("this kernel has no float64")
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    module = NoDoubles()
+    report = driftwalk.verify(module, candidate=copy.deepcopy(module), policy="calibrated")
+    assert report.ok
+    assert any("dtype table decided" in note for note in report.notes)
+    assert all(layer.tolerance.k is None for layer in report.layers)
+
+
+def test_a_calibration_is_stored_and_a_damaged_one_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+
+    def run():
+        report = driftwalk.verify("demo:decoder", candidate="torch:cpu:fp64", policy="calibrated")
+        assert report.ok
+        return any("was computed" in note for note in report.notes)
+
+    assert run()
+    assert not run(), "the second run finds it"
+    (stored,) = tmp_path.glob("calibration/*/truth.safetensors")
+    data = bytearray(stored.read_bytes())
+    data[-1] ^= 1
+    stored.write_bytes(data)
+    assert run(), "a flipped bit is noticed"
+    driftwalk.verify("demo:decoder", candidate="torch:cpu:fp64", policy="calibrated", cache=False)

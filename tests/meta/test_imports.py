@@ -1,0 +1,158 @@
+"""Imports run one way, frameworks stay in the backends, and nothing dangerous is called."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from meta.sources import PACKAGES, Import, Source, all_sources, sources
+
+FLOORS: dict[str, tuple[str, ...]] = {
+    "data types and errors": (
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
+        *("norms", "states", "adapter", "registry"),
+    ),
+    "tolerance": ("tolerance",),
+    "compare": ("metrics", "decisions"),
+    "result": ("result",),
+    "calibrate": ("replay", "calibrate", "calibration_cache"),
+    "walk": ("walk", "blame"),
+    "gate": ("gate",),
+}
+"""From the ground up. What stands nowhere here is an entry point: it may import all floors, and
+none of them may import it."""
+
+ENTRY = len(FLOORS)
+BOTTOM = tuple(
+    module
+    for floor in ("data types and errors", "tolerance", "compare", "result")
+    for module in FLOORS[floor]
+)
+"""What backends and reports may know of the harness."""
+
+FRAMEWORKS = {"torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum"}
+ROOMS = {"driftwalk_backends", "driftwalk_reports"}
+KNOW_ALL_ROOMS = ("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance")
+LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
+"""`verify` takes an nn.Module for a candidate, and must know one when it sees one."""
+
+
+def floor_of(module: str) -> int:
+    """The number of a harness module's floor; entry points stand above all."""
+    name = module.removeprefix("driftwalk.").partition(".")[0]
+    for number, names in enumerate(FLOORS.values()):
+        if name in names:
+            return number
+    return ENTRY
+
+
+def inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in packages)
+
+
+def upward(source: Source) -> list[str]:
+    """Imports of a harness module that go up."""
+    own = floor_of(source.module)
+    wrong = []
+    for item in source.imports:
+        if item.package != "driftwalk" or item.only_types or item.name == "driftwalk":
+            continue
+        if floor_of(item.name) > own:
+            wrong.append(f"{item.where}: {source.module} imports {item.name}, which is above it")
+    return wrong
+
+
+# The package itself is no floor: it names what is public, and loads it when it is first used.
+MODULES = [source for source in sources("driftwalk") if source.module != "driftwalk"]
+
+
+@pytest.mark.parametrize("source", MODULES, ids=lambda source: source.module)
+def test_the_harness_imports_downward(source: Source) -> None:
+    assert upward(source) == []
+
+
+def test_every_floor_exists() -> None:
+    """A renamed module must not fall out of the rule without a word."""
+    there = {source.module.removeprefix("driftwalk.") for source in sources("driftwalk")}
+    assert [name for names in FLOORS.values() for name in names if name not in there] == []
+
+
+def test_no_circles() -> None:
+    """Within a floor too: what runs at import time is a tree."""
+    graph = {
+        source.module: {i.name for i in source.imports if not i.late and not i.only_types}
+        for source in all_sources()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"a circle of imports: {' -> '.join((*path, module))}"
+        if module not in done:
+            for name in sorted(graph[module] & graph.keys()):
+                visit(name, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_the_harness_knows_no_framework() -> None:
+    wrong = [
+        item.where
+        for source in sources("driftwalk")
+        for item in source.imports
+        if item.package in FRAMEWORKS
+        and not (item.late and (source.module, item.name) in LATE_AND_DECLARED)
+    ]
+    assert wrong == []
+
+
+def test_only_entry_points_know_all_rooms_and_late() -> None:
+    wrong = [
+        item.where
+        for source in sources("driftwalk")
+        for item in source.imports
+        if item.package in ROOMS
+        and not item.only_types
+        and not (item.late and inside(source.module, KNOW_ALL_ROOMS))
+    ]
+    assert wrong == []
+
+
+def strangers(package: str) -> list[Import]:
+    """What a room imports of the harness that is not its bottom, or of the other room."""
+    allowed = tuple(f"driftwalk.{name}" for name in BOTTOM)
+    return [
+        item
+        for source in sources(package)
+        for item in source.imports
+        if item.package in {"driftwalk", *ROOMS} - {package} and not inside(item.name, allowed)
+    ]
+
+
+@pytest.mark.parametrize("package", sorted(ROOMS))
+def test_rooms_import_only_the_bottom_of_the_harness(package: str) -> None:
+    assert [f"{item.where}: {item.name}" for item in strangers(package)] == []
+
+
+def test_reports_know_no_framework() -> None:
+    imports = [item for source in sources("driftwalk_reports") for item in source.imports]
+    assert [item.where for item in imports if item.package in FRAMEWORKS] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nothing_that_runs_what_it_reads(package: str) -> None:
+    """No pickle, no eval, no exec, no torch.load: a model file or a result never becomes code."""
+    wrong = []
+    for source in sources(package):
+        wrong += [i.where for i in source.imports if i.package in ("pickle", "dill", "joblib")]
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                loads = called in ("eval", "exec", "torch.load", "np.load", "numpy.load")
+                if loads or any(k.arg == "allow_pickle" for k in node.keywords):
+                    wrong.append(f"{source.module}:{node.lineno}: {called}")
+            if isinstance(node, ast.ImportFrom) and node.module == "torch":
+                wrong += [f"{source.module}:{node.lineno}" for n in node.names if n.name == "load"]
+    assert wrong == []

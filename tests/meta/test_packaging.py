@@ -1,0 +1,117 @@
+"""What users install: the three packages whole, and nothing else."""
+
+from __future__ import annotations
+
+import email
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import driftwalk
+from meta.sources import PACKAGES, ROOT, all_sources
+
+LONGEST = 400
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel; it is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(ROOT)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return set(file.namelist())
+
+
+def test_the_three_packages_and_nothing_else(names: set[str]) -> None:
+    top = {name.partition("/")[0] for name in names}
+    assert top == {*PACKAGES, f"driftwalk-{driftwalk.__version__}.dist-info"}
+
+
+def test_every_file_of_the_packages(names: set[str]) -> None:
+    """Templates, schemas and py.typed too: a wheel without them fails only at users' machines."""
+    there = {
+        path.relative_to(folder.parent).as_posix()
+        for folder in PACKAGES.values()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    inside = {name for name in names if ".dist-info/" not in name}
+    assert inside == there
+    assert {f"{package}/py.typed" for package in PACKAGES} <= inside
+    assert any(name.startswith("driftwalk_reports/templates/") for name in inside)
+    assert any(name.endswith(".schema.json") for name in inside)
+    assert not [
+        name for name in inside if name.rpartition("/")[2].startswith(("test_", "conftest"))
+    ]
+
+
+def test_metadata(wheel: Path, names: set[str]) -> None:
+    info = f"driftwalk-{driftwalk.__version__}.dist-info"
+    with zipfile.ZipFile(wheel) as file:
+        metadata = email.message_from_bytes(file.read(f"{info}/METADATA"))
+        scripts = file.read(f"{info}/entry_points.txt").decode()
+    assert metadata["Name"] == "driftwalk"
+    assert metadata["Version"] == driftwalk.__version__
+    assert "driftwalk = driftwalk.cli:main" in scripts
+    assert any(name.startswith(f"{info}/licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_renders_a_result_alone(wheel: Path, tmp_path: Path) -> None:
+    """From the wheel's own files, the checkout out of reach."""
+    from driftwalk.result import to_json
+    from unit.reports.cases import drifting
+
+    (tmp_path / "result.json").write_text(to_json(drifting()), "utf-8")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    code = (
+        "import driftwalk, driftwalk_reports, sys; from driftwalk.cli import main;"
+        "print(driftwalk.__file__, driftwalk_reports.__file__);"
+        "sys.argv = ['driftwalk', 'report', 'result.json', '-o', 'out']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(str(tmp_path / "site")) == 2
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1000
+
+
+def test_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == driftwalk.__version__
+
+
+def test_no_file_has_two_jobs() -> None:
+    """About 250 lines a file; one that grows past 400 is two files."""
+    long = {
+        source.path.relative_to(ROOT).as_posix(): lines
+        for source in all_sources()
+        if (lines := len(source.path.read_text("utf-8").splitlines())) >= LONGEST
+    }
+    assert long == {}

@@ -1,0 +1,59 @@
+"""`driftwalk selftest` on the command line: data, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import driftwalk.selftest as under_test
+from cli.program import invoke
+from driftwalk_backends import faults
+from driftwalk_backends.faults import Plan
+
+
+def test_a_table_and_exit_code_0() -> None:
+    done = invoke("selftest", "demo:decoder", "--candidate", "torch", "--faults", "12")
+    assert done.code == 0, done.err
+    assert "placed right" in done.out
+    assert "smallest caught" in done.out
+    assert done.out.splitlines()[-1].startswith("✓")
+
+
+def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = invoke("selftest", "demo:encoder", "--faults", "3", "--json", "--report", str(out))
+    data = json.loads(done.out, parse_constant=pytest.fail)
+    assert len(data["trials"]) == 3
+    assert data["seed"] == 0
+    assert json.loads((out / "selftest.json").read_text("utf-8")) == data
+
+
+def test_a_blind_gate_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test._Gate, "_judge", lambda *_: ("pass", None, None))
+    done = invoke("selftest", "demo:decoder", "--faults", "8")
+    assert done.code == 1
+    assert done.out.splitlines()[-1].startswith("✗")
+
+
+def test_no_faults_give_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"bit_flip": "there is nothing to flip"}
+    monkeypatch.setattr(faults, "plan", lambda *_: Plan((), absent))
+    done = invoke("selftest", "demo:decoder")
+    assert done.code == 3
+    assert "there is nothing to flip" in done.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("selftest", "demo:decoder", "--faults", "0"),
+        ("selftest", "demo:decoder", "--candidate", "torhc"),
+        ("selftest", "demo:decoder", "--candidate", "trace:x"),
+    ],
+)
+def test_usage_errors(words: tuple[str, ...]) -> None:
+    done = invoke(*words)
+    assert done.code == 2
+    assert done.out == ""
