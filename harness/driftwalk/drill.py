@@ -181,14 +181,16 @@ def drill(
             honest = introduced(truth, yardstick.trace(trace.probe))
             with looking(candidate, "module", layer):
                 closer = candidate.trace(trace.probe)
-            found = {n: i for n, i in introduced(truth, closer).items() if layer_of(n) == layer}
-        inside = calibrated_by(honest, calibration)
-        guilty = next((name for name in found if excess(found[name], inside) > K), None)
+            found = introduced(truth, closer)
+        ratios = excess(found, calibrated_by(honest, calibration))
+        guilty = next((n for n in found if layer_of(n) == layer and ratios[n] > K), None)
         if guilty is not None:
-            return culprit(found[guilty], inside, subject(guilty, layer, found))
-        again = introduced(truth, closer).get(cause.name)
-        remark = VANISHED if again is None or excess(again, calibration) <= K else SPREAD
-    return culprit(introduced(truth, trace)[cause.name], calibration, cause.name, remark)
+            return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
+        again = excess(introduced(truth, closer), calibration).get(cause.name, 0.0)
+        remark = SPREAD if again > K else VANISHED
+    found = introduced(truth, trace)
+    ratio = excess(found, calibration)[cause.name]
+    return culprit(found[cause.name], ratio, cause.name, remark)
 
 
 def calibrated_by(honest: Mapping[str, Introduced], calibration: Calibration) -> Calibration:
@@ -200,10 +202,13 @@ def calibrated_by(honest: Mapping[str, Introduced], calibration: Calibration) ->
     )
 
 
-def excess(found: Introduced, calibration: Calibration) -> float:
-    """The introduced error in units of the yardstick's own, a K-th of the floor added to that."""
-    allowed = calibration.allowed(found.point.name, calibration.introduced)
-    return K * found.error.over(allowed)[0]
+def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:
+    """Introduced errors in units of the yardstick's own; guilty above K, as in blame.py."""
+    leeway = calibration.leeway({name: item.error for name, item in found.items()})
+    return {
+        name: K * item.error.over(calibration.allowed_own(name, leeway))[0]
+        for name, item in found.items()
+    }
 
 
 def subject(name: str, layer: str, names: Iterable[str]) -> str:
@@ -216,9 +221,8 @@ def subject(name: str, layer: str, names: Iterable[str]) -> str:
     return f"{layer} {path}".strip() + (", after its modules" if has_modules else "")
 
 
-def culprit(found: Introduced, calibration: Calibration, who: str, remark: str = "") -> Culprit:
+def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culprit:
     """The verdict in one sentence."""
-    ratio = excess(found, calibration)
     amount = f"{ratio:.0f}" if 10 <= ratio < 1e5 else f"{ratio:.2g}"
     sentence = f"{who}: introduced {amount}\u00d7 the yardstick, {found.where.words}{remark}"
     return Culprit(found.point.module, ratio, found.where.channel, found.where.token, sentence)

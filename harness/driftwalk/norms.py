@@ -35,6 +35,9 @@ class Norms:
     def plus(self, other: Norms) -> Norms:
         return Norms(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
 
+    def times(self, factors: Norms) -> Norms:
+        return Norms(**{f.name: getattr(self, f.name) * getattr(factors, f.name) for f in _FIELDS})
+
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all norms, and which one it is."""
         ratios = {f.name: ratio(getattr(self, f.name), getattr(allowed, f.name)) for f in _FIELDS}
@@ -43,6 +46,7 @@ class Norms:
 
 
 _FIELDS = fields(Norms)
+NORM_NAMES = tuple(f.name for f in _FIELDS)
 ZERO = Norms(0.0, 0.0, 0.0)
 
 
@@ -92,8 +96,16 @@ def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
         math.sqrt(squares),
         largest,
         math.sqrt(worst / count) if count else 0.0,
-        0.0 if whole is None or not largest else _largest_singular_value(whole / largest) * largest,
+        _spectral(whole, largest, math.sqrt(squares)),
     )
+
+
+def _spectral(whole: Array | None, largest: float, l2: float) -> float:
+    if whole is None or not largest:
+        return 0.0
+    # Beyond float32 (a flipped exponent bit, replayed in float64) L2 bounds it well enough.
+    too_large = largest > float(np.finfo(np.float32).max)
+    return l2 if too_large else _largest_singular_value(whole / largest) * largest
 
 
 def _largest_singular_value(matrix: Array) -> float:

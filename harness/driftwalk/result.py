@@ -51,7 +51,7 @@ class TruthErrors:
     yardstick: float
     scale: float
     ratio: float
-    """Candidate to yardstick, in the norm in which it is largest."""
+    """Candidate to yardstick, in the norm in which it matters most; the limit is k."""
     closer: Closer
     norms: Mapping[str, Norms]
 

@@ -266,7 +266,7 @@ class _Gate:
             if right is None:
                 return _trial(fault, "no_effect")
             verdict, first, cause = self._judge(candidate)
-        excess = effects[right].over(self.known.allowed(right, self.known.introduced))[0]
+        excess = effects[right].over(self.known.allowed_own(right))[0]
         outcome: Outcome = "missed" if excess > 1 else "hidden"
         if verdict != "pass" or cause is not None:
             outcome = "placed" if cause == right else "misplaced"
@@ -337,7 +337,7 @@ def _sensitivity(point: str, trials: list[Trial], known: Calibration) -> Sensiti
     ours = [trial for trial in trials if trial.right == point]
     caught = [trial.effect for trial in ours if trial.caught]
     missed = [trial.effect for trial in ours if not trial.caught]
-    allowed = known.allowed(point, known.introduced)
+    allowed = known.allowed_own(point)
     return Sensitivity(
         point,
         len(ours),

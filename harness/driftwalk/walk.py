@@ -10,7 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from .adapter import BackendInfo
-from .calibrate import Calibration, K, truth_errors
+from .calibrate import PER_NORM, Calibration, K, truth_errors
 from .decisions import Decisions, decision_impact
 from .dtypes import FORMATS, Format
 from .metrics import Measured, measure
@@ -40,6 +40,7 @@ class Walk:
         self._calibration = calibration
         self._theirs = _errors(reference, calibration)
         self._introduced: Mapping[str, Norms] = {}
+        self._leeway = PER_NORM
         self._met: dict[str, LayerDrift] = {}
         self._extra: list[LayerDrift] = []
         self.decisions: Decisions | None = None
@@ -67,6 +68,8 @@ class Walk:
         that one layer makes, given the same input, does not.
         """
         self._introduced = introduced
+        if self._calibration is not None:
+            self._leeway = self._calibration.leeway(introduced)
 
     def meet(self, candidate: State) -> None:
         """Compare one candidate state with its partner; nothing of it is kept."""
@@ -145,7 +148,7 @@ class Walk:
         known, own = self._calibration, self._introduced.get(row.point.name)
         if known is None or own is None or row.tolerance is None or row.tolerance.k is None:
             return row
-        exceeded, norm = own.over(known.allowed(row.point.name, known.introduced))
+        exceeded, norm = own.over(known.allowed_own(row.point.name, self._leeway))
         if exceeded <= row.tolerance.needed:
             return row
         room = replace(row.tolerance, needed=exceeded, norm=f"introduced {norm}")

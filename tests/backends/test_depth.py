@@ -56,6 +56,15 @@ def test_modules_have_their_own_names_in_order_of_completion() -> None:
     assert inside("gpt2", "module") == expected.split()
 
 
+def test_a_drill_sees_what_is_made_between_modules() -> None:
+    """Attention and the first residual sum; every other input is a module's output."""
+    backend: Any = driftwalk.backend("torch", zoo.build("gpt2"))
+    backend.look("module", "layer.1")
+    names = backend.trace(probe("gpt2")).names
+    assert [n for n in names if ":" in n] == ["layer.1.attn.c_proj:in", "layer.1.ln_2:in"]
+    assert names.index("layer.1.attn.c_proj:in") + 1 == names.index("layer.1.attn.c_proj")
+
+
 def test_a_finer_point_says_which_module_it_is() -> None:
     trace = driftwalk.backend("torch", zoo.build("llama"), depth="sublayer").trace(probe("llama"))
     state = trace.state("layer.2.attn")

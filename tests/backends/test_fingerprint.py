@@ -29,6 +29,7 @@ def test_the_same_model_has_the_same_fingerprint(name: str) -> None:
     model = open_model(module)
     TorchEager.around(module).trace(make_probe(model))
     assert fingerprint(module) == before, "running a model must not change what it is"
+    assert has_known_code(module), "nor whether a result of it may be stored"
 
 
 PROGRAM = """
@@ -125,7 +126,26 @@ class Local(nn.Linear):
 def patched() -> nn.Module:
     module = decoder()
     block = module.transformer.h[2]
-    block.forward = block.forward
+    original = block.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    block.forward = forward
+    return module
+
+
+def put_back() -> nn.Module:
+    """What transformers 4.57 leaves behind: the class's own method, as an attribute."""
+    module = decoder()
+    module.transformer.h[2].forward = module.transformer.h[2].forward
+    return module
+
+
+def borrowed() -> nn.Module:
+    """The right method, of the wrong block."""
+    module = decoder()
+    module.transformer.h[2].forward = module.transformer.h[1].forward
     return module
 
 
@@ -148,16 +168,21 @@ def hooked_before() -> nn.Module:
         (lambda: nn.Sequential(nn.Linear(2, 2)), True),
         (lambda: nn.Sequential(Local(2, 2)), False),
         (patched, False),
+        (put_back, True),
+        (borrowed, False),
         (hooked, False),
         (hooked_before, False),
     ],
-    ids=["transformers", "torch", "local class", "patched forward", "hook", "pre-hook"],
+    ids=[
+        "transformers",
+        "torch",
+        "local class",
+        "patched",
+        "put back",
+        "borrowed",
+        "hook",
+        "pre-hook",
+    ],
 )
 def test_whether_code_has_a_version(make: Callable[[], nn.Module], known: bool) -> None:
     assert has_known_code(make()) is known
-
-
-def test_the_hooks_transformers_leaves_behind_do_not_count() -> None:
-    module = decoder()
-    TorchEager.around(module).trace(make_probe(open_model(module)))
-    assert has_known_code(module)

@@ -86,6 +86,7 @@ def test_the_same_model_is_exported_once(exports: list[Path]) -> None:
     assert len(exports) == 2
 
 
+@pytest.mark.slow
 def test_any_change_misses_the_cache(exports: list[Path]) -> None:
     trace(tiny())
     changes: dict[str, tuple[Callable[[], nn.Module], str, int]] = {

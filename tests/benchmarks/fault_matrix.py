@@ -1,7 +1,8 @@
 """Runs the self-test on six architectures and three candidates, and prints the fault matrix.
 
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/fault_matrix.py run OUT [MODEL ...]
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/fault_matrix.py table OUT
+export PYTHONPATH=harness:backends:reports:tests
+python3 tests/benchmarks/fault_matrix.py run OUT [MODEL ...] [CANDIDATE ...]
+python3 tests/benchmarks/fault_matrix.py table OUT
 
 `run` writes one JSON file per model and candidate, so that it can be split and continued; `table`
 prints the Markdown that stands in docs/selftest.md. Exit code 1 where a promise is not kept.
@@ -45,7 +46,6 @@ def probe(name: str) -> dict[str, Any] | None:
 
 def run(out: Path, names: tuple[str, ...], candidates: tuple[str, ...]) -> None:
     import zoo
-
     from driftwalk.jsonable import encode
     from driftwalk.selftest import selftest
 
@@ -95,9 +95,10 @@ def table(out: Path) -> int:
         numbers = [len(owed), len(caught), len(placed), len(large), len(seen)]
         sums[candidate] += np.array(numbers)
         lost = {w: sum(t["outcome"] == w for t in trials) for w in ("no_effect", "not_built")}
+        shares = [_share(*pair) for pair in ((numbers[1], len(owed)), (numbers[2], len(owed)))]
         write(
-            f"| {name} | `{candidate}` | {len(counted)} | {len(owed)} | {_share(numbers[1], len(owed))} "
-            f"| {_share(numbers[2], len(owed))} | {len(large)} | {_share(numbers[4], len(large))} | "
+            f"| {name} | `{candidate}` | {len(counted)} | {len(owed)} | {' | '.join(shares)} | "
+            f"{len(large)} | {_share(numbers[4], len(large))} | "
             f"{lost['no_effect']} | {lost['not_built']} | {seconds:.0f} |\n"
         )
         # Half precision is honest about what it cannot see; the table of kinds tells it.
@@ -124,9 +125,9 @@ def _miss(name: str, candidate: str, trial: dict[str, Any]) -> str:
     if trial["outcome"] == "not_built":
         return f"- {name}, `{candidate}`, could not run: {trial['description']}: {trial['note']}\n"
     return (
-        f"- {name}, `{candidate}`, {trial['outcome']}: {trial['description']} (at {trial['right']}, "
-        f"effect {float(trial['effect']):.1e}, {float(trial['excess']):.2g} times the limit; root "
-        f"cause {trial['root_cause']})\n"
+        f"- {name}, `{candidate}`, {trial['outcome']}: {trial['description']} (at "
+        f"{trial['right']}, effect {float(trial['effect']):.1e}, "
+        f"{float(trial['excess']):.2g} times the limit; root cause {trial['root_cause']})\n"
     )
 
 

@@ -33,7 +33,9 @@ BOTTOM = tuple(
 
 FRAMEWORKS = {"torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum"}
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
-KNOW_ALL_ROOMS = ("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance")
+KNOW_ALL_ROOMS = (
+    *("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance", "driftwalk.selftest"),
+)
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""
 

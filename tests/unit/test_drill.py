@@ -191,10 +191,10 @@ class Exact(Seeing):
 
 
 class Shy(Seeing):
-    """Its fault is gone as soon as somebody looks inside."""
+    """The fault of a layer is gone as soon as somebody looks inside it."""
 
     def fault(self, name: str) -> Array | float:
-        return 0.0 if self.looks_at[0] == "module" else super().fault(name)
+        return 0.0 if layer_of(name) == self.looks_at[1] else super().fault(name)
 
 
 SIZE = Norms(1e-6, 1e-6, 1e-6, 1e-6)
@@ -215,7 +215,7 @@ def one_channel(size: float) -> Array:
 
 def found(candidate: Backend, cause: str = "layer.1") -> tuple[str, str, int | None]:
     trace = candidate.trace(PROBE)
-    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause, "h.1"))
+    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause))
     assert culprit.ratio > 4
     return culprit.module, culprit.sentence, culprit.channel
 
@@ -242,9 +242,16 @@ def test_a_candidate_that_cannot_look_inside_names_the_layer() -> None:
 
 
 def test_a_fault_that_hides_when_looked_at() -> None:
-    where, sentence, _ = found(Shy({"layer.1.a": one_channel(1.0)}))
-    assert where == "h.1"
+    """And what is wrong in another layer is not found in its place."""
+    faults = {"layer.0.a": one_channel(1.0), "layer.1.a": one_channel(1.0)}
+    where, sentence, _ = found(Shy(faults), "layer.0")
+    assert where == "h.0"
     assert sentence.endswith(VANISHED)
+
+
+def test_of_two_guilty_modules_the_first_is_named() -> None:
+    faults = {"layer.1.a": one_channel(1.0), "layer.1.b": one_channel(9.0)}
+    assert found(Seeing(faults))[0] == "h.1.a"
 
 
 def test_an_error_that_no_module_stands_out_with() -> None:

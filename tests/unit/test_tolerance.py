@@ -137,10 +137,11 @@ def test_what_is_not_a_rule_is_refused(text):
 
 
 def test_policies_are_made_from_what_is_given():
+    assert make_policy("calibrated") == Policy("calibrated", calibrated=True)
     assert make_policy("dtype") == Policy("dtype")
     assert make_policy(LOOSE) == Policy("fixed", (Rule("*", LOOSE),))
     made = make_policy({"layer.*": LOOSE})
-    assert made == Policy("rules", (Rule("layer.*", LOOSE),))
+    assert made == Policy("rules", (Rule("layer.*", LOOSE),), calibrated=True)
     assert make_policy(made) is made
 
 
