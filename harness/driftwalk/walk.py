@@ -49,9 +49,10 @@ class Walk:
     def reference_is_honest(self) -> bool:
         """Whether the reference itself is as close to the truth as the candidate must be."""
         known = self._calibration
-        return known is not None and all(
-            error.over(known.allowed(name))[0] <= 1 for name, error in self._theirs.items()
-        )
+        own = FORMATS.get(self._reference.backend.dtype)
+        if known is None or own is None or own.roundoff > FORMATS[known.dtype].roundoff:
+            return False
+        return all(error.over(known.allowed(name))[0] <= 1 for name, error in self._theirs.items())
 
     def comparable(self, candidate: Trace) -> bool:
         """Whether every state of the candidate fits into the reference's place."""

@@ -30,7 +30,7 @@ def main() -> None:
     out(
         f"{datetime.datetime.now(datetime.UTC).date()}, {torch.cuda.get_device_name()}, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, Python "
-        f"{platform.python_version()}; 12 layers, 768 wide, seeded random weights, probe 4 x 128.\n\n"
+        f"{platform.python_version()}; 12 layers, 768 wide, seeded weights, probe 4 x 128.\n\n"
         "Ratio of L2 errors against the float64 truth, measured / emulated, for every point in "
         "order.\n\n| model | format | lowest | highest | embed | all points after it |\n"
         "|---|---|---|---|---|---|\n"

@@ -95,8 +95,8 @@ def main() -> None:
             for s in seen:
                 mark = "seen" if s.placed else "NOT SEEN" if not s.caught else "MISPLACED"
                 sys.stdout.write(
-                    f"  {s.layer:9} {s.matrix:28} {mark:9} {s.used:8.2f} of the allowance ({s.norm}), "
-                    f"first {s.first}, cause {s.cause}\n"
+                    f"  {s.layer:9} {s.matrix:28} {mark:9} {s.used:8.2f} of the allowance "
+                    f"({s.norm}), first {s.first}, cause {s.cause}\n"
                 )
             sys.stdout.flush()
 

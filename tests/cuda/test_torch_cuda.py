@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import zoo
 
 import driftwalk
+import zoo
 
 torch = pytest.importorskip("torch")
 
