@@ -32,7 +32,7 @@ from .registry import create
 from .replay import replay_trace
 from .result import RunVerdict, Tool
 from .spec import Spec
-from .states import Probe, State, Trace
+from .states import State, Trace
 from .tolerance import make_policy
 from .walk import Walk, coverage
 from .witness import Witness
@@ -192,7 +192,7 @@ def selftest(
             trace = reference.trace(fixed)
         witness = Witness(loaded, fixed, cache, show)
         opened.callback(witness.close)
-        gate = _Gate(witness, clean.info, fixed, trace)
+        gate = _Gate(witness, clean.info, reference, trace)
         with show.stage(f"the clean candidate: {clean.spec}"):
             gate.check_clean(clean)
         layout = loaded.layout(loaded.module, fixed.inputs, _unknown_layout)
@@ -226,13 +226,16 @@ def selftest(
 class _Gate:
     """The gate as `verify` runs it, with the truth, the reference and the calibration shared."""
 
-    def __init__(self, witness: Witness, info: BackendInfo, probe: Probe, trace: Trace) -> None:
+    def __init__(
+        self, witness: Witness, info: BackendInfo, reference: Backend, trace: Trace
+    ) -> None:
         known = witness.calibration(info.dtype)
         if known is None:
             raise BackendError(f"A self-test needs the calibrated policy. {witness.notes[-1]}")
         self.known: Calibration = known
         self._witness = witness
-        self._probe = probe
+        self._probe = trace.probe
+        self._runs = reference
         self._reference = trace
         self._policy = make_policy("calibrated")
 
@@ -240,8 +243,7 @@ class _Gate:
         """Verdict, first divergence and root cause of one candidate."""
         trace = candidate.trace(self._probe)
         walk = Walk(self._reference, candidate.info, self._policy, (), self.known)
-        for state in trace:
-            walk.meet(state)
+        walk.meet_all(trace, self._runs)
         layers = walk.layers()
         verdict, _ = run_verdict(layers, coverage(layers), {})
         first = next((layer.point.name for layer in layers if not layer.ok), None)

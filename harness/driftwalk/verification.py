@@ -20,7 +20,6 @@ from .gate import run_verdict
 from .metrics import measure
 from .progress import Progress
 from .registry import backend_class, create
-from .replay import Replays, introduced_errors
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from .spec import Spec
 from .states import Probe, Trace, same_bits
@@ -144,13 +143,10 @@ def verify_all(
 
 def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> Mapping[str, Array]:
     """Have the walk meet the candidate's states, each also against the reference's own block."""
-    if not (walk.reference_is_honest and isinstance(reference, Replays)):
+    if not walk.can_replay(reference):
         return candidate.stream(probe, walk.meet)
     met = candidate.trace(probe)
-    for state in met:
-        walk.meet(state)
-    if walk.comparable(met):
-        walk.hold_against(introduced_errors(reference, met))
+    walk.meet_all(met, reference)
     return met.outputs
 
 

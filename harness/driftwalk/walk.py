@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from .adapter import BackendInfo
+from .adapter import Backend, BackendInfo
 from .calibrate import PER_NORM, Calibration, K, truth_errors
 from .decisions import Decisions, decision_impact
 from .dtypes import FORMATS, Format
 from .metrics import Measured, measure
 from .norms import Norms
+from .replay import Replays, introduced_errors
 from .result import Allowed, Coverage, Dtypes, LayerDrift, PointVerdict, TruthErrors
 from .states import State, Trace
 from .tolerance import Policy, Tolerance
@@ -54,13 +55,17 @@ class Walk:
             return False
         return all(error.over(known.allowed(name))[0] <= 1 for name, error in self._theirs.items())
 
-    def comparable(self, candidate: Trace) -> bool:
-        """Whether every state of the candidate fits into the reference's place."""
-        return all(
-            partner is None or partner.array.shape == state.array.shape
-            for state in candidate
-            for partner in [self._reference.state(state.point.name)]
-        )
+    def can_replay(self, reference: Backend) -> bool:
+        """Whether the reference's own blocks can be run on the candidate's states to any use."""
+        return self.reference_is_honest and isinstance(reference, Replays)
+
+    def meet_all(self, candidate: Trace, reference: Backend) -> None:
+        """Meet every state, and hold each layer against the reference's own block as well."""
+        for state in candidate:
+            self.meet(state)
+        fits = all(row.verdict != "shape" for row in self._met.values())
+        if fits and self.can_replay(reference):
+            self.hold_against(introduced_errors(reference, candidate))
 
     def hold_against(self, introduced: Mapping[str, Norms]) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
