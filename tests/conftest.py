@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Exports are shared within a test run, and never touch the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
+        base = tmp_path_factory.getbasetemp()
+        # Workers of pytest-xdist have a folder each below a common one.
+        folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patch.setenv("DRIFTWALK_CACHE", str(folder))
         yield folder

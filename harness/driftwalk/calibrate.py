@@ -10,12 +10,14 @@ No magic number about the model is asked for: the model and the probe say how mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from .adapter import Backend
 from .dtypes import FORMATS
+from .errors import BackendError
 from .norms import NORM_NAMES, ZERO, Norms, distance, norms_of, ratio
 from .replay import introduced_errors
 from .result import Closer, TruthErrors
@@ -74,7 +76,7 @@ class Calibration:
             name: [
                 ratio(getattr(error, name), getattr(self.introduced[point], name))
                 for point, error in introduced.items()
-                if getattr(self.introduced.get(point, ZERO), name) > 0
+                if 0 < getattr(self.introduced.get(point, ZERO), name) < math.inf
             ]
             for name in NORM_NAMES
         }
@@ -118,8 +120,12 @@ def closer(reference: float, candidate: float) -> Closer:
 def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
     """Run the truth, the yardstick, and the truth once more on the yardstick's own states."""
     exact = truth.trace(probe)
-    honest = yardstick.trace(probe)
     keep = {s.point.name: probe.keep(s.point.name, s.array.shape) for s in exact}
+    scale = {s.point.name: norms_of(s.array, keep[s.point.name]) for s in exact}
+    for name, size in scale.items():
+        if not math.isfinite(size.l2):
+            raise BackendError(f"the truth itself is not finite at {name}.")
+    honest = yardstick.trace(probe)
     errors = {
         s.point.name: distance(s.array, exact[s.point.name], keep[s.point.name])
         for s in honest
@@ -129,6 +135,6 @@ def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
         truth=exact,
         yardstick=errors,
         introduced=introduced_errors(truth, honest),
-        scale={s.point.name: norms_of(s.array, keep[s.point.name]) for s in exact},
+        scale=scale,
         dtype=yardstick.info.dtype,
     )

@@ -11,23 +11,33 @@ promised and what was found; a device that is not here is a skip that says why.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from .adapter import Backend
-from .dtypes import FORMATS, Array, format_of
+from .conformance_checks import (
+    NAME,
+    check,
+    check_clear,
+    check_kept,
+    check_same,
+    check_stack,
+    fits,
+    other_values,
+    padded_pair,
+    raises,
+)
+from .dtypes import format_of
 from .errors import BackendUnavailable, DriftwalkError
 from .metrics import measure
 from .registry import backend_class, create
 from .spec import DTYPE_NAMES, Spec
-from .states import Probe, State, Trace, same_bits
+from .states import Probe, State, same_bits
 from .tolerance import make_policy
 from .verification import verify
 
-_NAME = re.compile(r"(?:(?P<stack>.+?)\.)?(?P<rest>embed|layer\.\d+(\.out\d+)?|norm)\Z")
 _NARROWER = {"fp64": ("fp32",), "fp32": ("fp16", "bf16")}
 _STORED_AS = {"tf32": "fp32", "fp8": "fp32"}
 """Formats that only matrix products have; what they hand on is stored in another."""
@@ -69,33 +79,33 @@ class BackendConformance:
     def test_says_what_it_offers(self, model: Any) -> None:
         name = Spec.parse(self.spec).name
         offers = backend_class(name).offers()
-        _check(bool(offers), f"offers() of {name!r} is empty: say what is usable, and why not")
+        check(bool(offers), f"offers() of {name!r} is empty: say what is usable, and why not")
         for offer in offers:
             found = Spec.parse(offer.spec).name
-            _check(found == name, f"offers() of {name!r} names another backend: {offer.spec!r}")
-            _check(bool(offer.note), f"offer {offer.spec!r} has no note: a version, or why not")
+            check(found == name, f"offers() of {name!r} names another backend: {offer.spec!r}")
+            check(bool(offer.note), f"offer {offer.spec!r} has no note: a version, or why not")
 
     def test_says_what_it_is(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
         with backend:
             backend.trace(probe)
             info, asked = backend.info, Spec.parse(self.spec)
-        _check(info.spec == str(asked), f"info.spec is {info.spec!r}, asked for {str(asked)!r}")
-        _check(info.name == asked.name, f"info.name is {info.name!r}, not {asked.name!r}")
-        _check(info.dtype in DTYPE_NAMES, f"info.dtype {info.dtype!r}: not one of {DTYPE_NAMES}")
+        check(info.spec == str(asked), f"info.spec is {info.spec!r}, asked for {str(asked)!r}")
+        check(info.name == asked.name, f"info.name is {info.name!r}, not {asked.name!r}")
+        check(info.dtype in DTYPE_NAMES, f"info.dtype {info.dtype!r}: not one of {DTYPE_NAMES}")
         if asked.dtype:
-            _check(info.dtype == asked.dtype, f"ran in {info.dtype}, asked for {asked.dtype}")
-        _check(bool(info.device), "info.device is empty")
-        _check(bool(info.versions), "info.versions is empty: which runtime made these numbers?")
+            check(info.dtype == asked.dtype, f"ran in {info.dtype}, asked for {asked.dtype}")
+        check(bool(info.device), "info.device is empty")
+        check(bool(info.versions), "info.versions is empty: which runtime made these numbers?")
         texts = {**info.versions, **info.flags}
         wrong = [key for key, value in texts.items() if not isinstance(value, str)]
-        _check(not wrong, f"info.versions and info.flags hold text only; look at {wrong}")
+        check(not wrong, f"info.versions and info.flags hold text only; look at {wrong}")
 
     def test_names_are_canonical(self, model: Any) -> None:
         names = self._names(model)
         for name in names:
-            good = name == "logits" or _NAME.match(name)
-            _check(
+            good = name == "logits" or NAME.match(name)
+            check(
                 bool(good),
                 f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits",
             )
@@ -104,26 +114,26 @@ class BackendConformance:
         names = self._names(model)
         stacks: dict[str, list[str]] = {}
         for name in names:
-            if match := _NAME.match(name):
+            if match := NAME.match(name):
                 stacks.setdefault(match["stack"] or "", []).append(name)
-        _check(bool(stacks), f"no layer states among {names}")
+        check(bool(stacks), f"no layer states among {names}")
         together = [name for stack in stacks.values() for name in stack]
         tail = ["logits"] if "logits" in names else []
-        _check(list(names) == together + tail, f"stacks interleave, or logits not last: {names}")
+        check(list(names) == together + tail, f"stacks interleave, or logits not last: {names}")
         for stack in stacks.values():
-            _check_stack(stack)
+            check_stack(stack)
 
     def test_points_are_those_of_eager_torch(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
         with backend, create("torch", _loaded(model)) as torch:
             found, expected = backend.trace(probe), torch.trace(probe)
-        _check(
+        check(
             found.names == expected.names,
             f"points are {found.names}; eager PyTorch has {expected.names}",
         )
         for state in expected:
             shape = found[state.point.name].shape
-            _check(
+            check(
                 shape == state.array.shape,
                 f"{state.point.name} has shape {shape}, not {state.array.shape}",
             )
@@ -133,21 +143,21 @@ class BackendConformance:
         report = verify(_loaded(model), candidate=self.spec, policy="dtype")
         first = report.first_divergence
         where = f"first divergence at {first.point.name}" if first else report.reason
-        _check(report.ok, f"verify against eager PyTorch gives {report.verdict}: {where}")
+        check(report.ok, f"verify against eager PyTorch gives {report.verdict}: {where}")
 
     def test_states_are_copies(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
         given: list[tuple[State, bytes]] = []
         with backend:
             backend.stream(probe, lambda state: given.append((state, state.array.tobytes())))
-            _check_kept(given, "after the run")
-            backend.trace(_other_values(probe))
-            _check_kept(given, "after a run on another probe")
-            backend.run(_other_values(probe))
-        _check_kept(given, "after close()")
+            check_kept(given, "after the run")
+            backend.trace(other_values(probe))
+            check_kept(given, "after a run on another probe")
+            backend.run(other_values(probe))
+        check_kept(given, "after close()")
         for number, (state, _) in enumerate(given):
             for other, _ in given[:number]:
-                _check(
+                check(
                     not np.shares_memory(state.array, other.array),
                     f"{other.point.name} and {state.point.name} share memory: hand on copies",
                 )
@@ -160,10 +170,10 @@ class BackendConformance:
         expected = _STORED_AS.get(dtype, dtype)
         for state in trace:
             name = state.point.name
-            _check(state.dtype == expected, f"info.dtype is {dtype}, {name} is {state.dtype}")
+            check(state.dtype == expected, f"info.dtype is {dtype}, {name} is {state.dtype}")
             for narrow in _NARROWER.get(expected, ()):
-                _check(
-                    ".layer." not in f".{name}" or not _fits(state.array, narrow),
+                check(
+                    ".layer." not in f".{name}" or not fits(state.array, narrow),
                     f"every value of {name} is a {narrow} number: computed in {narrow}, "
                     f"handed on as {expected}",
                 )
@@ -173,8 +183,8 @@ class BackendConformance:
         again, _, _ = self._open(model)
         with backend, again:
             first = backend.trace(probe)
-            _check_same(first, backend.trace(probe), "the same backend, run twice")
-            _check_same(first, again.trace(probe), "two backends of the same spec")
+            check_same(first, backend.trace(probe), "the same backend, run twice")
+            check_same(first, again.trace(probe), "two backends of the same spec")
 
     def test_masks_are_respected(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
@@ -182,7 +192,7 @@ class BackendConformance:
             import pytest
 
             pytest.skip("the model takes no attention_mask")
-        left_and_right, scribbled = _padded_pair(probe)
+        left_and_right, scribbled = padded_pair(probe)
         with backend:
             before, after = backend.trace(left_and_right), backend.trace(scribbled)
         for state in before:
@@ -192,7 +202,7 @@ class BackendConformance:
                 continue
             tolerance = make_policy("dtype").tolerance(state.point.name, known, known)
             metrics = measure(state.array, after[state.point.name], tolerance, keep).metrics
-            _check(
+            check(
                 not metrics.mismatched and not metrics.nonfinite.candidate,
                 f"other ids at padded positions (mask 0) changed {state.point.name} elsewhere, by "
                 f"{metrics.max_abs:.3g}: is attention_mask passed on?",
@@ -204,16 +214,16 @@ class BackendConformance:
             trace = backend.trace(probe)
             plain = backend.run(probe)
         if "logits" in trace.names and "logits" in trace.outputs:
-            _check(
+            check(
                 same_bits({"": trace["logits"]}, {"": trace.outputs["logits"]}),
                 "the state `logits` is not the output `logits` of the same run",
             )
-        _check(bool(plain), "run() gave no outputs at all")
+        check(bool(plain), "run() gave no outputs at all")
         if same_bits(plain, trace.outputs):
             return
         report = verify(_loaded(model), candidate=self.spec, probe=probe, policy="dtype")
         seen = report.observer["candidate"]
-        _check(
+        check(
             seen.within_tolerance and not seen.bit_identical,
             f"capturing states changed output {seen.output!r} by {seen.max_abs:.3g}, "
             "beyond what an honest fusion explains, or without a word in the report",
@@ -226,7 +236,7 @@ class BackendConformance:
             both, one = backend.trace(probe), backend.trace(one_row)
         for state in one:
             expected = (1, *both[state.point.name].shape[1:])
-            _check(
+            check(
                 state.array.shape == expected,
                 f"{state.point.name} of a one-row probe has shape {state.array.shape}",
             )
@@ -239,19 +249,19 @@ class BackendConformance:
         with backend:
             backend.trace(probe)
             backend.run(probe)
-            _check(not _hooks(module), f"hooks are left on {_hooks(module)} after a run")
-            _raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
-            _check(not _hooks(module), f"hooks are left on {_hooks(module)} after a failed run")
-        _check(fingerprint(module) == weights, "the model's weights or attributes were changed")
-        _check(_modes(module) == modes, "training flags or requires_grad were changed")
-        _check(Probe(probe.inputs).sha256 == probe.sha256, "the probe's arrays were changed")
+            check(not _hooks(module), f"hooks are left on {_hooks(module)} after a run")
+            raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
+            check(not _hooks(module), f"hooks are left on {_hooks(module)} after a failed run")
+        check(fingerprint(module) == weights, "the model's weights or attributes were changed")
+        check(_modes(module) == modes, "training flags or requires_grad were changed")
+        check(Probe(probe.inputs).sha256 == probe.sha256, "the probe's arrays were changed")
 
     def test_works_after_a_sink_that_raised(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
         with backend:
             before = backend.trace(probe)
-            _raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
-            _check_same(before, backend.trace(probe), "before and after a sink that raised")
+            raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
+            check_same(before, backend.trace(probe), "before and after a sink that raised")
 
     def test_can_be_closed_twice(self, model: Any) -> None:
         backend, probe, _ = self._open(model)
@@ -269,8 +279,8 @@ class BackendConformance:
         backend, probe, _ = self._open(model)
         wrong = Probe({**probe.inputs, "no_such_input": np.ones((2, 2))})
         with backend:
-            error = _raises(lambda: backend.trace(wrong), DriftwalkError, "an unknown input")
-        _check_clear(error, "no_such_input")
+            error = raises(lambda: backend.trace(wrong), DriftwalkError, "an unknown input")
+        check_clear(error, "no_such_input")
 
     def test_refuses_a_probe_that_lacks_an_input(self, model: Any) -> None:
         backend, probe, module = self._open(model)
@@ -281,8 +291,8 @@ class BackendConformance:
 
             pytest.skip("the model takes one input only")
         with backend:
-            error = _raises(lambda: backend.trace(Probe(rest)), DriftwalkError, f"no {main}")
-        _check_clear(error, main)
+            error = raises(lambda: backend.trace(Probe(rest)), DriftwalkError, f"no {main}")
+        check_clear(error, main)
 
     def _names(self, model: Any) -> tuple[str, ...]:
         backend, probe, _ = self._open(model)
@@ -291,8 +301,8 @@ class BackendConformance:
 
     def _refuses(self, model: Any, spec: str, word: str) -> None:
         self._open(model)
-        error = _raises(lambda: create(spec, _loaded(model)), DriftwalkError, spec)
-        _check_clear(error, word)
+        error = raises(lambda: create(spec, _loaded(model)), DriftwalkError, spec)
+        check_clear(error, word)
 
 
 class _Stop(Exception):  # noqa: N818 - a signal, not an error of anybody
@@ -303,60 +313,6 @@ def _raise(state: State) -> NoReturn:
     raise _Stop(state.point.name)
 
 
-def _check(good: bool, otherwise: str) -> None:
-    """An assertion that keeps its message without pytest's rewriting, and under `python -O`."""
-    if not good:
-        raise AssertionError(otherwise)
-
-
-def _raises(run: Callable[[], object], expected: type[BaseException], what: str) -> BaseException:
-    try:
-        run()
-    except expected as error:
-        return error
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise AssertionError(f"{what}: expected {expected.__name__}, got {found}") from error
-    raise AssertionError(f"{what}: expected {expected.__name__}, nothing was raised")
-
-
-def _check_clear(error: BaseException, word: str) -> None:
-    text = str(error)
-    _check(word in text, f"the error does not name {word!r}: {text}")
-    _check("\n" not in text.strip(), f"the error is longer than a line: {text}")
-
-
-def _check_stack(names: Sequence[str]) -> None:
-    """embed first, then every layer counted from 0, second streams behind their layer, norm."""
-    found = [match["rest"] for name in names if (match := _NAME.match(name))]
-    depth = sum(re.fullmatch(r"layer\.\d+", rest) is not None for rest in found)
-    expected = ["embed"] if "embed" in found else []
-    for number in range(depth):
-        layer = f"layer.{number}"
-        expected += [layer, *(rest for rest in found if rest.startswith(f"{layer}.out"))]
-    expected += ["norm"] if "norm" in found else []
-    _check(depth > 0, f"no layers among {list(names)}")
-    _check(found == expected, f"states are not in order of execution: {list(names)}")
-
-
-def _check_kept(given: Sequence[tuple[State, bytes]], when: str) -> None:
-    for state, before in given:
-        _check(
-            state.array.tobytes() == before,
-            f"{state.point.name} changed {when}: hand on copies, not views",
-        )
-
-
-def _check_same(first: Trace, second: Trace, what: str) -> None:
-    _check(first.names == second.names, f"{what}: other points, {second.names}")
-    for state in first:
-        name = state.point.name
-        _check(
-            same_bits({name: state.array}, {name: second[name]}), f"{what}: {name} is not the same"
-        )
-    _check(same_bits(first.outputs, second.outputs), f"{what}: the outputs are not the same")
-
-
 def _loaded(model: Any) -> Any:
     from driftwalk_backends.sources import open_model
 
@@ -365,35 +321,6 @@ def _loaded(model: Any) -> Any:
 
 def _label(model: Any) -> str:
     return model if isinstance(model, str) else type(model).__name__
-
-
-def _other_values(probe: Probe) -> Probe:
-    """Other numbers under the same names, shapes and masks: rows and positions reversed."""
-    return Probe(
-        {
-            name: array if name.endswith("mask") else np.flip(array, (0, -1))
-            for name, array in probe.inputs.items()
-        }
-    )
-
-
-def _padded_pair(probe: Probe) -> tuple[Probe, Probe]:
-    """Two probes, row 0 padded on the left and row 1 on the right, that differ in padding only."""
-    ids = probe.inputs["input_ids"]
-    pad = max(1, ids.shape[1] // 4)
-    mask = np.ones_like(probe.inputs["attention_mask"])
-    mask[0, :pad] = 0
-    mask[1:, -pad:] = 0
-    scribbled: Array = np.where(mask == 0, ids[::-1, ::-1], ids)
-    scribbled = np.where((mask == 0) & (scribbled == ids), (ids + 1) % ids.max(), scribbled)
-    inputs: Mapping[str, Array] = {**probe.inputs, "attention_mask": mask}
-    return Probe(inputs), Probe({**inputs, "input_ids": scribbled})
-
-
-def _fits(array: Array, narrow: str) -> bool:
-    """Whether every value survives a round trip through a narrower format."""
-    with np.errstate(over="ignore"):
-        return bool(np.array_equal(array.astype(FORMATS[narrow].dtype).astype(array.dtype), array))
 
 
 def _modes(module: Any) -> list[object]:

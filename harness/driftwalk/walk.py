@@ -5,6 +5,7 @@ States may arrive one by one (`Walk.meet`), so that a candidate's trace need nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -133,6 +134,8 @@ class Walk:
         if ours is None or theirs is None:
             return None
         allowed = known.allowed(name)
+        if not math.isfinite(allowed.max_abs):
+            return None  # plain PyTorch itself overflows here: no measure of honest noise
         exceeded, norm = ours.over(allowed)
         room = Allowed(allowed.max_abs, 0.0, 1.0, exceeded, K, norm)
         return room, truth_errors(known, name, theirs, ours)
