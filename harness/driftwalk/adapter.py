@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Protocol, Self
 
@@ -26,22 +26,11 @@ import numpy as np
 from .dtypes import Array
 from .errors import BackendError
 from .spec import Spec
-from .states import Probe, State, Trace, read_only
+from .states import BackendInfo, Probe, State, Trace, read_only
+
+__all__ = ["Backend", "BackendInfo", "Model", "Offer", "Sink"]
 
 Sink = Callable[[State], None]
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """Who made a trace: everything that may explain a different number."""
-
-    spec: str
-    name: str
-    device: str
-    dtype: str
-    """What it computes in; states may be stored wider."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from .dtypes import Array, dtype_name
 from .errors import ProbeError, UsageError
 from .files import write_atomically
 from .jsonable import decode
-
-if TYPE_CHECKING:
-    from .adapter import BackendInfo
 
 
 def read_only(array: Array) -> Array:
@@ -142,6 +139,19 @@ def _own_copy(name: str, given: Any) -> Array:
             "Rows of unequal length must be padded, with an attention_mask."
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """Who made a trace: everything that may explain a different number."""
+
+    spec: str
+    name: str
+    device: str
+    dtype: str
+    """What it computes in; states may be stored wider."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
