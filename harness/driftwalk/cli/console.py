@@ -36,9 +36,21 @@ def show(text: str) -> None:
 
 def _write(stream: TextIO, text: str) -> None:
     """A reader that has gone (head, grep -q) changes no exit code: drift stays drift."""
-    with suppress(BrokenPipeError):
+    try:
         stream.write(text.rstrip("\n") + "\n")
         stream.flush()  # here, not at exit, where it would be too late to say anything
+    except OSError as error:
+        _abandon(stream)
+        if not isinstance(error, BrokenPipeError):
+            raise
+
+
+def _abandon(stream: TextIO) -> None:
+    """What is left in the buffer must not fail once more at exit, which would be exit code 120."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
