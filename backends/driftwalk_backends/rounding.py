@@ -49,11 +49,7 @@ class HalfArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._dtype = dtype
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
         kwargs = kwargs or {}
         flat = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_float(t)]
@@ -88,11 +84,7 @@ class Tf32Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Matrix products see their float32 inputs rounded to TF32's 10 mantissa bits."""
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
         if func in MATMULS and not _is_outer_product(func, args):
             args = tuple(
@@ -105,11 +97,7 @@ class Fp8Linear(TorchFunctionMode):
     """Linear layers see weights and activations rounded to e4m3 with one scale per tensor."""
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.nn.functional.linear:
@@ -123,11 +111,7 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """In a float64 model, `.float()` and `dtype=torch.float32` mean "wide enough": keep float64."""
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if kwargs.get("dtype") is torch.float32:

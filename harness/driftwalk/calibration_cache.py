@@ -17,10 +17,8 @@ from .states import Point, Probe, State, Trace
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
 
 
-def stored_calibration(
-    key: str, probe: Probe, make: Callable[[], Calibration]
-) -> tuple[Calibration, bool]:
-    """The calibration for `key`, and whether it had been stored; a damaged one is made anew."""
+def stored_calibration(key: str, probe: Probe, make: Callable[[], Calibration]) -> Calibration:
+    """The calibration for `key`, made now where none is stored or the stored one is damaged."""
     made: list[Calibration] = []
 
     def write(folder: Path) -> None:
@@ -28,7 +26,7 @@ def stored_calibration(
         _write(made[0], folder)
 
     folder = FolderCache("calibration").get(key, write)
-    return (made[0], False) if made else (_read(folder, probe), True)
+    return made[0] if made else _read(folder, probe)
 
 
 def _write(calibration: Calibration, folder: Path) -> None:

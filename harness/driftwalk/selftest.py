@@ -231,7 +231,8 @@ class _Gate:
     ) -> None:
         known = witness.calibration(info.dtype)
         if known is None:
-            raise BackendError(f"A self-test needs the calibrated policy. {witness.notes[-1]}")
+            why = " ".join(witness.notes(info.dtype))
+            raise BackendError(f"A self-test needs the calibrated policy. {why}")
         self.known: Calibration = known
         self._witness = witness
         self._probe = trace.probe

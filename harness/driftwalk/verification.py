@@ -136,7 +136,7 @@ def verify_all(
             timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
             if witness.seconds:
                 timings["calibration"] = dict(witness.seconds)
-            notes = (*report.notes, *witness.notes)
+            notes = (*report.notes, *witness.notes(other.info.dtype))
             reports.append(replace(report, timings=timings, notes=notes))
     return reports
 

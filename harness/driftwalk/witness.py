@@ -43,7 +43,7 @@ class Witness:
         self._depth = depth
         self._known: dict[str, Calibration | None] = {}
         self._truth: Backend | None = None
-        self.notes: list[str] = []
+        self._notes: dict[str, list[str]] = {}
         self.seconds: dict[str, float] = {}
 
     def calibration(self, dtype: str) -> Calibration | None:
@@ -54,11 +54,18 @@ class Witness:
                 self._known[dtype] = self._calibrate(dtype)
             except (DriftwalkError, MemoryError) as error:
                 self._known[dtype] = None
-                self.notes.append(
-                    f"No calibration was possible, so the dtype table decided: {error}"
+                self._note(
+                    dtype, f"No calibration was possible, so the dtype table decided: {error}"
                 )
             self.seconds[dtype] = time.perf_counter() - start
         return self._known[dtype]
+
+    def notes(self, dtype: str) -> tuple[str, ...]:
+        """What is to be said about candidates of a dtype, and of no other."""
+        return tuple(self._notes.get(dtype, ()))
+
+    def _note(self, dtype: str, text: str) -> None:
+        self._notes.setdefault(dtype, []).append(text)
 
     def _calibrate(self, dtype: str) -> Calibration:
         if dtype not in FORMATS:
@@ -72,7 +79,7 @@ class Witness:
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             again = "stored for the next run" if self._stores else "not stored"
-            self.notes.append(f"Calibration for {dtype} was computed: {spent}; {again}.")
+            self._note(dtype, f"Calibration for {dtype} was computed: {spent}; {again}.")
             return made
 
         if not self._stores:
@@ -86,7 +93,7 @@ class Witness:
             self._depth,
             str(model.versions),
         )
-        return stored_calibration(key, probe, make)[0]
+        return stored_calibration(key, probe, make)
 
     @property
     def _stores(self) -> bool:
@@ -129,7 +136,7 @@ class Witness:
             ):
                 return drill(self.truth, yardstick, candidate, trace, known, guilty.point)
         except Exception as error:  # a candidate may raise anything when asked for more
-            self.notes.append(f"Could not look inside {cause}: {error}")
+            self._note(known.dtype, f"Could not look inside {cause}: {error}")
             return None
 
     def close(self) -> None:

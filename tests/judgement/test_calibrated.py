@@ -117,3 +117,11 @@ def test_a_calibration_is_stored_and_a_damaged_one_is_made_anew(tmp_path, monkey
     stored.write_bytes(data)
     assert run(), "a flipped bit is noticed"
     driftwalk.verify("demo:decoder", candidate="torch:cpu:fp64", policy="calibrated", cache=False)
+
+
+def test_a_report_tells_of_its_own_calibration_only():
+    candidates = ["torch:cpu:bf16", "torch:cpu:fp16"]
+    reports = driftwalk.verify_all("demo:decoder", candidates, policy="calibrated", cache=False)
+    for report, dtype in zip(reports, ("bf16", "fp16"), strict=True):
+        (note,) = report.notes
+        assert note.startswith(f"Calibration for {dtype} was computed")

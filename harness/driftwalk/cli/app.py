@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import guarded, progress, say, show
+from .options import (
+    BatchOption,
+    BlocksOption,
+    JsonOption,
+    LengthOption,
+    ModelArgument,
+    ProbeOption,
+    TrustOption,
+)
 from .selftest import selftest
 
 if TYPE_CHECKING:
@@ -26,19 +35,10 @@ app = typer.Typer(
     epilog="Exit codes: 0 within tolerance, 1 drift, 2 usage error, 3 could not verify.",
 )
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Hub id, local folder, package.module:factory, or demo:decoder / demo:encoder.",
-        show_default=False,
-    ),
-]
 ReportOption = Annotated[
     Path | None,
     typer.Option("--report", metavar="DIR", help="Write result.json, HTML, Markdown, JUnit here."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, alone.")]
 
 
 def _version(wanted: bool) -> None:
@@ -81,10 +81,7 @@ def verify(
     ids: Annotated[
         str | None, typer.Option("--ids", metavar="IDS", help="Token ids instead: '5 17 3'.")
     ] = None,
-    probe: Annotated[
-        Path | None,
-        typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),
-    ] = None,
+    probe: ProbeOption = None,
     policy: Annotated[
         str, typer.Option("--policy", metavar="P", help="calibrated, dtype, or fixed:ATOL[,RTOL].")
     ] = "calibrated",
@@ -114,20 +111,11 @@ def verify(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Reuse stored calibrations.")
     ] = True,
-    blocks: Annotated[
-        str | None,
-        typer.Option("--blocks", metavar="PATH", help="Name the stack of blocks by hand."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Rows of the default probe.")
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option("--length", min=1, help="Positions of the default probe.")
-    ] = None,
+    blocks: BlocksOption = None,
+    batch: BatchOption = None,
+    length: LengthOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")] = 0,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code the model brings.")
-    ] = False,
+    trust_remote_code: TrustOption = False,
     report: ReportOption = None,
     as_json: JsonOption = False,
 ) -> None:

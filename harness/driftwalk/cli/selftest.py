@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import guarded, progress, say, show
+from .options import (
+    BatchOption,
+    BlocksOption,
+    JsonOption,
+    LengthOption,
+    ModelArgument,
+    ProbeOption,
+    TrustOption,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,14 +30,7 @@ if TYPE_CHECKING:
 
 @guarded
 def selftest(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Hub id, local folder, package.module:factory, or demo:decoder / demo:encoder.",
-            show_default=False,
-        ),
-    ],
+    model: ModelArgument,
     candidate: Annotated[
         str, typer.Option("--candidate", "-c", metavar="SPEC", help="The backend to put faults in.")
     ] = "torch",
@@ -37,29 +39,15 @@ def selftest(
         typer.Option("--faults", min=1, metavar="N", help="How many faults. [default: 66]"),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which faults, and where.")] = 0,
-    probe: Annotated[
-        Path | None,
-        typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Rows of the default probe.")
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option("--length", min=1, help="Positions of the default probe.")
-    ] = None,
-    blocks: Annotated[
-        str | None,
-        typer.Option("--blocks", metavar="PATH", help="Name the stack of blocks by hand."),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code the model brings.")
-    ] = False,
+    probe: ProbeOption = None,
+    batch: BatchOption = None,
+    length: LengthOption = None,
+    blocks: BlocksOption = None,
+    trust_remote_code: TrustOption = False,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="DIR", help="Write selftest.json here.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, alone.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Put known bugs into copies of MODEL and report which of them the gate catches, and where.
 
