@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -107,6 +109,7 @@ class TorchEager(Looks, Backend):
             flags["gpu"] = torch.cuda.get_device_name(self._device)
             flags["capability"] = ".".join(map(str, torch.cuda.get_device_capability(self._device)))
             flags["cuda"] = str(torch.version.cuda)
+            flags["driver"] = _driver_version()
             flags["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
             matmul = torch.backends.cuda.matmul
             flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
@@ -206,6 +209,16 @@ def _tf32(on: bool) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _driver_version() -> str:
+    """The NVIDIA driver's version, as Linux tells it."""
+    try:
+        told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", told)
+    return found.group() if found else "unknown"
 
 
 def _device_name(device: str) -> str:

@@ -9,10 +9,14 @@ gives all of it, and needs nothing of the candidate but its states.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 from .calibrate import Calibration
+from .metrics import TokenErrors, token_errors
 from .norms import ZERO, Norms, distance, ratio
 from .replay import replay_trace
-from .result import Blame
+from .result import Blame, LayerDrift
 from .states import State, Trace
 
 
@@ -21,6 +25,7 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
     introduced: dict[str, Norms] = {}
     inherited: dict[str, Norms] = {}
     total: dict[str, Norms] = {}
+    tokens: dict[str, TokenErrors | None] = {}
 
     def meet(state: State) -> None:
         name = state.point.name
@@ -31,14 +36,16 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
         introduced[name] = distance(own.array, state.array, keep)
         inherited[name] = distance(state.array, true.array, keep)
         total[name] = distance(own.array, true.array, keep)
+        tokens[name] = token_errors(own.array, state.array, keep)
 
     replay_trace(truth, candidate, meet)
     leeway = calibration.leeway(introduced)
     before = dict(zip(total, [ZERO, *total.values()], strict=False))
-    return {
+    split = {
         name: _split(calibration, name, introduced[name], inherited[name], before[name], leeway)
         for name in introduced
     }
+    return {name: replace(one, tokens=tokens[name]) for name, one in split.items()}
 
 
 def _split(
@@ -66,6 +73,13 @@ def _split(
     )
 
 
-def root_cause(found: dict[str, Blame]) -> str | None:
-    """The first layer whose own error exceeds what honest arithmetic makes there."""
-    return next((name for name, item in found.items() if item.guilty), None)
+def root_cause(found: Mapping[str, Blame], layers: Iterable[LayerDrift] = ()) -> str | None:
+    """The first layer whose own error exceeds what honest arithmetic makes there.
+
+    A candidate that computes as the reference does is held to less than that: then the first layer
+    that drifted by what it made of its own input.
+    """
+    guilty = (name for name, item in found.items() if item.guilty)
+    drifted = (row for row in layers if row.verdict == "drift")
+    own = (row.point.name for row in drifted if row.tolerance and row.tolerance.by_own_doing)
+    return next(guilty, None) or next(own, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from .adapter import Backend
@@ -30,6 +30,10 @@ PER_NORM = Norms(l2=1.0, max_abs=2.0, channel=1.5, spectral=3.0)
 """Times K, norm by norm: another honest implementation differs from PyTorch on a CPU most in the
 systematic patterns of its approximations, then in its extremes, least in L2. Chosen so that every
 clean pair of docs/calibration.md and docs/cuda.md stays below three quarters of its limit."""
+
+SAME = Norms(l2=0.5, max_abs=0.5, channel=0.5, spectral=0.5)
+"""Times K, for a candidate that in most layers computes bit by bit what the reference does: where
+it does not, two honest results are at most two yardsticks apart."""
 
 FLOOR = 2.0
 """Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
@@ -64,13 +68,16 @@ class Calibration:
 
     def _allowed(self, point: str, errors: Mapping[str, Norms], leeway: Norms) -> Norms:
         floor = self.scale.get(point, ZERO).scaled(FLOOR * FORMATS[self.dtype].roundoff)
+        if leeway != SAME:  # another implementation may round the same way everywhere
+            floor = replace(floor, spectral=floor.l2)
         return errors.get(point, ZERO).scaled(K).times(leeway).plus(floor)
 
     def leeway(self, introduced: Mapping[str, Norms]) -> Norms:
         """How much of PER_NORM a candidate needs, by the layer in the middle of all its layers.
 
         Another implementation is a little off in every layer alike; a fault is off in one. A
-        candidate that computes as the yardstick does is held to K in every norm.
+        candidate that computes as the yardstick does is held to K in every norm, and one whose
+        middle layer has no error at all to half of it.
         """
         own = {
             name: [
@@ -81,6 +88,8 @@ class Calibration:
             for name in NORM_NAMES
         }
         middle = {name: median(found) if found else 1.0 for name, found in own.items()}
+        if not any(middle.values()):
+            return SAME
         return Norms(**{n: max(1.0, min(getattr(PER_NORM, n), middle[n])) for n in NORM_NAMES})
 
     def error(self, state: State) -> Norms | None:
@@ -98,15 +107,21 @@ def truth_errors(
     """What the report says about both sides at a point."""
     yardstick = calibration.yardstick.get(point, ZERO)
     size = calibration.scale.get(point, ZERO)
+    allowed = calibration.allowed(point)
     return TruthErrors(
         reference=reference.l2,
         candidate=candidate.l2,
         yardstick=yardstick.l2,
         scale=size.l2,
         # In units in which the limit is K, whatever the norm, and with the floor counted.
-        ratio=K * candidate.over(calibration.allowed(point))[0],
+        ratio=K * candidate.over(allowed)[0],
         closer=closer(reference.l2, candidate.l2),
-        norms={"reference": reference, "candidate": candidate, "yardstick": yardstick},
+        norms={
+            "reference": reference,
+            "candidate": candidate,
+            "yardstick": yardstick,
+            "allowed": allowed,
+        },
     )
 
 

@@ -1,10 +1,12 @@
-"""Writing files so that a crash leaves the old file or the new one, never half of one."""
+"""Files: written so that a crash leaves the old one or the new one, never half; read as JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from .errors import UsageError
 
@@ -38,9 +40,19 @@ def writable_folder(folder: str | Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"Cannot write reports to {str(path)!r}: {error.strerror or error}. "
-            "Name another folder with --report."
+            "Name another folder."
         ) from None
     return path
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file says; a file that is none is the caller's mistake, and said so."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{str(path)!r} is not JSON: {error}.") from None
 
 
 def _umask() -> int:

@@ -21,6 +21,8 @@ BLOCK = 1 << 16
 """Elements per block: two float64 blocks and their temporaries stay in a core's cache."""
 
 Float64 = NDArray[np.float64]
+TokenErrors = tuple[tuple[float | None, ...], ...]
+"""L2 of a difference per (row, position); None where padded."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,7 @@ class Measured:
     """What atol was multiplied with."""
     exceeded: float
     """Largest |difference| / allowance: above 1 is drift, and times the tolerance would pass."""
-    tokens: tuple[tuple[float | None, ...], ...] | None
-    """L2 of the difference per (row, position); None where padded."""
+    tokens: TokenErrors | None
 
 
 @dataclass
@@ -218,6 +219,8 @@ def _add_block(
     sums.rc += float(np.vdot(r, c))
     per_row = (d * d).sum(axis=1)
     sums.dd += float(per_row.sum())
+    if not clean:
+        per_row[~finite.all(axis=1)] = math.inf  # a token with NaN is not a token without error
     sums.row_l2.append(np.sqrt(per_row) * sums.d_unit)
 
 
@@ -285,9 +288,24 @@ def _worst(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Wors
     return Worst(index, float(reference[index]), float(candidate[index]))
 
 
+def token_errors(a: Array, b: Array, keep: Array | None = None) -> TokenErrors | None:
+    """The error of each token alone; None for a state that has no token axis."""
+    a_rows, b_rows = _as_rows(a), _as_rows(b)
+    rows = np.flatnonzero(keep) if keep is not None else np.arange(len(a_rows))
+    step = max(1, BLOCK // max(1, a_rows.shape[1]))
+    found = []
+    with np.errstate(all="ignore"):
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            d = a_rows[block].astype(np.float64) - b_rows[block].astype(np.float64)
+            squares = np.einsum("ij,ij->i", d, d)
+            found.append(np.where(np.isfinite(squares), np.sqrt(squares), math.inf))
+    return _token_profile(found, rows, a.shape)
+
+
 def _token_profile(
     row_l2: list[Float64], rows: Array, shape: tuple[int, ...]
-) -> tuple[tuple[float | None, ...], ...] | None:
+) -> TokenErrors | None:
     if len(shape) < 3 or not row_l2:
         return None
     profile: list[float | None] = [None] * math.prod(shape[:2])

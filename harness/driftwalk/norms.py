@@ -60,9 +60,17 @@ def ratio(top: float, bottom: float) -> float:
 
 
 def norms_of(array: Array, keep: Array | None = None) -> Norms:
-    """The norms of a state itself: the scale of its differences."""
+    """The norms of a state itself: the scale of what rounding does to it.
+
+    Roundoffs of single elements know nothing of one another. Noise of one size in r rows and w
+    channels has, of its L2, the part 1/sqrt(r) + 1/sqrt(w) along its strongest pattern.
+    """
     size = distance(array, None, keep)
-    return replace(size, spectral=size.l2)  # the bound suffices for a scale
+    width = array.shape[-1] if array.ndim else 1
+    chosen = _rows(array, keep, width)
+    rows = array.size // max(1, width) if chosen is None else len(chosen)
+    part = 1 / math.sqrt(rows) + 1 / math.sqrt(width) if rows and width else 0.0
+    return replace(size, spectral=size.l2 * min(1.0, part))
 
 
 def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:

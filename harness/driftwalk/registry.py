@@ -22,12 +22,17 @@ BUILT_IN: dict[str, str] = {
     "truth": "driftwalk_backends.truth:Truth",
 }
 
-RENDERERS: dict[str, str] = {
-    "result.json": "driftwalk.result:to_json",
-    "report.html": "driftwalk_reports.html:render",
-    "summary.md": "driftwalk_reports.markdown:render",
-    "junit.xml": "driftwalk_reports.junit:render",
+REPORT_FORMATS: dict[str, tuple[str, str]] = {
+    "json": ("result.json", "driftwalk.result:to_json"),
+    "html": ("report.html", "driftwalk_reports.html:render"),
+    "md": ("summary.md", "driftwalk_reports.markdown:render"),
+    "junit": ("junit.xml", "driftwalk_reports.junit:render"),
+    "csv": ("layers.csv", "driftwalk_reports.table:render"),
 }
+"""What a report can be written as: the name of the file, and what makes its text."""
+
+REPORT_INDEX = ("index.html", "driftwalk_reports.index:render")
+REPORT_PUBLISHER = "driftwalk.publish:publish"
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -11,14 +11,16 @@ from typing import Any, Literal, NoReturn
 from .adapter import BackendInfo
 from .decisions import Decisions
 from .errors import UsageError
-from .files import writable_folder, write_atomically
 from .jsonable import decode, encode
-from .metrics import Metrics
+from .metrics import Metrics, TokenErrors
 from .norms import Norms
-from .registry import RENDERERS, load_target
+from .registry import REPORT_PUBLISHER, load_target
 from .states import Point
 
 SCHEMA_VERSION = 1
+
+INTRODUCED = "introduced "
+"""Before the name of a norm: measured on what the layer made of its own input."""
 
 PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra"]
 RunVerdict = Literal["pass", "drift", "unverified"]
@@ -38,6 +40,11 @@ class Allowed:
     norm: str = "max_abs"
     """The norm in which the point came closest to, or went farthest past, its allowance."""
 
+    @property
+    def by_own_doing(self) -> bool:
+        """Whether that was what the layer introduced, not the error that came out of it."""
+        return self.norm.startswith(INTRODUCED)
+
 
 Closer = Literal["candidate", "reference", "tie"]
 
@@ -54,6 +61,7 @@ class TruthErrors:
     """Candidate to yardstick, in the norm in which it matters most; the limit is k."""
     closer: Closer
     norms: Mapping[str, Norms]
+    """Of the reference, the candidate, the yardstick, and of what was allowed."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class Blame:
     """Introduced error over the yardstick's own, in the norm in which it is largest."""
     guilty: bool
     norms: Mapping[str, Norms]
+    tokens: TokenErrors | None = None
+    """The introduced error, token by token."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class LayerDrift:
     tolerance: Allowed | None = None
     truth: TruthErrors | None = None
     blame: Blame | None = None
-    tokens: tuple[tuple[float | None, ...], ...] | None = None
+    tokens: TokenErrors | None = None
     note: str = ""
     allowed: bool = False
     """A missing or extra point that a pattern allows."""
@@ -162,6 +172,16 @@ class PolicyInfo:
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    """Plain runs of one backend, timed one by one after warm-up."""
+
+    samples: tuple[float, ...]
+    """Seconds."""
+    layers: Mapping[str, float] = field(default_factory=dict)
+    """Seconds spent in each point's block, where that is known."""
+
+
+@dataclass(frozen=True)
 class Tool:
     name: str
     version: str
@@ -186,6 +206,9 @@ class Report:
     outputs: Decisions | None = None
     observer: Mapping[str, Observer] = field(default_factory=dict)
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Seconds this run took, by side and phase."""
+    benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
+    """By side; empty where nothing was benchmarked."""
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cause: str | None = None
@@ -222,13 +245,10 @@ class Report:
                 return layer
         raise KeyError(name)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write result.json, report.html, summary.md and junit.xml; each atomically."""
-        target = writable_folder(folder)
-        texts = {name: load_target(renderer)(self) for name, renderer in RENDERERS.items()}
-        for name, text in texts.items():
-            write_atomically(target / name, text)
-        return target
+    def save(self, folder: str | Path, formats: Iterable[str] | None = None) -> Path:
+        """Write result.json, report.html, summary.md, junit.xml and layers.csv, or some of them."""
+        load_target(REPORT_PUBLISHER)((self,), folder, formats)
+        return Path(folder)
 
     def __bool__(self) -> NoReturn:
         raise TypeError("A report is neither true nor false: ask report.ok.")
@@ -252,7 +272,9 @@ def to_dict(report: Report) -> dict[str, Any]:
     data["root_cause"] = report.cause
     data["culprit"] = encode(report.culprit)
     data["layers"] = [_layer_to_dict(layer) for layer in report.layers]
-    for name in ("outputs", "observer", "coverage", "timings", "environment", "notes"):
+    for name in ("outputs", "observer", "coverage", "timings", "benchmarks"):
+        data[name] = encode(getattr(report, name))
+    for name in ("environment", "notes"):
         data[name] = encode(getattr(report, name))
     return data
 

@@ -248,7 +248,8 @@ class _Gate:
         layers = walk.layers()
         verdict, _ = run_verdict(layers, coverage(layers), {})
         first = next((layer.point.name for layer in layers if not layer.ok), None)
-        return verdict, first, root_cause(blame(self._witness.truth, self.known, trace))
+        cause = root_cause(blame(self._witness.truth, self.known, trace), layers)
+        return verdict, first, cause
 
     def check_clean(self, candidate: Backend) -> None:
         """A gate that cries without a fault can say nothing about faults."""

@@ -17,7 +17,15 @@ from .dtypes import FORMATS, Format
 from .metrics import Measured, measure
 from .norms import Norms
 from .replay import Replays, introduced_errors
-from .result import Allowed, Coverage, Dtypes, LayerDrift, PointVerdict, TruthErrors
+from .result import (
+    INTRODUCED,
+    Allowed,
+    Coverage,
+    Dtypes,
+    LayerDrift,
+    PointVerdict,
+    TruthErrors,
+)
 from .states import State, Trace
 from .tolerance import Policy, Tolerance
 
@@ -160,7 +168,7 @@ class Walk:
         exceeded, norm = own.over(known.allowed_own(row.point.name, self._leeway))
         if exceeded <= row.tolerance.needed:
             return row
-        room = replace(row.tolerance, needed=exceeded, norm=f"introduced {norm}")
+        room = replace(row.tolerance, needed=exceeded, norm=f"{INTRODUCED}{norm}")
         verdict = "drift" if row.verdict == "ok" and exceeded > 1 else row.verdict
         return replace(row, tolerance=room, verdict=verdict)
 

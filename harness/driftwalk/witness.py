@@ -22,7 +22,7 @@ from .states import Probe, Trace
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "2"
+CACHE_VERSION = "3"
 
 
 class Witness:
@@ -119,7 +119,7 @@ class Witness:
             trace = candidate.trace(self._probe)
             found = blame(self.truth, known, trace)
         named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
-        cause = root_cause(found)
+        cause = root_cause(found, layers)
         return named, cause, self._drill(candidate, trace, known, cause)
 
     def _drill(

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from collections.abc import Sequence
 
 from driftwalk.result import Report
 
-from .curve import drift_curve
+from .charts import blame_chart, drift_chart
 from .heatmap import LEVELS, heatmaps
 from .numbers import clean
-from .view import look
+from .page import fill, inline_json
+from .view import RUN_SYMBOLS, look
+
+MOST_FULL = 1000
+"""Rows that all carry their details; of more, only those that failed or are marked."""
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("driftwalk_reports", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def render(report: Report) -> str:
-    """The whole page as text."""
+def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
+    """The page of one candidate; `others` are links to, and results of, candidates beside it."""
     view = look(report)
-    environment = _environment()
-    script = environment.get_template("report.js").render()
-    # The page's own script is named by its hash: nothing else in the file can ever run.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html.j2").render(
+    maps = heatmaps(report)
+    full = len(view.rows) <= MOST_FULL
+    return fill(
+        "report.html.j2",
         view=view,
-        curve=drift_curve(view.rows),
-        heatmaps=heatmaps(report),
+        charts=[
+            ("curve", drift_chart(report, view.rows, [other for _, other in others])),
+            ("blame", blame_chart(report, view.rows)),
+        ],
+        heatmaps=maps,
         levels=LEVELS,
-        texts=_texts(report),
-        script_hash=f"sha256-{digest}",
+        data=inline_json([one.data for one in maps]),
+        texts=[clean(text, 500) for text in report.probe.texts],
+        detailed={row.index for row in view.rows if full or not row.ok or row.marks},
+        others=[
+            (href, RUN_SYMBOLS[other.verdict], other.verdict, clean(other.candidate.spec, 60))
+            for href, other in others
+        ],
     )
-
-
-def _texts(report: Report) -> list[str]:
-    return [clean(text, 500) for text in report.probe.texts]

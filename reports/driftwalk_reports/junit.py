@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from driftwalk.result import Report
@@ -19,12 +20,12 @@ def render(report: Report) -> str:
     )
     suite = ET.Element(
         "testsuite",
+        _timestamp(report.created),
         name=f"driftwalk {view.model}",
         tests=str(len(view.rows) + lost),
         failures=str(sum(not row.ok for row in view.rows)),
         errors=str(int(lost)),
         skipped=str(sum(row.allowed for row in view.rows)),
-        timestamp=view.created,
         time=f"{_total_seconds(report):.3f}",
     )
     properties = ET.SubElement(suite, "properties")
@@ -59,6 +60,16 @@ def _add_row(suite: ET.Element, view: View, row: Row) -> None:
         facts = [f"{label}: {value}" for label, value in row.facts]
         # The run's own sentence goes with the failure that a reader meets first.
         failure.text = "\n".join(([view.headline] if row.marks else []) + facts)
+
+
+def _timestamp(created: str) -> dict[str, str]:
+    """UTC without an offset, to the second, as the common schema takes it; else no attribute."""
+    try:
+        when = datetime.fromisoformat(created)
+        utc = when.astimezone(UTC) if when.tzinfo else when
+    except (ValueError, OverflowError):
+        return {}
+    return {"timestamp": utc.replace(microsecond=0, tzinfo=None).isoformat()}
 
 
 def _total_seconds(report: Report) -> float:

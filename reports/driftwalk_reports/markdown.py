@@ -17,6 +17,8 @@ MOST_BYTES = 60_000
 
 _SPECIAL = re.compile(r"([\\`*_\[|~$#@])")
 _PLAIN_CODE = re.compile(r"[^`|\\<>&]*")
+_ADDRESS = re.compile(r"(?:https?|ftp):(?=//)|\bwww(?=\.)", re.IGNORECASE)
+_OPENING = re.compile(r"^(\d*)([-+=.)])")
 _CUT = "*Cut to fit a comment; report.html has everything.*"
 
 
@@ -42,10 +44,10 @@ def _sections(view: View) -> Iterator[str]:
         yield _details(run)
     for paragraph in (view.tolerance, view.decisions, *view.disturbed):
         if paragraph:
-            yield _text(paragraph)
+            yield _paragraph(paragraph)
     if view.rows:
         yield _table(view.rows)
-        yield _text(view.coverage)
+        yield _paragraph(view.coverage)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
     if differing:
         lines = [
@@ -54,7 +56,7 @@ def _sections(view: View) -> Iterator[str]:
         ]
         yield "\n".join(["| differs | reference | candidate |", "|---|---|---|", *lines])
     for note in view.notes:
-        yield f"> {_text(note)}"
+        yield f"> {_paragraph(note)}"
     if view.command:
         yield f"Reproduce: {_code(view.command)}"
     yield f"<sub>{_text(view.tool)}, {_text(view.created)}</sub>"
@@ -95,8 +97,14 @@ def _text(text: str, most: int = 400) -> str:
     """Foreign text that starts no markup, mention, reference or link."""
     safe = clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = _SPECIAL.sub(r"\\\1", safe)
-    # GitHub looks for @name and #1 after Markdown is done, where a backslash no longer helps.
-    return safe.replace("\\@", "@\u2060").replace("\\#", "#\u2060")
+    # GitHub looks for @name, #1 and addresses after Markdown is done: a backslash is no help.
+    safe = safe.replace("\\@", "@\u2060").replace("\\#", "#\u2060")
+    return _ADDRESS.sub("\\g<0>\u2060", safe)
+
+
+def _paragraph(text: str) -> str:
+    """Foreign text at the start of a line, where more than elsewhere is markup."""
+    return _OPENING.sub(r"\1\\\2", _text(text).strip())
 
 
 def _code(text: str, most: int = 200) -> str:

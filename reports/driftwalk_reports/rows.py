@@ -42,6 +42,8 @@ class Row:
     facts: tuple[Fact, ...]
     error: float | None
     """Relative L2, for curves; None where it was not measured or is not the whole story."""
+    largest: float | None
+    """Largest absolute difference, likewise."""
     needed: float | None
     """Share of the allowance used, likewise."""
 
@@ -53,10 +55,18 @@ class Gap:
     count: int
 
 
-def to_row(layer: LayerDrift, report: Report) -> Row:
-    """One point of a report, in words."""
+def to_rows(report: Report) -> tuple[Row, ...]:
+    """Every point of a report, in words."""
+    at = ((FIRST, report.first_divergence), (ROOT, report.root_cause))
+    found = [(mark, layer.point) for mark, layer in at if layer is not None]
+    return tuple(
+        _row(layer, tuple(mark for mark, point in found if point == layer.point))
+        for layer in report.layers
+    )
+
+
+def _row(layer: LayerDrift, marks: tuple[str, ...]) -> Row:
     metrics, tolerance = layer.metrics, layer.tolerance
-    first, root = report.first_divergence, report.root_cause
     whole = metrics is not None and layer.verdict != "nonfinite"
     bad = metrics.nonfinite.candidate if metrics else 0
     return Row(
@@ -67,11 +77,7 @@ def to_row(layer: LayerDrift, report: Report) -> Row:
         symbol=SYMBOLS[layer.verdict],
         ok=layer.ok,
         allowed=layer.allowed,
-        marks=tuple(
-            mark
-            for mark, at in ((FIRST, first), (ROOT, root))
-            if at is not None and at.point == layer.point
-        ),
+        marks=marks,
         rel_l2=number(metrics.rel_l2) if metrics and whole else NOTHING,
         max_abs=number(metrics.max_abs)
         if metrics and whole
@@ -83,6 +89,7 @@ def to_row(layer: LayerDrift, report: Report) -> Row:
         sentence=sentences.what_happened(layer),
         facts=tuple(_facts(layer)),
         error=metrics.rel_l2 if metrics and whole else None,
+        largest=metrics.max_abs if metrics and whole else None,
         needed=tolerance.needed if tolerance and whole else None,
     )
 
@@ -103,7 +110,7 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
         if layer.verdict != "ok":
             yield "would pass", sentences.would_pass(layer)
     for label, told in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
-        plain = {key: value for key, value in (told or {}).items() if not isinstance(value, dict)}
+        plain = {k: v for k, v in (told or {}).items() if isinstance(v, str | float | int)}
         if plain:
             yield label, ", ".join(f"{clean(key)} {_value(value)}" for key, value in plain.items())
     if layer.note:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from driftwalk.result import Allowed, LayerDrift, Observer, Report
+from driftwalk.result import INTRODUCED, Allowed, LayerDrift, Observer, Report
 
 from .numbers import apart, clean, count, ints, names, number, round_up, share, used
 
@@ -132,8 +132,8 @@ NORM_WORDS = {
 
 def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
     """Calibrated drift: how much more wrong than honest arithmetic, and in which norm."""
-    own = tolerance.norm.startswith("introduced ")
-    norm = tolerance.norm.removeprefix("introduced ")
+    own = tolerance.by_own_doing
+    norm = tolerance.norm.removeprefix(INTRODUCED)
     where = NORM_WORDS.get(norm, clean(norm, 40))
     what = "its own error is" if own else "its error is"
     text = f"{what} {number(tolerance.needed)} times the allowance by {where}"
@@ -201,6 +201,11 @@ def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
     factor = tolerance.needed * (1 + 1e-9)
     found = [tolerance.atol * tolerance.scale * factor, tolerance.rtol * factor]
     return tuple(round_up(value) for value in (found if tolerance.rtol else found[:1]))
+
+
+def times(ratio: float) -> str:
+    """`12 times`; beyond counting where the yardstick has no error at all."""
+    return f"{number(ratio)} times" if math.isfinite(ratio) else "infinitely many times"
 
 
 def overall_tolerance(report: Report) -> str:

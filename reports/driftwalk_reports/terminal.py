@@ -1,10 +1,10 @@
-"""A result on a terminal: the table, the rows that matter in full, the sentence last."""
+"""A result on a terminal: what was found where, what is marked in full, the sentence last."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -14,8 +14,11 @@ from rich.text import Text
 
 from driftwalk.result import Report
 
-from .numbers import number
-from .rows import Gap, Row, labels, short
+from .fitting import fit, wrapped
+from .numbers import clean, number
+from .rows import Fact, Gap, Row, short
+from .tree import tree
+from .tree_text import draw, marks
 from .view import View, look
 
 MOST_ROWS = 60
@@ -39,7 +42,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
         _environ={},
     )
     with console.capture() as captured:
-        for part in _parts(view, console):
+        for part in _parts(view, report, console):
             console.print(part)
         # One line however long, so that the sentence can be found by `tail -n 1`.
         console.print(_headline(view), soft_wrap=True)
@@ -51,17 +54,19 @@ def _headline(view: View) -> Text:
     return Text(f"{view.symbol} {view.headline}", style=_STYLES[view.verdict])
 
 
-def _parts(view: View, console: Console) -> Iterator[RenderableType]:
+def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableType]:
+    marked = [row for row in view.rows if row.marks]
     yield _about(view)
-    if view.rows:
-        yield _table(view, console)
-        yield from _sparkline(view.rows, console.width)
-    if not view.around:
+    if marked:
         yield Text()
-    for run in view.around:
-        columns = max(1, min(len(run), (console.width - 18) // 24))
-        for start in range(0, len(run), columns):
-            yield _side_by_side(run[start : start + columns])
+        yield from draw(tree(view.rows, _remark(report)), console.width)
+        yield Text()
+    elif view.rows:
+        yield _table(view, console)
+    yield from _sparkline(view.rows, console.width)
+    yield Text()
+    for row in marked:
+        yield from _details(row, console.width)
     paragraphs = [view.tolerance, view.decisions, *view.disturbed]
     if any(row.verdict in ("missing", "extra") for row in view.rows):
         paragraphs.insert(0, view.coverage)
@@ -82,7 +87,7 @@ def _about(view: View) -> Table:
 
 
 def _table(view: View, console: Console) -> Table:
-    """The widest table that fits: the details below have what a narrow one leaves out."""
+    """The widest table that fits: a narrow one leaves out columns before it cuts a verdict."""
     columns = ["rel L2", "max abs", "allowance", "used"]
     wide = console.options.update(max_width=10_000)
     table = _table_of(view, columns, console.width)
@@ -110,32 +115,49 @@ def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
     return table
 
 
-def _side_by_side(rows: Sequence[Row]) -> Table:
-    """All facts of a few rows, one column each."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    grid.add_column("in detail", style="dim", no_wrap=True)
-    for row in rows:
-        grid.add_column(_title(row), overflow="fold")
-    facts = [dict(row.facts) for row in rows]
-    for label in labels(rows):
-        grid.add_row(Text(label), *(Text(one.get(label, "")) for one in facts))
-    return grid
+def _remark(report: Report) -> Fact | None:
+    """The culprit as a part of the root cause: what it is, and what it did."""
+    found, root = report.culprit, report.root_cause
+    if found is None or root is None:
+        return None
+    who, _, did = clean(found.sentence, 300).partition(": ")
+    # `layer.3 mlp.c_proj` is seen from the layer; here it hangs below a point of any depth.
+    part = who.replace(" ", ".", 1).removeprefix(clean(root.point.name)).lstrip(".")
+    return part, did or who
+
+
+_FACTS = (
+    ("module", "shape", "dtypes"),
+    ("not finite", "max abs", "max rel", "mean abs", "RMSE", "rel L2", "cosine", "SNR", "ULP"),
+    ("mismatched", "worst at", "reference there", "candidate there", "allowed there"),
+    ("allowance", "used", "would pass"),
+)
+"""Facts that share a line; every other has one of its own."""
+
+
+def _details(row: Row, width: int) -> Iterator[Text]:
+    """Everything known of one point, a few facts a line."""
+    title = Text(f"{row.symbol} ", style="green" if row.ok else "red")
+    yield title.append(fit(row.name, width - 12), style="bold").append(" in detail", style="dim")
+    facts = dict(row.facts)
+    for group in _FACTS:
+        pieces = [f"{label} {facts.pop(label)}" for label in group if label in facts]
+        yield from _indented(wrapped(pieces, " · ", width - 4))
+    for label, value in facts.items():
+        yield from _indented(wrapped(f"{label} {value}".split(" "), " ", width - 4))
+    yield Text()
+
+
+def _indented(lines: Iterable[str]) -> Iterator[Text]:
+    """The first line less than those that go on."""
+    for place, line in enumerate(lines):
+        yield Text(f"{'    ' if place else '  '}{line}")
 
 
 def _verdict(row: Row) -> Text:
     verdict = f"{row.verdict} (allowed)" if row.allowed else row.verdict
     text = Text(f"{row.symbol} {verdict}", style="green" if row.ok else "red")
-    return text.append(_marks(row), style="bold red")
-
-
-def _marks(row: Row) -> str:
-    return "".join(f"  <--- {mark}" for mark in row.marks)
-
-
-def _title(row: Row) -> Text:
-    text = Text(f"{row.symbol} ", style="green" if row.ok else "red")
-    text.append(row.name, style="bold")
-    return text.append(_marks(row), style="bold red")
+    return text.append(marks(row), style="bold red")
 
 
 def _sparkline(rows: Sequence[Row], width: int) -> Iterator[Text]:

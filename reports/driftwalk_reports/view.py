@@ -6,15 +6,17 @@ escaping.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from driftwalk.adapter import BackendInfo
 from driftwalk.result import ProbeInfo, Report
 
 from . import sentences
-from .numbers import NOTHING, clean, ints, number, seconds
-from .rows import Fact, Row, around, to_row
+from .numbers import NOTHING, clean, ints, number
+from .rows import Fact, Row, around, to_rows
+from .story import Story, tell
+from .timing import Timing, timing
 
 RUN_SYMBOLS = {"pass": "✓", "drift": "✗", "unverified": "?"}
 
@@ -27,14 +29,6 @@ class Pair:
     reference: str
     candidate: str
     differs: bool
-
-
-@dataclass(frozen=True)
-class Timings:
-    """How long each side took, by phase."""
-
-    sides: tuple[str, ...]
-    phases: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -56,6 +50,7 @@ class View:
     verdict: str
     symbol: str
     headline: str
+    story: Story
     model: str
     about: tuple[Fact, ...]
     rows: tuple[Row, ...]
@@ -69,7 +64,7 @@ class View:
     disturbed: tuple[str, ...]
     """The observer's sentences that are not reassuring."""
     sides: tuple[Pair, ...]
-    timings: Timings
+    timing: Timing
     environment: tuple[Fact, ...]
     notes: tuple[str, ...]
     command: str
@@ -84,9 +79,10 @@ def look(report: Report) -> View:
         verdict=report.verdict,
         symbol=RUN_SYMBOLS[report.verdict],
         headline=sentences.headline(report),
-        model=_model(report.model),
+        story=tell(report, model_name(report)),
+        model=model_name(report),
         about=_about(report),
-        rows=(shown := tuple(to_row(layer, report) for layer in report.layers)),
+        rows=(shown := to_rows(report)),
         around=around(shown),
         coverage=sentences.covered(report),
         tolerance=sentences.overall_tolerance(report),
@@ -99,7 +95,7 @@ def look(report: Report) -> View:
             if not (one.checked and one.bit_identical)
         ),
         sides=_sides(report),
-        timings=_timings(report.timings),
+        timing=timing(report),
         environment=tuple((clean(k), clean(v)) for k, v in report.environment.items()),
         notes=tuple(clean(note) for note in report.notes),
         command=clean(report.command),
@@ -108,7 +104,9 @@ def look(report: Report) -> View:
     )
 
 
-def _model(described: Mapping[str, str]) -> str:
+def model_name(report: Report) -> str:
+    """What a reader calls the model."""
+    described = report.model
     named = next((described[key] for key in ("label", "name", "id") if described.get(key)), "")
     return clean(named or next(iter(described.values()), "") or "a model")
 
@@ -125,7 +123,7 @@ def _about(report: Report) -> tuple[Fact, ...]:
         for rule in policy.rules
     )
     return (
-        ("model", _model(report.model)),
+        ("model", model_name(report)),
         (
             "reference",
             _side(report.reference.spec, report.reference.device, report.reference.dtype),
@@ -182,20 +180,3 @@ def _sides(report: Report) -> tuple[Pair, ...]:
 def _flat(info: BackendInfo) -> dict[str, str]:
     basics = {key: getattr(info, key) for key in ("spec", "device", "dtype")}
     return basics | dict(info.versions) | {f"{key} (flag)": v for key, v in info.flags.items()}
-
-
-def _timings(timings: Mapping[str, Mapping[str, float]]) -> Timings:
-    phases = list(dict.fromkeys(phase for spent in timings.values() for phase in spent))
-    return Timings(
-        sides=tuple(clean(side) for side in timings),
-        phases=tuple(
-            (
-                clean(phase),
-                tuple(
-                    seconds(spent[phase]) if phase in spent else NOTHING
-                    for spent in timings.values()
-                ),
-            )
-            for phase in phases
-        ),
-    )

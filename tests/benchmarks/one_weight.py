@@ -37,6 +37,13 @@ class Seen:
     def placed(self) -> bool:
         return self.caught and self.layer in (self.first, self.cause)
 
+    def __str__(self) -> str:
+        mark = "seen" if self.placed else "NOT SEEN" if not self.caught else "MISPLACED"
+        return (
+            f"{self.layer:9} {self.matrix:28} {mark:9} {self.used:8.2f} of the allowance "
+            f"({self.norm}), first {self.first}, cause {self.cause}"
+        )
+
 
 def build(name: str) -> nn.Module:
     torch.manual_seed(0)
@@ -68,11 +75,13 @@ def change_one_weight(module: nn.Module, layer: int, relative: float, rng: np.ra
     return twin, name
 
 
-def sweep(model: LoadedModel, relative: float, seed: int = 0) -> Iterator[Seen]:
+def sweep(
+    model: LoadedModel, relative: float, seed: int = 0, blame: bool | str = "auto"
+) -> Iterator[Seen]:
     rng = np.random.default_rng(seed)
     for layer in range(LAYERS):
         twin, matrix = change_one_weight(model.module, layer, relative, rng)
-        report = driftwalk.verify(model, candidate=twin, batch=4, length=64, policy="calibrated")
+        report = driftwalk.verify(model, candidate=twin, batch=4, length=64, blame=blame)
         first, cause = report.first_divergence, report.root_cause
         yield Seen(
             f"layer.{layer}",
@@ -93,11 +102,7 @@ def main() -> None:
             placed = sum(s.placed for s in seen)
             sys.stdout.write(f"{name}, one weight off by {relative:.1%}: {placed} of 12 placed\n")
             for s in seen:
-                mark = "seen" if s.placed else "NOT SEEN" if not s.caught else "MISPLACED"
-                sys.stdout.write(
-                    f"  {s.layer:9} {s.matrix:28} {mark:9} {s.used:8.2f} of the allowance "
-                    f"({s.norm}), first {s.first}, cause {s.cause}\n"
-                )
+                sys.stdout.write(f"  {s}\n")
             sys.stdout.flush()
 
 

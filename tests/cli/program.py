@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [str(ROOT / name) for name in ("harness", "backends", "reports", "tests")]
 PATIENCE = 240
-REPORT_FILES = ("junit.xml", "report.html", "result.json", "summary.md")
+REPORT_FILES = ("junit.xml", "layers.csv", "report.html", "result.json", "summary.md")
 
 # Each of these makes typer or rich believe in a terminal, or takes it away.
 _ABOUT_TERMINALS = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "CLICOLOR_FORCE")

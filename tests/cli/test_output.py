@@ -64,16 +64,19 @@ def test_json_alone_on_stdout(two: tuple[Outcome, Path]) -> None:
 def test_messages_go_to_stderr_without_colours(two: tuple[Outcome, Path]) -> None:
     done, folder = two
     lines = done.err.splitlines()
-    assert len(lines) == 4, done.err
-    assert all(line.startswith(("Result: ", "Report: ")) for line in lines)
-    assert all(str(folder) in line for line in lines)
+    assert [line.split(" ")[0] for line in lines] == [
+        "::error",
+        *["Result:", "Report:"] * 2,
+        "Index:",
+    ], done.err
+    assert all(str(folder) in line for line in lines[1:])
     assert SHIFT not in done.err + done.out
 
 
 def test_several_candidates_get_a_folder_each(two: tuple[Outcome, Path]) -> None:
     done, folder = two
     names = ["01-torch-cpu-fp64", "02-torch-cpu-bf16"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in folder.iterdir()) == [*names, "index.html"]
     for name, document in zip(names, strictly(done.out), strict=True):
         assert sorted(path.name for path in (folder / name).iterdir()) == list(REPORT_FILES)
         assert strictly((folder / name / "result.json").read_text("utf-8")) == document
@@ -216,6 +219,6 @@ def test_a_result_that_was_tampered_with(here: Path, path: tuple[Any, ...], valu
 
 def test_reports_that_cannot_be_read_or_written(here: Path) -> None:
     invoke("report", "nowhere.json", "-o", "again").refused(2, "nowhere.json")
-    invoke("report", ".", "-o", "again").refused(2, "Cannot read")
+    invoke("report", ".", "-o", "again").refused(2, "No result.json")
     result = stored(here, *TINY, "-c", "torch") / "result.json"
     invoke("report", str(result), "-o", str(result / "below")).refused(2, "Cannot write")

@@ -63,7 +63,7 @@ def test_a_writable_folder_is_made_and_left_empty(tmp_path):
 def test_a_folder_that_cannot_be_written_is_a_usage_error_at_once(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(UsageError, match=r"Cannot write reports to .*--report"):
+    with pytest.raises(UsageError, match=r"Cannot write reports to .*Name another folder"):
         writable_folder(file / "below")
     with pytest.raises(UsageError, match="Cannot write reports to"):
         writable_folder(file)

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from driftwalk import metrics
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.metrics import Measured, Nonfinite, Worst, measure
+from driftwalk.metrics import Measured, Nonfinite, Worst, measure, token_errors
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, SHAPES, pairs, seeds
 
@@ -240,7 +240,7 @@ def test_where_all_is_nan_the_numbers_are_zero_and_everything_is_mismatched():
     found = measure(nan, nan, BY_DTYPE["fp64"])
     assert (found.metrics.mismatched, found.metrics.total) == (4, 4)
     assert (found.metrics.max_abs, found.metrics.mean_abs, found.metrics.rmse) == (0, 0, 0)
-    assert (found.scale, found.tokens) == (0.0, ((0.0, 0.0),))
+    assert (found.scale, found.tokens) == (0.0, ((math.inf, math.inf),))
 
 
 def test_the_scale_is_that_of_the_finite_elements():
@@ -418,3 +418,18 @@ def test_fp8_states_are_measured():
     c = np.array([1.125, 2.0, -448.0]).astype(FORMATS["fp8"].dtype)
     found = measure(r, c, ANY).metrics
     assert (found.max_abs, found.mismatched) == (896, 2)
+
+
+def test_token_errors_agree_with_what_measure_finds_on_the_way():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((2, 5, 7)).astype(np.float32)
+    b = a + rng.standard_normal(a.shape).astype(np.float32) * np.float32(1e-3)
+    keep = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=bool)
+    found = token_errors(b, a, keep)
+    assert found == measure(a, b, BY_DTYPE["fp32"], keep).tokens
+    assert found is not None
+    assert found[0][3] is None
+    b[1, 2, 3] = np.nan
+    assert token_errors(b, a, keep) == measure(a, b, BY_DTYPE["fp32"], keep).tokens
+    assert token_errors(b, a)[1][2] == math.inf
+    assert token_errors(a[0], b[0]) is None, "no token axis"

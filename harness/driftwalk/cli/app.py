@@ -1,4 +1,4 @@
-"""The commands: verify, demo, backends, report."""
+"""The app and its commands verify, demo and backends; report and selftest stand on their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import guarded, progress, say, show
+from .console import guarded, progress, show, show_json
 from .options import (
     BatchOption,
     BlocksOption,
@@ -19,8 +19,10 @@ from .options import (
     LengthOption,
     ModelArgument,
     ProbeOption,
+    ReportOption,
     TrustOption,
 )
+from .rendering import finish, report
 from .selftest import selftest
 
 if TYPE_CHECKING:
@@ -34,11 +36,6 @@ app = typer.Typer(
     help="Run one model on two backends and find the first layer where they disagree.",
     epilog="Exit codes: 0 within tolerance, 1 drift, 2 usage error, 3 could not verify.",
 )
-
-ReportOption = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="DIR", help="Write result.json, HTML, Markdown, JUnit here."),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -144,7 +141,7 @@ def verify(
         seed=seed,
         trust_remote_code=trust_remote_code,
     )
-    _finish(reports, report, as_json)
+    finish(reports, report, as_json)
 
 
 @app.command()
@@ -175,7 +172,7 @@ def demo(
 
         candidate = TorchEager.around(faulty_decoder(fault), f"demo:decoder, layer {fault} changed")
     prompts = ["The capital of France is Paris.", "Drift walks from layer to layer."]
-    _finish(_run("demo:decoder", [candidate], "torch", prompts, "calibrated"), report, as_json)
+    finish(_run("demo:decoder", [candidate], "torch", prompts, "calibrated"), report, as_json)
 
 
 @app.command()
@@ -194,26 +191,14 @@ def backends(as_json: JsonOption = False) -> None:
         import json
 
         found = [{"spec": spec, "usable": usable, "note": note} for spec, usable, note in rows]
-        show(json.dumps(found, indent=1))
+        show_json(json.dumps(found, indent=1))
         return
     width = max(len(spec) for spec, _, _ in rows)
     lines = [f"{'✓' if usable else '✗'} {spec:<{width}}  {note}" for spec, usable, note in rows]
     show("\n".join(lines))
 
 
-@app.command()
-@guarded
-def report(
-    result: Annotated[Path, typer.Argument(metavar="RESULT.JSON", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
-) -> None:
-    """Render a stored result again; needs no backend."""
-    from ..result import load
-
-    folder = load(result).save(output)
-    say(f"Report: {folder / 'report.html'}")
-
-
+app.command()(report)
 app.command()(selftest)
 
 
@@ -233,42 +218,6 @@ def _run(
         return verify_all(
             model, candidates, reference, probe, policy, command=command, progress=bar, **options
         )
-
-
-def _finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> None:
-    """Print, save, and leave with the right exit code."""
-    from ..gate import exit_code
-    from ..result import to_dict
-
-    if as_json:
-        import json
-
-        data = [to_dict(item) for item in reports]
-        document = data[0] if len(data) == 1 else data
-        show(json.dumps(document, indent=1, allow_nan=False))
-    else:
-        from driftwalk_reports.terminal import render
-
-        color = sys.stdout.isatty()
-        show("\n".join(render(item, color=color) for item in reports))
-    if folder is not None:
-        for item, where in zip(reports, _folders(folder, reports), strict=True):
-            item.save(where)
-            say(f"Result: {where / 'result.json'}")
-            say(f"Report: {where / 'report.html'}")
-    raise typer.Exit(exit_code(reports))
-
-
-def _folders(folder: Path, reports: Sequence[Report]) -> list[Path]:
-    """One candidate: the folder itself; several: a folder each, named after the spec."""
-    if len(reports) == 1:
-        return [folder]
-    names = [
-        f"{number:02d}-"
-        + "".join(c if c.isalnum() or c in "._-" else "-" for c in r.candidate.spec)
-        for number, r in enumerate(reports, start=1)
-    ]
-    return [folder / name for name in names]
 
 
 def _parse_ids(text: str) -> list[list[int]]:

@@ -26,12 +26,38 @@ CRASHED = 70
 
 def say(text: str) -> None:
     """A message for a person, on stderr."""
-    _write(sys.stderr, text)
+    _write(sys.stderr, _harmless(text))
 
 
 def show(text: str) -> None:
     """The data that was asked for, on stdout."""
-    _write(sys.stdout, text)
+    _write(sys.stdout, _harmless(text))
+
+
+def show_json(text: str) -> None:
+    """JSON on stdout, to the last character."""
+    # Only a string can hold this; written as an escape it is the same string, and no command.
+    _write(sys.stdout, text.replace("##[", "#\\u0023["))
+
+
+def tell_github(commands: str) -> None:
+    """Workflow commands, on stderr: the runner reads it too, and stdout stays data."""
+    if commands:
+        _write(sys.stderr, commands)
+
+
+def on_github() -> bool:
+    """Whether a GitHub runner reads what is printed, and obeys the commands in it."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _harmless(text: str) -> str:
+    """Text with names from outside must not give commands to a runner that reads along."""
+    if not on_github():
+        return text
+    from driftwalk_reports.github import harmless
+
+    return harmless(text)
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -79,6 +105,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
                 where = error.filename2 or error.filename
                 say(f"driftwalk: {error.strerror or error}" + (f": {where}" if where else ""))
                 raise typer.Exit(DriftwalkError.exit_code) from None
+            if isinstance(error, ModuleNotFoundError) and not _ours(error):
+                say(
+                    f"driftwalk: {error.name} is not installed here, and this command needs it. "
+                    "`driftwalk backends` shows what is usable here; `driftwalk report` needs none."
+                )
+                raise typer.Exit(DriftwalkError.exit_code) from None
             say(
                 f"driftwalk: internal error: {type(error).__name__}: {error}\n"
                 "This is a bug in driftwalk. DRIFTWALK_DEBUG=1 shows the traceback."
@@ -86,6 +118,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(CRASHED) from None
 
     return run
+
+
+def _ours(error: ModuleNotFoundError) -> bool:
+    """Whether what is missing is a part of driftwalk, and so a bug."""
+    return not error.name or error.name.startswith("driftwalk")
 
 
 class BarProgress(Progress):

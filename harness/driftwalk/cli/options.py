@@ -33,3 +33,9 @@ TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code the model brings.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, alone.")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", metavar="DIR", help="Write result.json, HTML, Markdown, JUnit and CSV here."
+    ),
+]

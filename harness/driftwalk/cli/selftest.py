@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, progress, say, show
+from .console import guarded, progress, say, show, show_json
 from .options import (
     BatchOption,
     BlocksOption,
@@ -77,7 +77,10 @@ def selftest(
             progress=bar,
         )
     text = to_json(result)
-    show(text if as_json else render(result, color=sys.stdout.isatty()))
+    if as_json:
+        show_json(text)
+    else:
+        show(render(result, color=sys.stdout.isatty()))
     if report is not None:
         say(f"Result: {write_atomically(report / 'selftest.json', text)}")
     raise typer.Exit(result.exit_code)

@@ -12,7 +12,7 @@ from driftwalk.result import Report
 from driftwalk.states import Probe
 from driftwalk.tolerance import Tolerance, parse_rule
 from driftwalk_reports import numbers, sentences
-from driftwalk_reports.rows import Gap, labels, short, to_row
+from driftwalk_reports.rows import Gap, labels, short, to_rows
 from driftwalk_reports.view import look
 from unit.reports import cases
 
@@ -162,7 +162,8 @@ def test_both_sides_are_held_against_each_other() -> None:
 
 def test_numbers_over_nothing_finite_are_not_shown() -> None:
     report = cases.nonfinite()
-    partly, wholly = (dict(to_row(report.layer(n), report).facts) for n in ("layer.2", "layer.3"))
+    facts = {row.name: dict(row.facts) for row in to_rows(report)}
+    partly, wholly = facts["layer.2"], facts["layer.3"]
     assert "cosine" in partly
     assert "cosine" not in wholly
     assert wholly["not finite"].startswith("0 in the reference, 96 in the candidate")
@@ -172,7 +173,8 @@ def test_truth_and_blame_are_shown_where_they_are_known() -> None:
     report = cases.drifting()
     told = {"introduced": 0.25, "guilty": True, "norms": {"l2": 1.0}}
     layer = dataclasses.replace(report.layer("layer.3"), blame=told)
-    assert dict(to_row(layer, report).facts)["blame"] == "introduced 0.25, guilty True"
+    (row,) = to_rows(dataclasses.replace(report, layers=(layer,)))
+    assert dict(row.facts)["blame"] == "introduced 0.25, guilty True"
 
 
 def test_a_short_table_keeps_the_marks_and_counts_the_rest() -> None:

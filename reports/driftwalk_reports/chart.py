@@ -1,0 +1,239 @@
+"""Charts along the model as geometry: where each line, tick and label of the SVG goes.
+
+A chart is a stack of panels that share one axis, the points in order of execution. It knows
+nothing of reports: it is given columns and series of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, LEFT, RIGHT = 1000.0, 68.0, 16.0
+MOST_LABELS = 26
+MOST_DOTS = 200
+"""Beyond this many points only those that say something get a dot of their own."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One point of the model, as a chart needs to know it."""
+
+    name: str
+    symbol: str
+    ok: bool
+    marks: tuple[str, ...]
+    tip: tuple[str, ...]
+    """What is said when it is pointed at, line by line."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One value per column; None where there is none, infinity where it leaves the scale."""
+
+    label: str
+    look: str
+    """The name of a style: colour, dashes and shape of the dots."""
+    values: tuple[float | None, ...]
+    dots: bool = True
+    ok: tuple[bool, ...] | None = None
+    """Whether each value is one to accept; None: as the columns are."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What one panel shows; `limit` is the value beyond which it is bad."""
+
+    title: str
+    series: tuple[Series, ...]
+    height: float = 180.0
+    limit: float | None = None
+    limit_label: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    at: float
+    label: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    ok: bool
+    on_scale: bool
+    """Whether the height means a value; else the column's symbol stands at the top edge."""
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A series with its places."""
+
+    label: str
+    look: str
+    lines: tuple[str, ...]
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    top: float
+    bottom: float
+    ticks: tuple[Tick, ...]
+    series: tuple[Drawn, ...]
+    limit: float | None
+    limit_label: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The strip of the chart that belongs to a column."""
+
+    x: float
+    left: float
+    width: float
+    column: Column
+
+
+@dataclass(frozen=True)
+class Chart:
+    label: str
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    baseline: float
+    panels: tuple[Panel, ...]
+    labels: tuple[Tick, ...]
+    hits: tuple[Hit, ...]
+
+    @property
+    def legend(self) -> tuple[Drawn, ...]:
+        """Each style once, in the order in which it is drawn."""
+        found = {drawn.look: drawn for panel in self.panels for drawn in panel.series}
+        return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Logarithmic, from a whole decade to another; zero stands below, on a line of its own."""
+
+    low: int
+    high: int
+    top: float
+    bottom: float
+    has_zero: bool
+
+    def y(self, value: float) -> float:
+        if value <= 0:
+            return round(self.bottom, 1)
+        floor = self.bottom - (14 if self.has_zero else 0)
+        part = (min(math.log10(value), self.high) - self.low) / (self.high - self.low)
+        return round(floor - max(0.0, part) * (floor - self.top), 1)
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        step = max(1, math.ceil((self.high - self.low) / 5))
+        decades = range(self.low, self.high + 1, step)
+        zero = (Tick(self.y(0), "0"),) if self.has_zero else ()
+        return (*zero, *(Tick(self.y(10.0**d), f"{10.0**d:g}") for d in decades))
+
+
+def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
+    """The geometry of a chart."""
+    top = at = 34.0
+    panels = []
+    for plot in plots:
+        panels.append(_panel(plot, columns, at, at + plot.height))
+        at += plot.height + 46
+    baseline = at - 46
+    labels = _labels(columns)
+    deepest = max((len(tick.label) for tick in labels), default=0)
+    step = (WIDTH - LEFT - RIGHT) / max(1, len(columns))
+    return Chart(
+        label=label,
+        width=WIDTH,
+        height=baseline + 24 + min(deepest, 24) * 4.6,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=top,
+        baseline=baseline,
+        panels=tuple(panels),
+        labels=labels,
+        hits=tuple(
+            Hit(_x(i, len(columns)), round(LEFT + i * step, 1), round(step, 1), column)
+            for i, column in enumerate(columns)
+        ),
+    )
+
+
+def _x(index: int, total: int) -> float:
+    return round(LEFT + (index + 0.5) * (WIDTH - LEFT - RIGHT) / total, 1)
+
+
+def _panel(plot: Plot, columns: Sequence[Column], top: float, bottom: float) -> Panel:
+    scale = _scale(plot, top, bottom)
+    return Panel(
+        plot.title,
+        top,
+        bottom,
+        scale.ticks,
+        tuple(_drawn(series, columns, scale) for series in plot.series),
+        scale.y(plot.limit) if plot.limit else None,
+        plot.limit_label,
+    )
+
+
+def _scale(plot: Plot, top: float, bottom: float) -> _Scale:
+    values = [v for series in plot.series for v in series.values if v is not None]
+    positive = [v for v in values if v > 0 and math.isfinite(v)]
+    known = positive + ([plot.limit] if plot.limit else [])
+    low = math.floor(math.log10(min(known))) if known else -8
+    high = math.ceil(math.log10(max(known))) if known else -6
+    return _Scale(low, max(high, low + 2), top, bottom, has_zero=0.0 in values)
+
+
+def _drawn(series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
+    dots: list[Dot] = []
+    lines: list[list[str]] = [[]]
+    for index, (column, value) in enumerate(zip(columns, series.values, strict=True)):
+        x = _x(index, len(columns))
+        on_scale = value is not None and not math.isnan(value)
+        y = scale.y(value) if value is not None and on_scale else scale.top + 7
+        if on_scale:
+            lines[-1].append(f"{x},{y}")
+        else:  # a hole in the line, not a bridge over what was not measured
+            lines.append([])
+        ok = column.ok if series.ok is None else series.ok[index]
+        if series.dots and (len(columns) <= MOST_DOTS or not ok or column.marks):
+            dots.append(Dot(x, y, ok, on_scale, column.symbol))
+    paths = tuple(" ".join(line) for line in lines if line)
+    return Drawn(series.label, series.look, paths, tuple(dots))
+
+
+def _labels(columns: Sequence[Column]) -> tuple[Tick, ...]:
+    """Names along the axis, thinned evenly; a marked point keeps its name and silences others."""
+    step = math.ceil(len(columns) / MOST_LABELS)
+    marked = [index for index, column in enumerate(columns) if column.marks]
+    shown = [
+        index
+        for index in range(len(columns))
+        if index in marked
+        or (index % step == 0 and all(abs(index - other) >= step for other in marked))
+    ]
+    return tuple(
+        Tick(_x(index, len(columns)), _short(columns[index].name), bool(columns[index].marks))
+        for index in shown
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"

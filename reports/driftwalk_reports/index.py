@@ -1,0 +1,99 @@
+"""Several results on one page: a matrix of verdicts, each a link to its own page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftwalk.result import Report
+
+from .numbers import clean, count, used
+from .page import fill
+from .sentences import VERDICT_WORDS
+from .view import RUN_SYMBOLS, model_name
+
+VERDICTS = ("drift", "unverified", "pass")
+"""The most urgent first."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One result: where its page is, and what it says."""
+
+    href: str
+    model: str
+    candidate: str
+    reference: str
+    verdict: str
+    symbol: str
+    where: str
+    cause: str
+    closest: str
+    flips: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    candidates: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]
+    """A model, and its cells for each candidate."""
+
+
+def render(entries: Sequence[tuple[str, Report]]) -> str:
+    """The index of a run of several candidates or models."""
+    cells = [_cell(href, report) for href, report in entries]
+    verdicts = [report.verdict for _, report in entries]
+    worst = next((word for word in VERDICTS if word in verdicts), "unverified")
+    parts = [f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts]
+    total = f"{count(len(cells))} run{'s' if len(cells) != 1 else ''}"
+    return fill(
+        "index.html.j2",
+        verdict=worst,
+        symbol=RUN_SYMBOLS[worst],
+        headline=f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}.",
+        matrix=_matrix(cells),
+        cells=cells,
+        tool=clean(f"{entries[0][1].tool.name} {entries[0][1].tool.version}") if entries else "",
+    )
+
+
+def _cell(href: str, report: Report) -> Cell:
+    first, root = report.first_divergence, report.root_cause
+    shares = [
+        layer.tolerance.needed
+        for layer in report.layers
+        if layer.tolerance and layer.verdict != "nonfinite"
+    ]
+    said = report.outputs
+    return Cell(
+        href=href,
+        model=model_name(report),
+        candidate=clean(report.candidate.spec, 80),
+        reference=clean(report.reference.spec, 80),
+        verdict=report.verdict,
+        symbol=RUN_SYMBOLS[report.verdict],
+        where=clean(first.point.name, 60) if first else "",
+        cause=clean(root.point.name, 60) if root else "",
+        closest=used(max(shares)) if shares else "",
+        flips=f"{count(said.flips)} of {count(said.positions)}" if said else "",
+        created=clean(report.created),
+    )
+
+
+def _matrix(cells: Sequence[Cell]) -> Matrix:
+    candidates = tuple(dict.fromkeys(cell.candidate for cell in cells))
+    models = tuple(dict.fromkeys(cell.model for cell in cells))
+    return Matrix(
+        candidates,
+        tuple(
+            (
+                model,
+                tuple(
+                    tuple(c for c in cells if c.model == model and c.candidate == candidate)
+                    for candidate in candidates
+                ),
+            )
+            for model in models
+        ),
+    )

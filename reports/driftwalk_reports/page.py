@@ -1,0 +1,46 @@
+"""What every HTML page shares: the templates, and a policy under which nothing else can run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("driftwalk_reports", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _script() -> tuple[str, str]:
+    """The page's own script and the hash that names it: nothing else in the file can ever run."""
+    text = _environment().get_template("report.js").render()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return text, f"sha256-{digest}"
+
+
+def fill(template: str, **values: Any) -> str:
+    """A whole page as text."""
+    text, digest = _script()
+    script = Markup(text)  # our own file, nothing foreign
+    return _environment().get_template(template).render(script=script, digest=digest, **values)
+
+
+def inline_json(data: object) -> Markup:
+    """JSON for a script element: no character in it can end the element or start another."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for unsafe in "<>&\u2028\u2029":
+        text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
+    return Markup(text)

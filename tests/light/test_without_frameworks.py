@@ -1,0 +1,109 @@
+"""Without torch, transformers, onnxruntime: results are rendered, the rest says what it lacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from light.program import BARE, HEAVY, RESULTS, driftwalk, python
+
+FILES = ["junit.xml", "layers.csv", "report.html", "result.json", "summary.md"]
+
+
+def test_there_are_results_to_render() -> None:
+    assert [path.stem for path in RESULTS] == ["drift", "nan", "pass"]
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_the_frameworks_cannot_be_imported(name: str) -> None:
+    done = python(f"import {name}")
+    assert done.code == 1
+    assert "ModuleNotFoundError" in done.err
+
+
+@pytest.mark.skipif(not BARE, reason="only `tox -e light` has an environment without them")
+def test_they_are_not_installed_and_driftwalk_is() -> None:
+    look = f"import importlib.util as u; print([n for n in {HEAVY!r} if u.find_spec(n)])"
+    assert python(look).out.strip() == "[]"
+    where = python("import driftwalk, sys; print(driftwalk.__file__, sys.prefix)").out.split()
+    assert Path(where[0]).is_relative_to(where[1]), "the built wheel, not the checkout"
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda path: path.stem)
+def test_every_format(result: Path, tmp_path: Path) -> None:
+    done = driftwalk("report", str(result), "-o", str(tmp_path / "out"))
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    stored = json.loads(result.read_text("utf-8"))
+    texts = {name: (tmp_path / "out" / name).read_text("utf-8") for name in FILES}
+    names = [layer["point"] for layer in stored["layers"]]
+    assert [row["point"] for row in csv.DictReader(texts["layers.csv"].splitlines())] == names
+    suite = ET.fromstring(texts["junit.xml"].encode())
+    assert {case.attrib["name"] for case in suite.iter("testcase")} >= set(names)
+    assert json.loads(texts["result.json"])["verdict"] == stored["verdict"]
+    word = {"pass": "PASS", "drift": "DRIFT"}[stored["verdict"]]
+    for name in ("report.html", "summary.md", "junit.xml"):
+        assert f"{word}: " in texts[name], name
+
+
+def test_several_results_and_some_formats(tmp_path: Path) -> None:
+    folder = str(tmp_path / "out")
+    done = driftwalk("report", *map(str, RESULTS), "-o", folder, "--format", "html,csv")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "index.html").is_file()
+    assert len(list((tmp_path / "out").glob("*/report.html"))) == 3
+    assert not list((tmp_path / "out").glob("*/result.json"))
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda path: path.stem)
+def test_the_terminal_report(result: Path) -> None:
+    code = (
+        "import sys, driftwalk; from driftwalk_reports.terminal import render;"
+        "sys.stdout.write(render(driftwalk.load(sys.argv[1])))"
+    )
+    done = python(code, str(result))
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1][2:].startswith(("PASS: ", "DRIFT: "))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["verify", "--help"]])
+def test_help(arguments: list[str]) -> None:
+    done = driftwalk(*arguments)
+    assert done.code == 0
+    assert "driftwalk" in done.out
+
+
+def test_backends_says_why_none_is_usable() -> None:
+    done = driftwalk("backends", "--json")
+    assert done.code == 0, done.err
+    found = {row["spec"].partition(":")[0]: row for row in json.loads(done.out)}
+    assert {"torch", "onnxruntime", "emulated"} <= found.keys()
+    assert not any(row["usable"] for row in found.values())
+    assert all("torch" in row["note"] or "onnx" in row["note"] for row in found.values())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "demo:decoder"],
+        ["verify", "demo:decoder", "-c", "torch"],
+        ["verify", "some/model", "-c", "emulated:fp16"],
+        ["verify", "model.onnx", "-c", "onnxruntime"],
+        ["demo"],
+        ["demo", "--fault", "3"],
+        ["selftest", "demo:decoder"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_a_framework_names_it(arguments: list[str], tmp_path: Path) -> None:
+    """Exit code 3: could not verify."""
+    done = driftwalk(*arguments, cwd=tmp_path)
+    assert done.code == 3, done.err
+    assert done.out == ""
+    assert done.err.startswith("driftwalk: ")
+    assert "torch" in done.err or "onnx" in done.err or "transformers" in done.err
+    assert "install" in done.err or "driftwalk backends" in done.err
