@@ -1,0 +1,75 @@
+"""How strictly a layer is judged by what it introduced: as the kind of candidate it is of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import driftwalk
+from driftwalk.blame import root_cause
+from driftwalk.calibrate import PER_NORM, SAME, Calibration, K, calibrate
+from driftwalk.norms import NORM_NAMES, ZERO, Norms, norms_of
+from driftwalk.registry import create
+from driftwalk_backends.demo import faulty_decoder
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+
+
+@pytest.fixture(scope="module")
+def known() -> Calibration:
+    model = open_model("demo:decoder")
+    with create("truth", model) as truth, create("torch:cpu:fp32", model) as yardstick:
+        return calibrate(truth, yardstick, make_probe(model))
+
+
+def errors(known: Calibration, factor: float, *, but: str = "") -> dict[str, Norms]:
+    """The yardstick's own introduced errors times a factor; four times that at one point."""
+    return {
+        name: own.scaled(4 * factor if name == but else factor)
+        for name, own in known.introduced.items()
+    }
+
+
+def test_a_candidate_like_the_yardstick_is_held_to_k(known: Calibration) -> None:
+    assert known.leeway(errors(known, 0.7)) == Norms(1.0, 1.0, 1.0, 1.0)
+    assert known.leeway(errors(known, 0.7, but="layer.3")) == Norms(1.0, 1.0, 1.0, 1.0)
+
+
+def test_another_implementation_gets_what_its_typical_layer_needs_and_no_more(
+    known: Calibration,
+) -> None:
+    for factor in (1.2, 1.4, 100.0):
+        given = known.leeway(errors(known, factor))
+        for name in NORM_NAMES:
+            assert getattr(given, name) == pytest.approx(min(factor, getattr(PER_NORM, name)))
+
+
+def test_a_copy_is_held_to_half_of_k_and_to_unrelated_roundoffs(known: Calibration) -> None:
+    same = dict.fromkeys(known.introduced, ZERO) | {"layer.3": known.introduced["layer.3"]}
+    leeway = known.leeway(same)
+    assert leeway == SAME
+    own, strict = known.introduced["layer.3"], known.allowed_own("layer.3", leeway)
+    usual = known.allowed_own("layer.3", Norms(1.0, 1.0, 1.0, 1.0))
+    for name in NORM_NAMES:
+        assert getattr(strict, name) >= K / 2 * getattr(own, name)
+        assert getattr(strict, name) < getattr(usual, name)
+    floor = known.scale["layer.3"]
+    assert floor.spectral < floor.l2 / 2
+
+
+def test_the_floor_in_the_last_norm_is_what_noise_of_that_shape_has() -> None:
+    """The strongest pattern of independent roundoffs is near what the scale says."""
+    rng = np.random.default_rng(0)
+    for rows, width in ((64, 64), (40, 300), (500, 20)):
+        noise = rng.choice([-1.0, 1.0], (rows, width))
+        bound = norms_of(noise).spectral
+        assert 0.9 * bound < np.linalg.norm(noise, 2) < 1.1 * bound
+
+
+def test_a_fault_below_the_truth_s_noise_still_has_a_root_cause() -> None:
+    """One layer differs by its own doing, and nothing is guilty against the truth."""
+    report = driftwalk.verify("demo:decoder", candidate=faulty_decoder(3))
+    assert all(layer.tolerance is not None for layer in report.layers)
+    assert report.layer("layer.3").tolerance.by_own_doing
+    assert root_cause({}, report.layers) == "layer.3"
+    assert root_cause({}, report.layers[:4]) is None
