@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.spec import Spec
@@ -25,6 +26,7 @@ from .hooks import capture
 from .looks import Looks
 from .points import Layout
 from .sources import LoadedModel, open_model
+from .stopwatch import between, device_clock, stamp, wait
 from .tensors import TORCH_DTYPES, from_numpy, named_outputs, to_numpy
 
 DEVICES = ("cpu", "cuda", "mps")
@@ -138,6 +140,48 @@ class TorchEager(Looks, Backend):
                 output = call(module, inputs)
                 finish(output)
             return _outputs(output)
+
+    def lap(self, probe: Probe) -> Lap:
+        """One plain run; copies are timed apart, and the device is waited for."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            start = time.perf_counter()
+            inputs = inputs_for(module, probe, self._device)
+            wait(self._device)
+            ready = time.perf_counter()
+            with device_clock(self._device) as clock:
+                output = call(module, inputs)
+            wait(self._device)
+            done = time.perf_counter()
+            _outputs(output)
+            copied = time.perf_counter()
+        if self._device.type == "cpu":  # nothing was copied anywhere
+            return Lap(done - ready)
+        return Lap(done - ready, ready - start, copied - done, clock())
+
+    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
+        """The time from one point to the next, in a run in which nothing is copied."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            inputs = inputs_for(module, probe, self._device)
+            layout = self._find_layout(module, inputs)
+            stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
+
+            def note(point: Point, _: torch.Tensor) -> None:
+                stamps.append((point.name, stamp(self._device)))
+
+            with capture(module, layout, note) as finish:
+                finish(call(module, inputs))
+            wait(self._device)
+        return {name: between(before, after) for (_, before), (name, after) in pairwise(stamps)}
+
+    def device_memory(self) -> Mapping[str, int]:
+        if self._device.type != "cuda":
+            return {}
+        return {
+            "cuda allocated": torch.cuda.max_memory_allocated(self._device),
+            "cuda reserved": torch.cuda.max_memory_reserved(self._device),
+        }
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Run each block on the *given* previous state; hand on what this model makes of it."""

@@ -28,7 +28,7 @@ from .errors import BackendError
 from .spec import Spec
 from .states import BackendInfo, Probe, State, Trace, read_only
 
-__all__ = ["Backend", "BackendInfo", "Model", "Offer", "Sink"]
+__all__ = ["Backend", "BackendInfo", "Lap", "Model", "Offer", "Sink"]
 
 Sink = Callable[[State], None]
 
@@ -40,6 +40,19 @@ class Offer:
     spec: str
     usable: bool
     note: str
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One plain run, in seconds of wall clock, waited for to the end."""
+
+    seconds: float
+    """The run itself."""
+    copy_in: float = 0.0
+    copy_out: float = 0.0
+    """Copies of inputs and outputs between host and device, not part of the run."""
+    device: float | None = None
+    """The run by the device's own clock, where it has one."""
 
 
 class Model(Protocol):
@@ -114,6 +127,21 @@ class Backend(ABC):
     def run(self, probe: Probe) -> Mapping[str, Array]:
         """Plain outputs by name, nothing instrumented."""
         return self._timed("run", probe, None)
+
+    def lap(self, probe: Probe) -> Lap:
+        """One plain run, timed. A backend with a device of its own waits for it, and says more."""
+        start, before = time.perf_counter(), sum(self._seconds.values())
+        self._forward(probe, None)
+        booked = sum(self._seconds.values()) - before
+        return Lap(time.perf_counter() - start - booked)
+
+    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
+        """Seconds spent in each point's block, in one run of its own; empty where unknown."""
+        return {}
+
+    def device_memory(self) -> Mapping[str, int]:
+        """Peaks of the device's memory in bytes, by name; empty where it has none of its own."""
+        return {}
 
     def close(self) -> None:
         self._close()

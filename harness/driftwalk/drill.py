@@ -10,6 +10,7 @@ is computed between modules has a name of its own where a module takes it in:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -224,5 +225,6 @@ def subject(name: str, layer: str, names: Iterable[str]) -> str:
 def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culprit:
     """The verdict in one sentence."""
     amount = f"{ratio:.0f}" if 10 <= ratio < 1e5 else f"{ratio:.2g}"
-    sentence = f"{who}: introduced {amount}\u00d7 the yardstick, {found.where.words}{remark}"
+    what = f"introduced {amount}\u00d7 the yardstick" if math.isfinite(ratio) else "made NaN or Inf"
+    sentence = f"{who}: {what}, {found.where.words}{remark}"
     return Culprit(found.point.module, ratio, found.where.channel, found.where.token, sentence)

@@ -173,12 +173,20 @@ class PolicyInfo:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Plain runs of one backend, timed one by one after warm-up."""
+    """Plain runs of one backend, timed one by one after warm-up; all in seconds."""
 
     samples: tuple[float, ...]
-    """Seconds."""
     layers: Mapping[str, float] = field(default_factory=dict)
-    """Seconds spent in each point's block, where that is known."""
+    """Spent in each point's block, where that is known."""
+    cold: Mapping[str, float] = field(default_factory=dict)
+    """What comes before the steady state: load, export, the first run."""
+    copy_in: float = 0.0
+    copy_out: float = 0.0
+    """Median copies between host and device, not part of the samples."""
+    device: float | None = None
+    """Median by the device's own clock, where it has one."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Peaks in bytes: `rss` of the process, and what the device tells."""
 
 
 @dataclass(frozen=True)

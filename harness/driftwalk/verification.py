@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from . import __version__
 from .adapter import Backend, BackendInfo
 from .drill import look, looking
 from .dtypes import FORMATS, Array, dtype_name
+from .environment import environment, now, this_tool
 from .errors import UsageError
 from .gate import run_verdict
 from .metrics import measure
 from .progress import Progress
 from .registry import backend_class, create
-from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
+from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .spec import Spec
 from .states import Probe, Trace, same_bits
 from .tolerance import Policy, PolicyLike, make_policy
@@ -79,13 +76,15 @@ def verify_all(
     length: int | None = None,
     seed: int = 0,
     cache: bool = True,
+    bench: int = 0,
     command: str = "",
     progress: Progress | None = None,
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
-    partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh.
+    partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh;
+    `bench` is how many plain runs of each backend are timed afterwards.
     """
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
@@ -138,7 +137,37 @@ def verify_all(
                 timings["calibration"] = dict(witness.seconds)
             notes = (*report.notes, *witness.notes(other.info.dtype))
             reports.append(replace(report, timings=timings, notes=notes))
-    return reports
+    if not bench:
+        return reports
+    # A model that only this process has is timed here; one with a name, each in its own process.
+    named = model if isinstance(model, str) else loaded
+    sides = (reference, *candidates)
+    return _with_benchmarks(
+        reports, named, sides, fixed, show, rounds=bench, trust_remote_code=trust_remote_code
+    )
+
+
+def _with_benchmarks(
+    reports: Sequence[Report],
+    model: object,
+    sides: Sequence[object],
+    probe: Probe,
+    show: Progress,
+    **options: Any,
+) -> list[Report]:
+    """The same reports, with the timings of both sides."""
+    from .bench import bench as time_all
+
+    timed = time_all(model, sides, probe, progress=show, **options)
+    first, *others = (entry.bench for entry in timed.cases[0].entries)
+    return [
+        replace(
+            report,
+            benchmarks={"reference": first, "candidate": other},
+            notes=(*report.notes, *timed.notes),
+        )
+        for report, other in zip(reports, others, strict=True)
+    ]
 
 
 def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> Mapping[str, Array]:
@@ -215,8 +244,8 @@ def _assemble(
     covered = coverage(layers)
     verdict, reason = run_verdict(layers, covered, observer)
     return Report(
-        tool=Tool("driftwalk", __version__),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool=this_tool(),
+        created=now(),
         command=terms.command,
         model=terms.model,
         probe=_probe_info(trace.probe),
@@ -229,7 +258,7 @@ def _assemble(
         outputs=walk.decisions,
         observer=observer,
         coverage=covered,
-        environment=_environment(),
+        environment=environment(),
         notes=terms.notes,
     )
 
@@ -268,15 +297,3 @@ def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
         for r in policy.rules
     )
     return PolicyInfo(policy.name, rules, tuple(allow_missing))
-
-
-def _environment() -> dict[str, str]:
-    import numpy as np
-
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cores": str(os.cpu_count()),
-        "numpy": np.__version__,
-    }

@@ -36,9 +36,9 @@ def render(report: Report) -> str:
 
 
 def _sections(view: View) -> Iterator[str]:
-    yield f"### {view.symbol} driftwalk: {_code(view.model)}"
-    yield f"**{_text(view.headline, 1500)}**"
-    about = [f"{label} {_code(value)}" for label, value in view.about if label != "model"]
+    yield f"### {view.symbol} driftwalk: {code(view.model)}"
+    yield f"**{escaped(view.headline, 1500)}**"
+    about = [f"{label} {code(value)}" for label, value in view.about if label != "model"]
     yield " · ".join(about)
     for run in view.around:
         yield _details(run)
@@ -51,23 +51,23 @@ def _sections(view: View) -> Iterator[str]:
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
     if differing:
         lines = [
-            f"| {_code(pair.key)} | {_code(pair.reference)} | {_code(pair.candidate)} |"
+            f"| {code(pair.key)} | {code(pair.reference)} | {code(pair.candidate)} |"
             for pair in differing
         ]
         yield "\n".join(["| differs | reference | candidate |", "|---|---|---|", *lines])
     for note in view.notes:
         yield f"> {_paragraph(note)}"
     if view.command:
-        yield f"Reproduce: {_code(view.command)}"
-    yield f"<sub>{_text(view.tool)}, {_text(view.created)}</sub>"
+        yield f"Reproduce: {code(view.command)}"
+    yield f"<sub>{escaped(view.tool)}, {escaped(view.created)}</sub>"
 
 
 def _details(run: Sequence[Row]) -> str:
-    titles = [f"{row.symbol} {_code(row.name)}{_marks(row)}" for row in run]
+    titles = [f"{row.symbol} {code(row.name)}{_marks(row)}" for row in run]
     lines = [f"| | {' | '.join(titles)} |", f"|---|{'---|' * len(run)}"]
     facts = [dict(row.facts) for row in run]
     for label in labels(run):
-        cells = [_text(one.get(label, "")) for one in facts]
+        cells = [escaped(one.get(label, "")) for one in facts]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -84,7 +84,7 @@ def _table(rows: Sequence[Row]) -> str:
         cells = [row.rel_l2, row.max_abs, row.allowance, row.used]
         verdict = f"{row.symbol} {row.verdict}{' (allowed)' if row.allowed else ''}{_marks(row)}"
         lines.append(
-            f"| {_code(row.name)} | {' | '.join(_text(cell) for cell in cells)} | {verdict} |"
+            f"| {code(row.name)} | {' | '.join(escaped(cell) for cell in cells)} | {verdict} |"
         )
     return "\n".join(lines)
 
@@ -93,7 +93,7 @@ def _marks(row: Row) -> str:
     return "".join(f" ⟵ **{mark}**" for mark in row.marks)
 
 
-def _text(text: str, most: int = 400) -> str:
+def escaped(text: str, most: int = 400) -> str:
     """Foreign text that starts no markup, mention, reference or link."""
     safe = clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = _SPECIAL.sub(r"\\\1", safe)
@@ -104,14 +104,14 @@ def _text(text: str, most: int = 400) -> str:
 
 def _paragraph(text: str) -> str:
     """Foreign text at the start of a line, where more than elsewhere is markup."""
-    return _OPENING.sub(r"\1\\\2", _text(text).strip())
+    return _OPENING.sub(r"\1\\\2", escaped(text).strip())
 
 
-def _code(text: str, most: int = 200) -> str:
+def code(text: str, most: int = 200) -> str:
     """Foreign text in a code span; as HTML where backticks or pipes would end span or cell."""
     short_text = clean(text, most)
     if not short_text.strip():
         return ""
     if _PLAIN_CODE.fullmatch(short_text):
         return f"`{short_text}`"
-    return f"<code>{_text(short_text, most)}</code>"
+    return f"<code>{escaped(short_text, most)}</code>"

@@ -94,7 +94,10 @@ def _tiles(report: Report) -> Iterator[Tile]:
     elif report.verdict == "drift":
         yield Tile("Where it comes from", (Part("Not known: nothing could be blamed."),))
     impact = sentences.decision_impact(report)
-    if impact:
+    if report.layers and report.layers[-1].verdict == "nonfinite":
+        last = report.layers[-1]
+        yield Tile("Does it matter?", (Part("Yes: NaN or Inf reaches "), _link(last), Part(".")))
+    elif impact:
         yield Tile("Does it matter?", (Part(impact),))
     if report.layers and report.layers[-1].truth is not None:
         yield _closer(report)
@@ -119,7 +122,8 @@ def _closest(report: Report) -> Tile:
 
 def _why(report: Report, root: LayerDrift) -> str:
     if report.culprit is not None:
-        return clean(report.culprit.sentence, 300).rstrip(". ")
+        said = clean(report.culprit.sentence, 300).rstrip(". ")
+        return said.removeprefix(f"{clean(root.point.name, 80)} ")
     if root.blame is not None:
         return f"its own error is {sentences.times(root.blame.ratio)} that of honest arithmetic"
     return sentences.what_happened(root)

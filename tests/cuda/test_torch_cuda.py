@@ -7,6 +7,8 @@ import pytest
 
 import driftwalk
 import zoo
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
 
 torch = pytest.importorskip("torch")
 
@@ -62,3 +64,18 @@ def test_the_caller_s_module_stays_on_the_cpu() -> None:
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(driftwalk.DriftwalkError, match=r"counted from 0"):
         driftwalk.backend("torch:cuda:99:fp16", zoo.build("gpt2"))
+
+
+def test_on_a_gpu_copies_and_the_device_s_own_clock_are_told_apart() -> None:
+    model = open_model("demo:decoder")
+    probe = make_probe(model)
+    with driftwalk.backend("torch:cuda:fp16", model) as backend:
+        backend.lap(probe)
+        lap = backend.lap(probe)
+        assert lap.device is not None
+        assert 0 < lap.device <= lap.seconds * 1.05
+        assert lap.copy_in > 0
+        assert lap.copy_out > 0
+        laps = backend.layer_laps(probe)
+        assert list(laps) == list(backend.trace(probe).names)
+        assert backend.device_memory()["cuda allocated"] > 0

@@ -15,7 +15,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "tolerance": ("tolerance",),
     "compare": ("metrics", "decisions"),
-    "result": ("result",),
+    "result": ("laps", "result", "bench_result"),
     "calibrate": ("replay", "calibrate", "calibration_cache"),
     "walk": ("walk", "blame"),
     "gate": ("gate",),
@@ -35,6 +35,7 @@ FRAMEWORKS = {"torch", "transformers", "onnxruntime", "onnx", "onnxscript", "opt
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
     *("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance", "driftwalk.selftest"),
+    *("driftwalk.bench", "driftwalk.plugin"),
 )
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""

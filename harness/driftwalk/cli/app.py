@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .bench import bench as bench_command
 from .console import guarded, progress, show, show_json
 from .options import (
     BatchOption,
@@ -27,6 +28,9 @@ from .selftest import selftest
 
 if TYPE_CHECKING:
     from ..result import Report
+
+BENCH_ROUNDS = 15
+"""Plain runs of each backend that `verify --bench` times."""
 
 app = typer.Typer(
     name="driftwalk",
@@ -108,6 +112,9 @@ def verify(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Reuse stored calibrations.")
     ] = True,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Time plain runs of all backends afterwards.")
+    ] = False,
     blocks: BlocksOption = None,
     batch: BatchOption = None,
     length: LengthOption = None,
@@ -134,6 +141,7 @@ def verify(
         depth=depth,
         blame="auto" if blame is None else blame,
         cache=cache,
+        bench=BENCH_ROUNDS if bench else 0,
         blocks=blocks,
         allow_missing=allow_missing or (),
         batch=batch,
@@ -199,6 +207,7 @@ def backends(as_json: JsonOption = False) -> None:
 
 
 app.command()(report)
+app.command("bench")(bench_command)
 app.command()(selftest)
 
 

@@ -160,6 +160,13 @@ def test_every_verdict_tells_a_story(report: Report) -> None:
     assert ("How close it was" in questions) == (report.verdict == "pass")
 
 
+def test_nan_at_the_end_matters() -> None:
+    layers = tuple(dataclasses.replace(x, verdict="nonfinite") for x in cases.nonfinite().layers)
+    report = dataclasses.replace(cases.nonfinite(), layers=layers)
+    answers = {tile.question: words(tile.answer) for tile in story.tell(report, "tiny").tiles}
+    assert answers["Does it matter?"] == "Yes: NaN or Inf reaches logits."
+
+
 def test_next_steps_are_commands_that_can_be_copied() -> None:
     report = dataclasses.replace(cases.drifting(), command="driftwalk verify tiny")
     commands = [step.command for step in story.tell(report, "tiny").steps]

@@ -1,0 +1,171 @@
+"""The command `bench`: how fast backends are, and a gate on it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import guarded, progress, say, show, show_json
+from .options import BlocksOption, JsonOption, ModelArgument, ProbeOption, TrustOption
+
+if TYPE_CHECKING:
+    from ..bench_result import BenchReport
+
+FILES = {
+    "bench.json": "driftwalk.bench_result:to_json",
+    "bench.html": "driftwalk_reports.bench_page:render",
+    "bench.md": "driftwalk_reports.bench_text:render_markdown",
+    "pytest-benchmark.json": "driftwalk_reports.bench_pytest:render",
+}
+INTERRUPTED = 130
+
+
+@guarded
+def bench(
+    model: ModelArgument,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="SPEC",
+            help="What to time; the first is what the others are held against. "
+            "[default: torch and onnxruntime]",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
+    ] = None,
+    probe: ProbeOption = None,
+    batch: Annotated[
+        str, typer.Option("--batch", metavar="LIST", help="Rows of the default probe: 1,4.")
+    ] = "",
+    length: Annotated[
+        str, typer.Option("--length", metavar="LIST", help="Positions of it: 32,128.")
+    ] = "",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Timed runs of each.")] = 30,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Runs before that.")] = 3,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.0, help="Stop a case after so long.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, help="CPU threads of each. [default: all cores]"),
+    ] = None,
+    isolate: Annotated[
+        bool, typer.Option("--isolate/--in-process", help="A process of its own for each.")
+    ] = True,
+    layers: Annotated[
+        bool, typer.Option("--layers/--no-layers", help="Time by layer too, in runs of its own.")
+    ] = True,
+    fail_on: Annotated[
+        str | None,
+        typer.Option("--fail-on", metavar="slower", help="Exit code 1 when one is slower."),
+    ] = None,
+    max_slowdown: Annotated[
+        float,
+        typer.Option("--max-slowdown", min=0.0, help="How many times as slow is still allowed."),
+    ] = 1.10,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")] = 0,
+    blocks: BlocksOption = None,
+    trust_remote_code: TrustOption = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="DIR", help=f"Write {', '.join(FILES)} here."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time backends of MODEL against each other: plain runs, taking turns."""
+    from ..bench import bench as run
+    from ..errors import UsageError
+    from ..files import writable_folder
+
+    if fail_on not in (None, "slower"):
+        raise UsageError(f"--fail-on {fail_on}: only 'slower' is known.")
+    if prompt and probe is not None:
+        raise UsageError("Give one of --prompt and --probe.")
+    if report is not None:
+        writable_folder(report)
+    with redirect_stdout(sys.stderr), progress() as bar:
+        found = run(
+            model,
+            backend or ["torch", "onnxruntime"],
+            list(prompt) if prompt else probe,
+            batch=_numbers("--batch", batch),
+            length=_numbers("--length", length),
+            rounds=rounds,
+            warmup=warmup,
+            seconds=seconds,
+            threads=threads,
+            isolate=isolate,
+            layers=layers,
+            seed=seed,
+            blocks=blocks,
+            trust_remote_code=trust_remote_code,
+            command=shlex.join(["driftwalk", *sys.argv[1:]]),
+            progress=bar,
+        )
+    _show(found, as_json)
+    if report is not None:
+        save(found, report)
+    code = _gate(found, max_slowdown) if fail_on else 0
+    raise typer.Exit(code if found.complete else INTERRUPTED)
+
+
+def _show(found: BenchReport, as_json: bool) -> None:
+    if as_json:
+        from ..bench_result import to_json
+
+        show_json(to_json(found))
+        return
+    from driftwalk_reports.bench_text import render
+
+    show(render(found, color=sys.stdout.isatty()))
+
+
+def save(found: BenchReport, folder: Path) -> None:
+    """Every file of a benchmark; the texts are made before the first is written."""
+    from ..files import write_atomically
+    from ..registry import load_target
+
+    texts = {name: load_target(target)(found) for name, target in FILES.items()}
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    say(f"Result: {folder / 'bench.json'}")
+    say(f"Report: {folder / 'bench.html'}")
+
+
+def _gate(found: BenchReport, most: float) -> int:
+    """1 where an interval says that one is slower than allowed; doubt is told, never hidden."""
+    for case, entry, ratio in found.undecided(most):
+        say(
+            f"driftwalk: undecided: {entry.backend.spec} at {case.batch} x {case.length} may be up "
+            f"to {ratio.high:.2f} times as slow ({most:.2f} is allowed); more --rounds would tell."
+        )
+    failed = found.slower(most)
+    for case, entry, ratio in failed:
+        say(
+            f"driftwalk: slower: {entry.backend.spec} at {case.batch} x {case.length} is at least "
+            f"{ratio.low:.2f} times as slow ({most:.2f} is allowed)."
+        )
+    return 1 if failed else 0
+
+
+def _numbers(option: str, text: str) -> Sequence[int]:
+    from ..errors import UsageError
+
+    try:
+        found = [int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        found = [0]
+    if any(number < 1 for number in found):
+        raise UsageError(f"{option} {text!r}: write whole numbers from 1, with commas: 1,4.")
+    return found

@@ -1,0 +1,13 @@
+"""A benchmark as one HTML file, like a drift report."""
+
+from __future__ import annotations
+
+from driftwalk.bench_result import BenchReport
+
+from .bench_view import look
+from .page import fill
+
+
+def render(report: BenchReport) -> str:
+    """The whole page as text."""
+    return fill("bench.html.j2", view=look(report))
