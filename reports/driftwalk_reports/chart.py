@@ -161,7 +161,7 @@ def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
     return Chart(
         label=label,
         width=WIDTH,
-        height=baseline + 24 + min(deepest, 24) * 4.6,
+        height=baseline + 24 + deepest * 4.6,
         left=LEFT,
         right=WIDTH - RIGHT,
         top=top,
@@ -236,4 +236,4 @@ def _labels(columns: Sequence[Column]) -> tuple[Tick, ...]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"
+    return name if len(name) <= 14 else f"{name[:6]}…{name[-7:]}"

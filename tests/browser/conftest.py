@@ -10,12 +10,9 @@ import pytest
 
 from browser import chromium, pages
 from browser.reader import Reader
-from driftwalk_reports import html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-    from driftwalk.result import Report
 
 
 @pytest.fixture(scope="session")
@@ -57,20 +54,3 @@ def reader(shared_reader: Reader) -> Iterator[Reader]:
 def index_page(site: Path) -> Path:
     """The index of four candidates, their pages below it."""
     return pages.write_all(site / "family", pages.family())
-
-
-@pytest.fixture(scope="session")
-def real() -> Report:
-    """What a user gets: a decoder with one wrong weight, verified."""
-    import driftwalk
-    from driftwalk_backends.demo import faulty_decoder
-
-    texts = ["The drift shows here", "a b"]
-    return driftwalk.verify("demo:decoder", candidate=faulty_decoder(3), probe=texts)
-
-
-@pytest.fixture(scope="session")
-def real_page(site: Path, real: Report) -> Path:
-    path = site / "real.html"
-    path.write_text(html.render(real), "utf-8")
-    return path

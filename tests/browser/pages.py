@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,14 @@ from driftwalk.result import (
     Report,
     Tool,
     TruthErrors,
+    load,
 )
 from driftwalk.states import Point
 from driftwalk_reports import html, index
 from unit.reports import cases
 
+RESULTS = Path(__file__).resolve().parents[1] / "data" / "results"
+"""What real runs gave."""
 WORDS = ("The", "Ġdrift", "Ġshows", "Ġhere", "Ġand", "Ġnot", "Ġthere", ".")
 ROUNDOFF = 6e-8
 
@@ -133,7 +136,7 @@ def _layer(
 
 def _tokens(total: float, shape: tuple[int, int], random: np.random.Generator) -> TokenErrors:
     """Errors per token whose squares add up; the second half of the last row is padding."""
-    rows, width = shape
+    width = shape[1]
     parts = random.uniform(0.1, 1.0, shape)
     parts[-1, width // 2 :] = np.nan
     parts *= total / math.sqrt(float(np.nansum(parts**2)))
@@ -188,6 +191,11 @@ def many() -> Report:
     return blamed(blocks=300)
 
 
+def small() -> Report:
+    """Everything a page can show, little of each."""
+    return blamed(blocks=2, width=4, fault=1)
+
+
 def unverified() -> Report:
     return cases.bad_reference()
 
@@ -222,7 +230,9 @@ def clashing() -> Report:
 def family(count: int = 4, blocks: int = 6, width: int = 12) -> list[Report]:
     """One question put to several candidates; the first drifts."""
     return [
-        blamed(blocks, width, 1 if width > 100 else 2, spec=f"cand{i}", fault=None if i else 3, seed=i)
+        blamed(
+            blocks, width, 1 if width > 100 else 2, spec=f"cand{i}", fault=None if i else 3, seed=i
+        )
         for i in range(count)
     ]
 
@@ -234,12 +244,14 @@ CASES: dict[str, Callable[[], Report]] = {
     "unverified": unverified,
     "nothing": cases.nothing,
     "blamed": blamed,
+    "small": small,
     "apart": cases.blamed,
     "mixed": mixed,
     "long": long_names,
     "many": many,
     "hostile": hostile,
     "clashing": clashing,
+    **{f"real-{path.stem}": partial(load, path) for path in sorted(RESULTS.glob("*.json"))},
 }
 
 

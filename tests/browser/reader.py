@@ -10,6 +10,11 @@ from browser import pages
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request
 
+FILTER, COUNT, NOTHING, TIP, HEAT_DATA = (
+    f"[data-part={part}]" for part in ("filter", "shown", "nothing", "tip", "heat-data")
+)
+"""Parts of a page that go by a name of their own: ids belong to the points."""
+
 
 class Reader:
     """Opens pages, each watched; `complaints` is what a clean page leaves empty."""
@@ -35,7 +40,7 @@ class Reader:
         if not path.exists():
             pages.write(path)
         opened = self._context(options).new_page()
-        opened.set_default_timeout(10_000)
+        opened.set_default_timeout(5_000)
         opened.set_viewport_size({"width": width, "height": height})
         self._watch(opened)
         if before:
@@ -83,6 +88,12 @@ def row(page: Page, name: str) -> Locator:
 
 def is_open(entry: Locator) -> bool:
     return entry.get_attribute("open") is not None
+
+
+def opens(entry: Locator) -> bool:
+    """Whether a row opens, and shows itself; a change of the address takes a moment to be heard."""
+    entry.locator(".inside").wait_for(state="visible")
+    return in_view(entry)
 
 
 def shown(page: Page) -> list[str]:

@@ -72,7 +72,10 @@
   addEventListener("hashchange", follow);
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
-    if (link && link.getAttribute("href") === location.hash) follow();
+    if (link && link.getAttribute("href") === location.hash) {
+      event.preventDefault();  // the browser would jump after us, and take the focus away
+      follow();
+    }
   });
   follow();
 
@@ -102,12 +105,13 @@
   // Copy a command.
   const copy = async (text) => {
     try { await navigator.clipboard.writeText(text); } catch {
-      const area = document.createElement("textarea");
+      const area = document.createElement("textarea"), before = document.activeElement;
       area.value = text;
       document.body.append(area);
       area.select();
       document.execCommand("copy");
       area.remove();
+      before.focus();
     }
   };
   for (const button of all("button.copy")) {
