@@ -123,7 +123,7 @@ class OnnxRuntime(Looks, Backend):
             for point in exported.points:
                 sink(State(point, named[STATE_PREFIX + point.name]))
             if exported.logits is not None:
-                sink(State(exported.logits, outputs[exported.logits_output].copy()))
+                sink(State(exported.logits, outputs[exported.logits_output]))
         return outputs
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:

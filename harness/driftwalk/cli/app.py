@@ -71,7 +71,7 @@ def verify(
             "--candidate",
             "-c",
             metavar="SPEC",
-            help="A backend to verify; may be given several times. [default: onnxruntime]",
+            help="A backend to verify; may be given several times. Onnxruntime, if none is named.",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +105,7 @@ def verify(
         bool | None,
         typer.Option(
             "--blame/--no-blame",
-            help="Split each layer's error into introduced and inherited. [default: on drift]",
+            help="Split each layer's error into introduced and inherited; on drift, if not said.",
             show_default=False,
         ),
     ] = None,

@@ -36,7 +36,7 @@ def bench(
             "-b",
             metavar="SPEC",
             help="What to time; the first is what the others are held against. "
-            "[default: torch and onnxruntime]",
+            "Torch and onnxruntime, if none is named.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +58,7 @@ def bench(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, help="CPU threads of each. [default: all cores]"),
+        typer.Option("--threads", min=1, help="CPU threads of each; all cores, if not said."),
     ] = None,
     isolate: Annotated[
         bool, typer.Option("--isolate/--in-process", help="A process of its own for each.")

@@ -36,7 +36,7 @@ def selftest(
     ] = "torch",
     faults: Annotated[
         int | None,
-        typer.Option("--faults", min=1, metavar="N", help="How many faults. [default: 66]"),
+        typer.Option("--faults", min=1, metavar="N", help="How many faults; 66, if not said."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which faults, and where.")] = 0,
     probe: ProbeOption = None,
