@@ -14,23 +14,21 @@ noise of honest arithmetic. One without any effect in float64 is listed apart an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from . import __version__
 from .adapter import Backend, BackendInfo
 from .blame import blame, root_cause
 from .calibrate import Calibration, K
+from .environment import now, this_tool
 from .errors import BackendError, DriftwalkError, UsageError
 from .gate import run_verdict
 from .norms import ZERO, Norms, distance, ratio
 from .progress import Progress
 from .registry import create
 from .replay import replay_trace
-from .result import RunVerdict, Tool
+from .result import RunVerdict
+from .selftest_result import Count, Outcome, SelfTest, Sensitivity, Trial
 from .spec import Spec
 from .states import State, Trace
 from .tolerance import make_policy
@@ -43,114 +41,9 @@ if TYPE_CHECKING:
 
 FAULTS = 66
 """Three of every kind and variant; seconds on a small model with a torch candidate."""
-SCHEMA_VERSION = 1
 NO_EFFECT = 64 * 2.0**-53
 """Below a few float64 roundoffs of the state, a fault has done nothing that can be measured."""
 CANNOT_TAKE_FAULTS = ("trace", "command", "truth")
-
-Outcome = Literal["placed", "misplaced", "hidden", "missed", "no_effect", "not_built"]
-"""Caught and placed right; caught and placed wrong; missed below the yardstick's noise, which is
-honest; missed above it, which must not happen; nothing to see; the faulty model could not run."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One fault and what became of it."""
-
-    kind: str
-    target: str
-    description: str
-    points: tuple[str, ...]
-    structural: bool
-    outcome: Outcome
-    right: str | None = None
-    effect: float = 0.0
-    """In float64, at the right point, relative to the state (L2)."""
-    excess: float = 0.0
-    """The effect over what honest arithmetic is allowed there, in the norm where it is largest."""
-    verdict: RunVerdict | None = None
-    first_divergence: str | None = None
-    root_cause: str | None = None
-    note: str = ""
-
-    @property
-    def caught(self) -> bool:
-        return self.outcome in ("placed", "misplaced")
-
-    @property
-    def counted(self) -> bool:
-        return self.outcome not in ("no_effect", "not_built")
-
-    @property
-    def owed(self) -> bool:
-        """Whether the gate must catch it and place it right."""
-        return self.counted and self.excess > 1
-
-
-@dataclass(frozen=True)
-class Count:
-    """How the faults of one kind fared."""
-
-    kind: str
-    injected: int
-    caught: int
-    placed: int
-    hidden: int
-    missed: int
-    no_effect: int
-    not_built: int
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """What the gate sees at one point, as effects relative to the state (L2)."""
-
-    point: str
-    faults: int
-    smallest_caught: float | None
-    largest_missed: float | None
-    limit: float
-    """Where plain L2 noise ends; other norms see smaller effects that are concentrated."""
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """The outcome of a self-test: numbers and names, wholly JSON-able."""
-
-    tool: Tool
-    created: str
-    command: str
-    model: Mapping[str, str]
-    probe: str
-    candidate: BackendInfo
-    seed: int
-    k: float
-    trials: tuple[Trial, ...]
-    kinds: tuple[Count, ...]
-    layers: tuple[Sensitivity, ...]
-    not_applicable: Mapping[str, str] = field(default_factory=dict)
-    """Kinds this model has no place for, and why."""
-    seconds: float = 0.0
-    schema_version: int = SCHEMA_VERSION
-
-    @property
-    def counted(self) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.trials if trial.counted)
-
-    @property
-    def owed(self) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.trials if trial.owed)
-
-    @property
-    def failures(self) -> tuple[Trial, ...]:
-        """Faults above the noise that were missed or placed wrong."""
-        return tuple(trial for trial in self.owed if trial.outcome != "placed")
-
-    @property
-    def exit_code(self) -> int:
-        if not self.counted:
-            return 3
-        return 1 if self.failures else 0
 
 
 def selftest(
@@ -207,8 +100,8 @@ def selftest(
                     trials.append(_trial(fault, "not_built", note=str(error)))
         info = clean.info
     return SelfTest(
-        tool=Tool("driftwalk", __version__),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool=this_tool(),
+        created=now(),
         command=command,
         model=loaded.describe(),
         probe=fixed.sha256,

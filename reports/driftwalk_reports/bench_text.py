@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
 
 from rich import box
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from driftwalk.bench_result import BenchReport
 
-from .bench_view import BenchRow, CaseView, look
+from .bench_view import BenchRow, BenchView, CaseView, look
+from .console import plain_console, printed
 from .markdown import code, escaped
 
 _STYLES = {"faster": "green", "slower": "red", "same": "dim", "undecided": "yellow"}
@@ -21,29 +22,19 @@ _COLUMNS = ("backend", "median", "middle half", "tokens/s", "times the first", "
 def render(report: BenchReport, width: int | None = None, color: bool = False) -> str:
     """The benchmark as text; ANSI colours only where asked for."""
     view = look(report)
-    console = Console(
-        file=io.StringIO(),
-        width=width or 100,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        _environ={},
-    )
-    with console.capture() as captured:
-        console.print(Text(f"model      {view.model}"))
-        console.print(Text(f"measured   {view.how}"))
-        for case in view.cases:
-            console.print(Text(f"\n{case.title}", style="bold"))
-            console.print(_table(case))
-            for line in _below(case):
-                console.print(Text(line))
-        for note in view.notes:
-            console.print(Text(f"Note: {note}"))
-        console.print(Text(f"\n{view.headline}", style="bold"), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    last = Text(f"\n{view.headline}", style="bold")
+    return printed(plain_console(width, color), _parts(view), last)
+
+
+def _parts(view: BenchView) -> Iterator[RenderableType]:
+    yield Text(f"model      {view.model}")
+    yield Text(f"measured   {view.how}")
+    for case in view.cases:
+        yield Text(f"\n{case.title}", style="bold")
+        yield _table(case)
+        yield from map(Text, _below(case))
+    for note in view.notes:
+        yield Text(f"Note: {note}")
 
 
 def _table(case: CaseView) -> Table:

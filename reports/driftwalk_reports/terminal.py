@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from driftwalk.result import Report
 
+from .console import plain_console, printed
 from .fitting import fit, wrapped
 from .numbers import clean, number
 from .rows import Fact, Gap, Row, short
@@ -28,26 +28,8 @@ _STYLES = {"pass": "bold green", "drift": "bold red", "unverified": "bold yellow
 
 def render(report: Report, width: int | None = None, color: bool = False) -> str:
     """The report as text; ANSI colours only where asked for."""
-    view = look(report)
-    # An empty environment: COLUMNS, NO_COLOR or TERM must not change what a result looks like.
-    console = Console(
-        file=io.StringIO(),
-        width=width or 100,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        _environ={},
-    )
-    with console.capture() as captured:
-        for part in _parts(view, report, console):
-            console.print(part)
-        # One line however long, so that the sentence can be found by `tail -n 1`.
-        console.print(_headline(view), soft_wrap=True)
-    lines = captured.get().splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    view, console = look(report), plain_console(width, color)
+    return printed(console, _parts(view, report, console), _headline(view))
 
 
 def _headline(view: View) -> Text:

@@ -15,7 +15,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "tolerance": ("tolerance",),
     "compare": ("metrics", "decisions"),
-    "result": ("laps", "result", "bench_result"),
+    "result": ("laps", "result", "bench_result", "selftest_result"),
     "calibrate": ("replay", "calibrate", "calibration_cache"),
     "walk": ("walk", "blame"),
     "gate": ("gate",),

@@ -12,11 +12,12 @@ from torch import nn
 
 import driftwalk.selftest as under_test
 import zoo
-from driftwalk.cli.selftest import render, to_json
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.selftest import SelfTest, selftest
+from driftwalk.selftest import selftest
+from driftwalk.selftest_result import SelfTest, to_json
 from driftwalk_backends import fault_code, faults
 from driftwalk_backends.faults import Fault, Plan
+from driftwalk_reports.selftest_text import render
 
 WTE = "transformer.wte.weight"
 IDS = {"input_ids": torch.arange(3, 19).reshape(2, 8).numpy()}
@@ -151,7 +152,7 @@ def test_a_gate_that_blames_the_wrong_layer_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(under_test._Gate, "check_clean", lambda *_: None)
-    monkeypatch.setattr(under_test, "root_cause", lambda _: "embed")
+    monkeypatch.setattr(under_test, "root_cause", lambda *_: "embed")
     result = run(zoo.build("gpt2"), FAULT)
     assert result.trials[0].outcome == "misplaced"
     assert result.exit_code == 1
@@ -161,7 +162,7 @@ def test_a_gate_that_blames_the_wrong_layer_fails(
 def test_a_candidate_that_drifts_without_a_fault_proves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(under_test, "root_cause", lambda _: "embed")
+    monkeypatch.setattr(under_test, "root_cause", lambda *_: "embed")
     with pytest.raises(BackendError, match="without any fault"):
         selftest(zoo.build("gpt2"), "torch", 3)
 

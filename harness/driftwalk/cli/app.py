@@ -115,6 +115,9 @@ def verify(
     bench: Annotated[
         bool, typer.Option("--bench", help="Time plain runs of all backends afterwards.")
     ] = False,
+    spill: Annotated[
+        bool, typer.Option("--spill", help="Keep the reference's states in a temporary file.")
+    ] = False,
     blocks: BlocksOption = None,
     batch: BatchOption = None,
     length: LengthOption = None,
@@ -141,6 +144,7 @@ def verify(
         depth=depth,
         blame="auto" if blame is None else blame,
         cache=cache,
+        spill=spill,
         bench=BENCH_ROUNDS if bench else 0,
         blocks=blocks,
         allow_missing=allow_missing or (),

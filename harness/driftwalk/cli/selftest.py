@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,11 +20,6 @@ from .options import (
     ProbeOption,
     TrustOption,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from ..selftest import SelfTest
 
 
 @guarded
@@ -57,6 +51,7 @@ def selftest(
     from ..files import writable_folder, write_atomically
     from ..selftest import FAULTS
     from ..selftest import selftest as run
+    from ..selftest_result import to_json
 
     if report is not None:
         writable_folder(report)
@@ -76,6 +71,8 @@ def selftest(
             command=command,
             progress=bar,
         )
+    from driftwalk_reports.selftest_text import render
+
     text = to_json(result)
     if as_json:
         show_json(text)
@@ -84,99 +81,3 @@ def selftest(
     if report is not None:
         say(f"Result: {write_atomically(report / 'selftest.json', text)}")
     raise typer.Exit(result.exit_code)
-
-
-def to_json(result: SelfTest) -> str:
-    """Strict JSON, with the shares that are the point of it all."""
-    import json
-
-    from ..jsonable import encode
-
-    counted, owed = result.counted, result.owed
-    summary = {
-        "exit_code": result.exit_code,
-        "injected": len(counted),
-        "caught": sum(trial.caught for trial in counted),
-        "placed": sum(trial.outcome == "placed" for trial in counted),
-        "above_noise": len(owed),
-        "above_noise_placed": sum(trial.outcome == "placed" for trial in owed),
-    }
-    document = {"schema_version": result.schema_version, "summary": summary} | encode(result)
-    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def render(result: SelfTest, color: bool = False, width: int = 100) -> str:
-    """The result as text: by kind, by layer, what was missed, and the sentence last."""
-    from rich.console import Console
-
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        _environ={},
-    )
-    with console.capture() as captured:
-        console.print(f"{result.model['label']} on {result.candidate.spec}, seed {result.seed}")
-        console.print(_kinds(result))
-        console.print(_layers(result))
-        for trial in result.failures:
-            found = f"blamed on {trial.root_cause}" if trial.caught else "not caught"
-            console.print(
-                f"✗ {trial.right}: {trial.description}: {trial.excess:.3g} times what is allowed, "
-                f"{found}",
-                soft_wrap=True,
-            )
-        for trial in result.trials:
-            if trial.outcome == "not_built":
-                console.print(f"- could not run: {trial.description}: {trial.note}", soft_wrap=True)
-        for kind, why in result.not_applicable.items():
-            console.print(f"- not applicable: {kind}: {why}", soft_wrap=True)
-        console.print(headline(result), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-
-def headline(result: SelfTest) -> str:
-    counted, owed = result.counted, result.owed
-    if not counted:
-        return "? no fault with an effect could be injected: nothing is known about this gate"
-    placed = sum(trial.outcome == "placed" for trial in owed)
-    caught = sum(trial.caught for trial in counted)
-    mark = "✗" if result.failures else "✓"
-    return (
-        f"{mark} {placed} of {len(owed)} faults above the noise were caught in the right layer; "
-        f"of all {len(counted)} with an effect {caught} were caught, the rest hides in the noise "
-        f"of {result.candidate.dtype} arithmetic ({result.seconds:.1f} s)"
-    )
-
-
-def _kinds(result: SelfTest) -> Table:
-    columns = ("fault", "injected", "caught", "placed right", "in the noise", "missed", "no effect")
-    table = _table(columns)
-    for row in result.kinds:
-        numbers = (row.injected, row.caught, row.placed, row.hidden, row.missed, row.no_effect)
-        table.add_row(row.kind, *map(str, numbers))
-    return table
-
-
-def _layers(result: SelfTest) -> Table:
-    table = _table(("layer", "faults", "smallest caught", "largest not caught", "noise, L2"))
-    for row in result.layers:
-        numbers = (row.smallest_caught, row.largest_missed, row.limit)
-        table.add_row(
-            row.point, str(row.faults), *("" if n is None else f"{n:.1e}" for n in numbers)
-        )
-    return table
-
-
-def _table(columns: tuple[str, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    return table

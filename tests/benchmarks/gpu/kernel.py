@@ -8,36 +8,39 @@ import triton.language as tl
 
 @triton.jit
 def row_kernel(
-    r_at,
-    c_at,
-    scale_at,
+    r_states,
+    c_states,
+    scales_at,
     numbers_at,
     buckets_at,
+    rows,
     width,
     factor,
     rtol,
     stride,
     FIELDS: tl.constexpr,  # noqa: N803
     BUCKETS: tl.constexpr,  # noqa: N803
+    FLOAT: tl.constexpr,  # noqa: N803
     BITS: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    """One row: sums, maxima and where they are, counts; of every `stride`-th row ULP distances.
+    """One row of one pair of many: sums, maxima and where they are, counts; ULPs of a sample.
 
     The row is walked as if all were finite; one that is not is walked again, with care.
     """
-    row = tl.program_id(0).to(tl.int64)
-    floor = tl.load(scale_at) * factor
-    r_row, c_row = r_at + row * width, c_at + row * width
-    poison = _walk(
-        *(r_row, c_row, numbers_at + row * FIELDS, buckets_at, width, floor, rtol),
-        *(row % stride == 0, BUCKETS, BITS, BLOCK, False),
-    )
+    state = tl.program_id(1)
+    row = tl.program_id(0)
+    sampled = row % stride == 0
+    floor = tl.load(scales_at + state) * factor
+    start = row.to(tl.int64) * width
+    # Allocations are aligned, which a pointer read from memory does not tell.
+    r_row = tl.multiple_of(tl.load(r_states + state).to(tl.pointer_type(FLOAT)), 16) + start
+    c_row = tl.multiple_of(tl.load(c_states + state).to(tl.pointer_type(FLOAT)), 16) + start
+    to = numbers_at + (state.to(tl.int64) * rows + row) * FIELDS
+    into = buckets_at + state * BUCKETS
+    poison = _walk(r_row, c_row, to, into, width, floor, rtol, sampled, BUCKETS, BITS, BLOCK, False)
     if poison != 0:
-        _walk(
-            *(r_row, c_row, numbers_at + row * FIELDS, buckets_at, width, floor, rtol),
-            *(row % stride == 0, BUCKETS, BITS, BLOCK, True),
-        )
+        _walk(r_row, c_row, to, into, width, floor, rtol, sampled, BUCKETS, BITS, BLOCK, True)
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """A trial: the sums of pairs of states, formed on the GPU where they live; numbers come back.
 
-Not part of driftwalk yet: `verify` copies states to the host. compare.py measures what it would cost.
+Not part of driftwalk yet: `verify` copies states to the host. compare.py says what it would cost.
 
 One Triton program walks one row (a token) of both states and leaves `FIELDS` numbers; the rows of
 all pairs come back in one copy. ULP distances are counted by powers of two, in a sample of rows.
@@ -54,30 +54,21 @@ def reduce_pairs(
 
     All is queued at once; the device is waited for once, at the end.
     """
-    if not pairs:
-        return []
+    alike: dict[tuple[Any, ...], list[int]] = {}
     flat = [(_rows(r), _rows(c)) for r, c in pairs]
-    device = pairs[0][0].device
-    counts = [len(r) for r, _ in flat]
-    size = sum(counts) * len(FIELDS)
-    room = torch.zeros(size + len(flat) * BUCKETS, dtype=torch.float64, device=device)
-    numbers = room[:size].view(-1, len(FIELDS))
-    buckets = room[size:].view(-1, BUCKETS)
-    one = torch.ones((), dtype=torch.float32, device=device)
-    start = 0
-    for (r, c), count, into in zip(flat, counts, buckets, strict=True):
-        scale = torch.linalg.vector_norm(r, dtype=torch.float32) if by_rms else one
-        factor = atol / r.numel() ** 0.5 if by_rms else atol
-        _launch(r, c, scale, factor, rtol, numbers[start : start + count], into)
-        start += count
-    host = torch.empty(room.shape, dtype=room.dtype, pin_memory=True)
-    host.copy_(room, non_blocking=True)
-    torch.cuda.current_stream(device).synchronize()
-    told = host.numpy()
-    ends = np.cumsum(counts)[:-1].tolist()
-    by_pair = np.split(told[:size].reshape(-1, len(FIELDS)), ends)
-    sampled = told[size:].reshape(-1, BUCKETS).astype(np.int64)
-    return [RowSums(rows, count) for rows, count in zip(by_pair, sampled, strict=True)]
+    for number, (r, _) in enumerate(flat):
+        alike.setdefault((r.shape, r.dtype), []).append(number)
+    queued = [
+        (numbers, _queue([flat[n] for n in numbers], atol, rtol, by_rms))
+        for numbers in alike.values()
+    ]
+    torch.cuda.current_stream(pairs[0][0].device).synchronize()
+    found: dict[int, RowSums] = {}
+    for numbers, host in queued:
+        found |= dict(
+            zip(numbers, _read(host, len(numbers), len(flat[numbers[0]][0])), strict=True)
+        )
+    return [found[number] for number in range(len(pairs))]
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,25 +77,45 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(leading).flatten(0, leading - 1).contiguous()
 
 
-def _launch(
-    r: torch.Tensor,
-    c: torch.Tensor,
-    scale: torch.Tensor,
-    factor: float,
-    rtol: float,
-    numbers: torch.Tensor,
-    buckets: torch.Tensor,
-) -> None:
-    rows, width = r.shape
-    _kernel()[(rows,)](
-        *(r, c, scale, numbers, buckets),
-        *(width, factor, rtol, max(1, rows // SAMPLED_ROWS)),
+def _queue(pairs: Sequence[Pair], atol: float, rtol: float, by_rms: bool) -> torch.Tensor:
+    """Pairs of one shape, in one launch; the memory on the host that the numbers will come to."""
+    first = pairs[0][0]
+    (rows, width), device = first.shape, first.device
+    size = len(pairs) * rows * len(FIELDS)
+    room = torch.zeros(size + len(pairs) * BUCKETS, dtype=torch.float64, device=device)
+    places = torch.tensor([[r.data_ptr(), c.data_ptr()] for r, c in pairs]).T.contiguous()
+    places = places.to(device, non_blocking=True)
+    scales = torch.ones(len(pairs), dtype=torch.float32, device=device)
+    if by_rms:
+        norms = torch._foreach_norm([r for r, _ in pairs], 2, dtype=torch.float32)
+        scales = torch.stack(list(norms))
+    _kernel()[(rows, len(pairs))](
+        *(places[0], places[1], scales, room, room[size:], rows, width),
+        *(atol / first.numel() ** 0.5 if by_rms else atol, rtol, max(1, rows // SAMPLED_ROWS)),
         FIELDS=len(FIELDS),
         BUCKETS=BUCKETS,
-        BITS=8 * r.element_size(),
+        FLOAT=_float(first.dtype),
+        BITS=8 * first.element_size(),
         BLOCK=_BLOCK,
         num_warps=4,
     )
+    host = torch.empty(room.shape, dtype=room.dtype, pin_memory=True)
+    return host.copy_(room, non_blocking=True)
+
+
+def _read(host: torch.Tensor, pairs: int, rows: int) -> list[RowSums]:
+    told = host.numpy()
+    size = pairs * rows * len(FIELDS)
+    numbers = told[:size].reshape(pairs, rows, len(FIELDS))
+    buckets = told[size:].reshape(pairs, BUCKETS).astype(np.int64)
+    return [RowSums(one, count) for one, count in zip(numbers, buckets, strict=True)]
+
+
+def _float(dtype: torch.dtype) -> Any:
+    import triton.language as tl
+
+    known = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+    return known[dtype]
 
 
 _compiled: list[Any] = []

@@ -1,0 +1,76 @@
+"""A self-test on a terminal: by kind, by layer, what was missed, and the sentence last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftwalk.selftest_result import SelfTest
+
+from .console import plain_console, printed
+from .numbers import clean, number
+
+
+def render(result: SelfTest, color: bool = False, width: int = 100) -> str:
+    """The result as text; ANSI colours only where asked for."""
+    return printed(plain_console(width, color), _parts(result), Text(headline(result)))
+
+
+def headline(result: SelfTest) -> str:
+    """The one sentence that matters."""
+    counted, owed = result.counted, result.owed
+    if not counted:
+        return "? no fault with an effect could be injected: nothing is known about this gate"
+    placed = sum(trial.outcome == "placed" for trial in owed)
+    caught = sum(trial.caught for trial in counted)
+    mark = "✗" if result.failures else "✓"
+    return (
+        f"{mark} {placed} of {len(owed)} faults above the noise were caught in the right layer; "
+        f"of all {len(counted)} with an effect {caught} were caught, the rest hides in the noise "
+        f"of {clean(result.candidate.dtype)} arithmetic ({result.seconds:.1f} s)"
+    )
+
+
+def _parts(result: SelfTest) -> Iterator[RenderableType]:
+    model, candidate = clean(result.model["label"]), clean(result.candidate.spec)
+    yield Text(f"{model} on {candidate}, seed {result.seed}")
+    yield _kinds(result)
+    yield _layers(result)
+    for trial in result.failures:
+        found = f"blamed on {clean(trial.root_cause)}" if trial.caught else "not caught"
+        size = f"{number(trial.excess)} times what is allowed"
+        yield Text(f"✗ {clean(trial.right)}: {clean(trial.description)}: {size}, {found}")
+    for trial in result.trials:
+        if trial.outcome == "not_built":
+            yield Text(f"- could not run: {clean(trial.description)}: {clean(trial.note)}")
+    for kind, why in result.not_applicable.items():
+        yield Text(f"- not applicable: {clean(kind)}: {clean(why)}")
+
+
+def _kinds(result: SelfTest) -> Table:
+    columns = ("fault", "injected", "caught", "placed right", "in the noise", "missed", "no effect")
+    table = _table(columns)
+    for row in result.kinds:
+        numbers = (row.injected, row.caught, row.placed, row.hidden, row.missed, row.no_effect)
+        table.add_row(clean(row.kind), *map(str, numbers))
+    return table
+
+
+def _layers(result: SelfTest) -> Table:
+    table = _table(("layer", "faults", "smallest caught", "largest not caught", "noise, L2"))
+    for row in result.layers:
+        numbers = (row.smallest_caught, row.largest_missed, row.limit)
+        shown = ("" if n is None else f"{n:.1e}" for n in numbers)
+        table.add_row(clean(row.point), str(row.faults), *shown)
+    return table
+
+
+def _table(columns: tuple[str, ...]) -> Table:
+    table = Table(box=box.SIMPLE)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    return table
