@@ -2,25 +2,28 @@
 
 Both sides are upcast before they are subtracted. Non-finite elements are counted first and kept
 out of every other number, so that NaN can never make a sum or a comparison look harmless.
+Pairs of float32 take a faster way to the same numbers (kernels.py says how near they are); their
+blocks are shared out among threads and put together in order, so that no number depends on them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .dtypes import Array, format_of
+from .float32 import add_float32
+from .kernels import largest_ratio
+from .sums import Float64, Pair, Sums, as_slice
 from .tolerance import Tolerance
 from .ulp import UlpHistogram
 
-BLOCK = 1 << 16
-"""Elements per block: two float64 blocks and their temporaries stay in a core's cache."""
+BLOCK = 1 << 17
+"""Elements per block: two blocks and their temporaries stay in a core's cache."""
 
-Float64 = NDArray[np.float64]
 TokenErrors = tuple[tuple[float | None, ...], ...]
 """L2 of a difference per (row, position); None where padded."""
 
@@ -73,33 +76,6 @@ class Measured:
     tokens: TokenErrors | None
 
 
-@dataclass
-class _Sums:
-    """Accumulators over blocks."""
-
-    count: int = 0
-    r_unit: float = 1.0
-    c_unit: float = 1.0
-    d_unit: float = 1.0
-    """Reference, candidate and difference are summed in these units, see `_unit`."""
-    abs_d: float = 0.0
-    dd: float = 0.0
-    rr: float = 0.0
-    cc: float = 0.0
-    rc: float = 0.0
-    max_abs: float = -1.0
-    max_rel: float = 0.0
-    worst_at: tuple[int, int] | None = None
-    exceeded: float = 0.0
-    mismatched: int = 0
-    bad_reference: int = 0
-    bad_candidate: int = 0
-    bad_reference_at: tuple[int, int] | None = None
-    bad_candidate_at: tuple[int, int] | None = None
-    ulps: UlpHistogram | None = None
-    row_l2: list[Float64] = field(default_factory=list)
-
-
 def measure(
     reference: Array, candidate: Array, tolerance: Tolerance, keep: Array | None = None
 ) -> Measured:
@@ -109,23 +85,20 @@ def measure(
     shape = reference.shape
     r_rows, c_rows = _as_rows(reference), _as_rows(candidate)
     rows = np.flatnonzero(keep) if keep is not None else np.arange(len(r_rows))
-    step = max(1, BLOCK // max(1, r_rows.shape[1]))
-    blocks = [rows[i : i + step] for i in range(0, len(rows), step)]
-    if keep is None:  # slices, which copy nothing
-        blocks = [slice(i, i + step) for i in range(0, len(rows), step)]  # type: ignore[misc]
+    both = reference.dtype == candidate.dtype == np.float32
+    most = BLOCK if both else max(1, BLOCK // 4)  # others are upcast, and need more room
+    width = r_rows.shape[1]
+    step = max(1, most // max(1, width)) if width <= most // 16 else 1
+    blocks = [as_slice(rows[i : i + step]) for i in range(0, len(rows), step)]
+    pair = Pair(r_rows, c_rows, blocks, step)
 
     known = format_of(candidate)
-    sums = _Sums(ulps=UlpHistogram(known) if known else None)
+    sums = Sums(ulps=UlpHistogram(known) if known else None)
     with np.errstate(all="ignore"):
-        if np.float64 in (reference.dtype, candidate.dtype):  # squares of all else fit
-            r_peak, c_peak = _peak(r_rows, blocks), _peak(c_rows, blocks)
-            sums.r_unit, sums.c_unit = _unit(r_peak), _unit(c_peak)
-            sums.d_unit = _unit(max(r_peak, c_peak))
-        scale = _rms(r_rows, blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
-        for number, block in enumerate(blocks):
-            _add_block(
-                sums, r_rows[block], c_rows[block], tolerance, scale, first_row=number * step
-            )
+        if pair.is_float32:
+            scale = add_float32(sums, pair, tolerance, _add_block)
+        else:
+            scale = _add_any(sums, pair, tolerance)
     return Measured(
         metrics=_finish(sums, reference, candidate, rows),
         scale=scale,
@@ -138,6 +111,19 @@ def _as_rows(array: Array) -> Array:
     """(B, T, ...) as B*T rows; (B, C) as B rows; anything smaller as one row."""
     leading = math.prod(array.shape[:-1][:2])
     return array.reshape(leading, -1) if array.size else array.reshape(leading, 0)
+
+
+def _add_any(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
+    """Pairs of any dtype, block by block; gives the scale."""
+    if np.float64 in (pair.r.dtype, pair.c.dtype):  # squares of all else fit
+        r_peak, c_peak = _peak(pair.r, pair.blocks), _peak(pair.c, pair.blocks)
+        sums.r_unit, sums.c_unit = _unit(r_peak), _unit(c_peak)
+        sums.d_unit = _unit(max(r_peak, c_peak))
+    scale = _rms(pair.r, pair.blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
+    for number, block in enumerate(pair.blocks):
+        first = number * pair.step
+        _add_block(sums, pair.r[block], pair.c[block], tolerance, scale, first_row=first)
+    return scale
 
 
 def _peak(rows: Array, blocks: list[Any]) -> float:
@@ -177,7 +163,7 @@ def _in_units(values: Float64, unit: float) -> Float64:
 
 
 def _add_block(
-    sums: _Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, *, first_row: int
+    sums: Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, *, first_row: int
 ) -> None:
     r: Float64 = r_raw.astype(np.float64)
     c: Float64 = c_raw.astype(np.float64)
@@ -202,9 +188,9 @@ def _add_block(
             row, column = np.unravel_index(at, a.shape)
             sums.max_abs = float(a.flat[at])
             sums.worst_at = (first_row + int(row), int(column))
-        sums.max_rel = max(sums.max_rel, _largest_ratio(a, r_abs))
+        sums.max_rel = max(sums.max_rel, largest_ratio(a, r_abs))
         allowed = tolerance.atol * scale + tolerance.rtol * r_abs
-        sums.exceeded = max(sums.exceeded, _largest_ratio(a, allowed))
+        sums.exceeded = max(sums.exceeded, largest_ratio(a, allowed))
         sums.mismatched += int(np.count_nonzero(a > allowed)) + int(np.count_nonzero(~finite))
     if sums.ulps is not None:
         sums.ulps.add(r_raw if clean else r_raw[finite], c_raw if clean else c_raw[finite])
@@ -230,13 +216,7 @@ def _first_false(flags: Array, first_row: int) -> tuple[int, int] | None:
     return None if flags.flat[at] else (first_row + int(row), int(column))
 
 
-def _largest_ratio(top: Float64, bottom: Float64) -> float:
-    """max(top / bottom), with 0/0 = 0 and x/0 = inf."""
-    ratio = np.divide(top, bottom, out=np.where(top > 0, np.inf, 0.0), where=bottom > 0)
-    return float(ratio.max())
-
-
-def _finish(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Metrics:
+def _finish(sums: Sums, reference: Array, candidate: Array, rows: Array) -> Metrics:
     count = sums.count
     return Metrics(
         max_abs=max(sums.max_abs, 0.0),
@@ -255,20 +235,20 @@ def _finish(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Met
     )
 
 
-def _rel_l2(sums: _Sums) -> float:
+def _rel_l2(sums: Sums) -> float:
     if sums.rr > 0:
         return math.sqrt(sums.dd) / math.sqrt(sums.rr) * (sums.d_unit / sums.r_unit)
     return math.inf if sums.dd > 0 else 0.0
 
 
-def _cosine(sums: _Sums) -> float:
+def _cosine(sums: Sums) -> float:
     norms = math.sqrt(sums.rr) * math.sqrt(sums.cc)
     if norms > 0:
         return max(-1.0, min(1.0, sums.rc / norms))
     return 1.0 if sums.rr == sums.cc else 0.0
 
 
-def _snr_db(sums: _Sums) -> float:
+def _snr_db(sums: Sums) -> float:
     if sums.dd == 0:
         return math.inf
     if sums.rr == 0:
@@ -277,7 +257,7 @@ def _snr_db(sums: _Sums) -> float:
     return 20 * (math.log10(math.sqrt(sums.rr) / math.sqrt(sums.dd)) + units)
 
 
-def _worst(sums: _Sums, reference: Array, candidate: Array, rows: Array) -> Worst | None:
+def _worst(sums: Sums, reference: Array, candidate: Array, rows: Array) -> Worst | None:
     # The candidate's own first; else where the reference is the one that is not finite.
     at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
     if at is None:
@@ -308,8 +288,32 @@ def _token_profile(
 ) -> TokenErrors | None:
     if len(shape) < 3 or not row_l2:
         return None
-    profile: list[float | None] = [None] * math.prod(shape[:2])
-    for row, value in zip(rows.tolist(), np.concatenate(row_l2).tolist(), strict=True):
-        profile[row] = float(f"{value:.4g}")
+    found = _four_digits(np.concatenate(row_l2))
+    profile: list[float | None] = list(found)
+    if len(found) < math.prod(shape[:2]):
+        profile = [None] * math.prod(shape[:2])
+        for row, value in zip(rows.tolist(), found, strict=True):
+            profile[row] = value
     width = shape[1]
     return tuple(tuple(profile[i * width : (i + 1) * width]) for i in range(shape[0]))
+
+
+def _four_digits(values: Float64) -> list[float]:
+    """Each as float(f"{value:.4g}") has it: an integer of four digits over a power of ten.
+
+    Both are exact in float64, so the quotient is the float nearest to that decimal. Where rounding
+    is in doubt, or the power is not exact, the text decides.
+    """
+    with np.errstate(all="ignore"):
+        places = 3 - np.floor(np.log10(values))
+        easy = (places >= 0) & (places <= 22)
+        powers = np.power(10.0, np.where(easy, places, 0.0))
+        scaled = values * powers
+        digits = np.rint(scaled)
+        sure = easy & (np.abs(np.abs(scaled - digits) - 0.5) > 1e-6) & (digits >= 1000)
+        found: list[float] = (digits / powers).tolist()
+    for at in np.flatnonzero(~sure & (values != 0)).tolist():
+        found[at] = float(f"{values[at]:.4g}")
+    for at in np.flatnonzero(values == 0).tolist():
+        found[at] = 0.0
+    return found

@@ -19,6 +19,7 @@ from .progress import Progress
 from .registry import backend_class, create
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .spec import Spec
+from .spill import Spill, spilled_trace
 from .states import Probe, Trace, same_bits
 from .tolerance import Policy, PolicyLike, make_policy
 from .walk import Walk, coverage
@@ -42,8 +43,8 @@ class _Terms:
     notes: tuple[str, ...] = ()
 
 
-_observed: WeakKeyDictionary[Backend, dict[str, Mapping[str, Array]]] = WeakKeyDictionary()
-"""Plain outputs per backend and probe hash: looking twice at the same run teaches nothing."""
+_observed: WeakKeyDictionary[Backend, dict[tuple[str, str, Policy], Observer]] = WeakKeyDictionary()
+"""What was seen, by probe, depth and policy: looking twice at the same run teaches nothing."""
 
 
 def verify(
@@ -76,6 +77,7 @@ def verify_all(
     length: int | None = None,
     seed: int = 0,
     cache: bool = True,
+    spill: bool | int = False,
     bench: int = 0,
     command: str = "",
     progress: Progress | None = None,
@@ -84,7 +86,8 @@ def verify_all(
 
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
     partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh;
-    `bench` is how many plain runs of each backend are timed afterwards.
+    `bench` is how many plain runs of each backend are timed afterwards; `spill` sends the
+    reference's states to a temporary file, or those beyond so many bytes.
     """
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
@@ -114,7 +117,11 @@ def verify_all(
                 loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=seed
             )
         with show.stage(f"reference: {first.spec}"):
-            trace = first.trace(fixed)
+            if spill is False:
+                trace = first.trace(fixed)
+            else:
+                kept = opened.enter_context(Spill(0 if spill is True else spill))
+                trace = spilled_trace(first, fixed, kept)
         witness = Witness(loaded, fixed, cache, show, depth)
         opened.callback(witness.close)
         for other in others:
@@ -124,8 +131,8 @@ def verify_all(
                 outputs = _walk(walk, first, other, fixed)
             with show.stage("observer check"):
                 observer = {
-                    "reference": _observe(first, fixed, trace.outputs, judged),
-                    "candidate": _observe(other, fixed, outputs, judged),
+                    "reference": _observe(first, fixed, trace.outputs, judged, depth),
+                    "candidate": _observe(other, fixed, outputs, judged, depth),
                 }
             terms = _Terms(judged, tuple(allow_missing), command, loaded.describe(), loaded.notes)
             report = _assemble(walk, trace, other.info, terms, observer)
@@ -263,12 +270,20 @@ def _assemble(
     )
 
 
-def _observe(seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy) -> Observer:
-    """Run plain and hold the outputs against those of the instrumented run."""
-    runs = _observed.setdefault(seen, {})
-    if probe.sha256 not in runs:
-        runs[probe.sha256] = seen.run(probe)
-    plain = runs[probe.sha256]
+def _observe(
+    seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy, depth: str
+) -> Observer:
+    """Run plain, once, and hold the outputs against those of the instrumented run."""
+    known, key = _observed.setdefault(seen, {}), (probe.sha256, depth, policy)
+    if key not in known:
+        known[key] = _compare_outputs(seen, probe, traced, policy)
+    return known[key]
+
+
+def _compare_outputs(
+    seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy
+) -> Observer:
+    plain = seen.run(probe)
     if same_bits(plain, traced):
         return Observer(checked=True)
     worst, output, within = 0.0, "", plain.keys() == traced.keys()

@@ -102,3 +102,13 @@ def test_ctrl_c_keeps_and_reports_the_samples(here: Path) -> None:
     assert stored["complete"] is False
     assert len(stored["cases"][0]["entries"][0]["bench"]["samples"]) > 3
     assert (here / "out" / "bench.json").is_file()
+
+
+def test_a_spilled_reference_gives_the_same_result(here: Path) -> None:
+    kept, spilled = (
+        invoke("verify", "demo:decoder", "-c", "emulated:bf16", *more, "--json")
+        for more in ((), ("--spill",))
+    )
+    assert kept.code == spilled.code == 0, kept.err + spilled.err
+    one, other = (json.loads(done.out)["layers"] for done in (kept, spilled))
+    assert one == other

@@ -11,9 +11,10 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
-        *("norms", "states", "adapter", "registry"),
+        *("norms", "states", "adapter", "registry", "spill"),
     ),
     "tolerance": ("tolerance",),
+    "kernels": ("workers", "kernels", "sums", "float32"),
     "compare": ("metrics", "decisions"),
     "result": ("laps", "result", "bench_result", "selftest_result"),
     "calibrate": ("replay", "calibrate", "calibration_cache"),

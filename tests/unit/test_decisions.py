@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from driftwalk import decisions
 from driftwalk.decisions import decision_impact
 from driftwalk.tolerance import Tolerance
 
@@ -152,3 +153,58 @@ def test_none_where_there_is_nothing_to_decide(reference, candidate):
 def test_none_where_all_is_padding():
     ones = np.ones((1, 2, 3))
     assert decision_impact(ones, ones, np.zeros((1, 2), bool), NONE, 1.0) is None
+
+
+# -- long rows of float32 --------------------------------------------------------------------------
+
+
+def vocabulary(size: float, noise: float, rows: int = 3):
+    rng = np.random.default_rng(0)
+    r = rng.standard_normal((1, rows, 5003), np.float32) * np.float32(size)
+    return r, r + rng.standard_normal(r.shape, np.float32) * np.float32(noise)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 8.0, 40.0])
+@pytest.mark.parametrize("noise", [1e-6, 1e-5, 2e-4])
+def test_close_float32_logits_are_judged_as_in_float64(size, noise):
+    r, c = vocabulary(size, noise)
+    fast, exact = impact(r, c), impact(r.astype(np.float64), c.astype(np.float64))
+    assert fast.kl_mean == pytest.approx(exact.kl_mean, rel=1e-4, abs=1e-14)
+    assert fast.kl_max == pytest.approx(exact.kl_max, rel=1e-4, abs=1e-14)
+    assert (fast.flips, fast.ties, fast.top5_overlap) == (
+        exact.flips,
+        exact.ties,
+        exact.top5_overlap,
+    )
+
+
+def test_the_short_way_is_taken_for_close_rows_only():
+    r, c = vocabulary(3.0, 1e-6)
+    assert decisions._near(r[0, 0], c[0, 0]) is not None
+    assert decisions._near(r[0, 0], c[0, 0] + np.float32(0.1)) is None
+    assert decisions._near(r[0, 0].astype(np.float64), c[0, 0].astype(np.float64)) is None
+    spoiled = c[0, 0].copy()
+    spoiled[7] = np.nan
+    assert decisions._near(r[0, 0], spoiled) is None
+
+
+def test_a_shift_of_all_float32_logits_is_no_divergence():
+    r, _ = vocabulary(3.0, 0.0)
+    found = impact(r, r + np.float32(2**-11))
+    assert found.kl_max == pytest.approx(0, abs=1e-12)
+
+
+def test_a_flip_among_close_float32_logits_is_seen():
+    r, c = vocabulary(1.0, 1e-7)
+    r[0, 1, 17], r[0, 1, 4000] = 9.0, 9.0005
+    c[0, 1, 17], c[0, 1, 4000] = 9.0004, 9.0
+    found = impact(r, c, tolerance=Tolerance(1e-3))
+    assert (found.flips, found.ties) == (1, 1)
+    assert (found.examples[0].reference, found.examples[0].candidate) == (4000, 17)
+
+
+def test_identical_and_nonfinite_float32_rows():
+    r, _ = vocabulary(1.0, 0.0)
+    assert impact(r, r.copy()).kl_max == 0
+    r[0, 0, 3], r[0, 1, 4] = np.nan, np.inf
+    assert impact(r, r.copy()).positions == 1

@@ -1,0 +1,66 @@
+"""Two states as rows in blocks, and what is added up over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dtypes import Array
+from .ulp import UlpHistogram
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass
+class Sums:
+    """Accumulators over blocks."""
+
+    count: int = 0
+    r_unit: float = 1.0
+    c_unit: float = 1.0
+    d_unit: float = 1.0
+    """Reference, candidate and difference are summed in these units, see `_unit`."""
+    abs_d: float = 0.0
+    dd: float = 0.0
+    rr: float = 0.0
+    cc: float = 0.0
+    rc: float = 0.0
+    max_abs: float = -1.0
+    max_rel: float = 0.0
+    worst_at: tuple[int, int] | None = None
+    exceeded: float = 0.0
+    mismatched: int = 0
+    bad_reference: int = 0
+    bad_candidate: int = 0
+    bad_reference_at: tuple[int, int] | None = None
+    bad_candidate_at: tuple[int, int] | None = None
+    ulps: UlpHistogram | None = None
+    row_l2: list[Float64] = field(default_factory=list)
+
+
+def as_slice(rows: Array) -> Any:
+    """Neighbouring rows as a slice, which copies nothing; all others by their numbers."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two states as rows, and the blocks of rows to look at."""
+
+    r: Array
+    c: Array
+    blocks: list[Any]
+    step: int
+
+    @property
+    def is_float32(self) -> bool:
+        both = (self.r, self.c)
+        return self.r.size > 0 and all(x.dtype == np.float32 and x.dtype.isnative for x in both)
+
+    def block(self, number: int) -> tuple[Array, Array]:
+        chosen = self.blocks[number]
+        return np.ascontiguousarray(self.r[chosen]), np.ascontiguousarray(self.c[chosen])

@@ -1,0 +1,65 @@
+"""Threads for numpy: its loops release the interpreter's lock, so blocks can be shared out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+_MOST = 8
+
+
+@cache
+def workers() -> int:
+    """As many threads as there are cores for this process, within reason."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(_MOST, len(os.sched_getaffinity(0)))
+    return min(_MOST, os.cpu_count() or 1)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers(), thread_name_prefix="driftwalk")
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def in_threads(look: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+    """`look` at every item, in order; side by side where there is more than one core.
+
+    The caller's thread works too, and each takes the next item when it is done with one: waking a
+    thread costs as much as a small block.
+    """
+    helpers = min(workers(), len(items)) - 1
+    if helpers < 1:
+        return [look(item) for item in items]
+    found: dict[int, Found] = {}
+    numbers, lock = iter(range(len(items))), Lock()
+
+    def take() -> int | None:
+        with lock:
+            return next(numbers, None)
+
+    def work() -> None:
+        with np.errstate(all="ignore"):  # the setting of the caller's thread does not come along
+            while (number := take()) is not None:
+                found[number] = look(items[number])
+
+    others = [_pool().submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+    return [found[number] for number in range(len(items))]

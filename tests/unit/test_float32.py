@@ -1,0 +1,138 @@
+"""The fast way for float32 gives what the general way gives: exactly, but for the last of sums."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftwalk import float32, metrics
+from driftwalk.dtypes import FORMATS, Array
+from driftwalk.metrics import Measured, measure
+from driftwalk.sums import Pair
+from driftwalk.tolerance import BY_DTYPE, Tolerance
+from driftwalk.workers import in_threads
+from unit.material import pairs, seeds
+
+pytestmark = pytest.mark.filterwarnings("error")
+FP32 = FORMATS["fp32"]
+TOLERANCES = [BY_DTYPE["fp32"], Tolerance(0.0), Tolerance(0.0, 1e-6), Tolerance(1e-6, 1e-6)]
+EXACT = ("max_abs", "ulp_max", "ulp_p99", "mismatched", "total", "nonfinite", "worst")
+SUMS = ("mean_abs", "rmse", "rel_l2", "snr_db")
+
+
+def generally(r: Array, c: Array, tolerance: Tolerance, keep: Array | None = None) -> Measured:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pair, "is_float32", property(lambda pair: False))
+        return measure(r, c, tolerance, keep)
+
+
+def assert_alike(fast: Measured, slow: Measured, sums: float) -> None:
+    for name in EXACT:
+        assert repr(getattr(fast.metrics, name)) == repr(getattr(slow.metrics, name)), name
+    assert fast.metrics.max_rel == pytest.approx(slow.metrics.max_rel, rel=1e-12, abs=1e-300)
+    for name in SUMS:
+        one, two = getattr(fast.metrics, name), getattr(slow.metrics, name)
+        room = 1e-12 if name == "snr_db" else 1e-300  # decibels may be zero
+        assert one == pytest.approx(two, rel=sums, abs=room), name
+    assert fast.metrics.cosine == pytest.approx(slow.metrics.cosine, abs=1e-9)
+    assert fast.scale == pytest.approx(slow.scale, rel=sums)
+    assert fast.exceeded == pytest.approx(slow.exceeded, rel=10 * sums)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), rng=seeds(), tolerance=st.sampled_from(TOLERANCES), block=st.integers(1, 40))
+def test_any_floats_are_measured_alike(data, rng, tolerance, block):
+    r, c = data.draw(pairs(FP32, st.just((2, 3, 5))))
+    if data.draw(st.booleans()):
+        r.flat[rng.integers(r.size)] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    keep = rng.random((2, 3)) < 0.7 if data.draw(st.booleans()) else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "BLOCK", block)
+        assert_alike(measure(r, c, tolerance, keep), generally(r, c, tolerance, keep), 1e-12)
+
+
+def state(seed: int = 0, shape: tuple[int, ...] = (2, 40, 768), size: float = 1.0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(size)
+
+
+def noisy(r: Array, noise: float, seed: int = 1) -> Array:
+    return r + state(seed, r.shape) * np.float32(noise)
+
+
+CASES = {
+    "rounding noise": lambda r: noisy(r, 1e-6),
+    "one unit here and there": lambda r: np.where(state(2) > 1.5, np.nextafter(r, r + 1), r),
+    "one unit in half of all": lambda r: np.where(state(2) > 0, np.nextafter(r, r + 1), r),
+    "coarse noise": lambda r: noisy(r, 1e-3),
+    "unrelated": lambda r: state(3),
+    "negated": lambda r: -r,
+    "doubled": lambda r: r * np.float32(2),
+    "another scale": lambda r: r * np.float32(1.0001),
+    "identical": lambda r: r.copy(),
+    "one row differs": lambda r: np.concatenate([noisy(r[:, :1], 1e-5), r[:, 1:]], axis=1),
+    "zeros": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e25])
+def test_whole_states_are_measured_alike(case, tolerance, size):
+    r, c = state(size=size), CASES[case](state()) * np.float32(size)
+    fast, slow = measure(r, c, tolerance), generally(r, c, tolerance)
+    assert_alike(fast, slow, 1e-6)
+    assert fast.tokens is not None
+    assert slow.tokens is not None
+    near = pytest.approx(np.array(slow.tokens), rel=2e-3, abs=1e-300)
+    assert np.array(fast.tokens) == near, "four digits, the last of which may be rounded otherwise"
+
+
+def test_zeros_and_numbers_below_the_normal_range():
+    r, c = state(), noisy(state(), 1e-6)
+    r[0, 3, ::7], c[0, 3, ::7] = 0, 0
+    r[1, 5, 5], c[1, 5, 5] = 2.0**-149, 2.0**-148
+    assert_alike(measure(r, c, TOLERANCES[0]), generally(r, c, TOLERANCES[0]), 1e-6)
+    r[1, 5, 6], c[1, 5, 6] = 0.0, 2.0**-149
+    found = measure(r, c, TOLERANCES[0])
+    assert found.metrics.max_rel == math.inf
+    assert_alike(found, generally(r, c, TOLERANCES[0]), 1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_nonfinite_element_in_a_whole_state(bad):
+    r, c = state(), noisy(state(), 1e-6)
+    for side in (r, c):
+        side[1, 7, 9] = bad
+        assert_alike(measure(r, c, TOLERANCES[0]), generally(r, c, TOLERANCES[0]), 1e-6)
+
+
+@pytest.mark.parametrize("width", [1023, 1025, 5003, 20011])
+def test_rows_wider_than_a_chunk(width):
+    r = state(shape=(1, 5, width))
+    c, keep = noisy(r, 1e-6), np.array([[True, False, True, True, False]])
+    assert_alike(measure(r, c, TOLERANCES[0], keep), generally(r, c, TOLERANCES[0], keep), 1e-6)
+
+
+def test_a_misleading_sample_costs_time_and_no_more(monkeypatch):
+    r, c = state(), noisy(state(), 1e-6)
+    slow = generally(r, c, TOLERANCES[0])
+    for sample in (np.full(100, 1 << 40), np.zeros(100, int), np.arange(100), np.zeros(0, int)):
+        monkeypatch.setattr(float32, "_some_distances", lambda pair, sample=sample: sample)
+        assert_alike(measure(r, c, TOLERANCES[0]), slow, 1e-6)
+
+
+def test_sums_of_a_large_state_are_right_to_a_few_parts_in_ten_million():
+    r = state(shape=(4, 256, 768))
+    fast, slow = (way(r, noisy(r, 1e-6), TOLERANCES[0]) for way in (measure, generally))
+    assert_alike(fast, slow, 2e-7)
+    assert 1 - fast.metrics.cosine == pytest.approx(slow.metrics.rel_l2**2 / 2, rel=5e-3)
+
+
+def test_threads_keep_the_order_and_hand_errors_on():
+    assert in_threads(lambda n: n * n, range(100)) == [n * n for n in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda n: 1 // (n - 50), range(100))
