@@ -7,6 +7,7 @@ without changing a weight (an epsilon, a scale, an activation) must be in it.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,15 +49,18 @@ def has_known_code(module: nn.Module) -> bool:
 
 def versions(*packages: str) -> dict[str, str]:
     """Installed versions, without importing anything."""
+    found = {package: _version(package) for package in packages}
+    return {package: version for package, version in found.items() if version is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _is_patched(part: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from .dtypes import Array
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
 _SKETCH, _PASSES = 8, 3
+_LOW, _HIGH = 1e-12, 1e12
+"""Where products of float32 stay in its range."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
             if b_rows is not None:
                 d -= b_rows[part].astype(np.float64)
             if d.size:
-                largest = max(largest, float(np.abs(d).max()))
+                largest = max(largest, float(d.max()), -float(d.min()))
                 channels += np.einsum("ij,ij->j", d, d)
                 count += len(d)
                 if whole is not None:
@@ -112,17 +115,25 @@ def _spectral(whole: Array | None, largest: float, l2: float) -> float:
     if whole is None or not largest:
         return 0.0
     # Beyond float32 (a flipped exponent bit, replayed in float64) L2 bounds it well enough.
-    too_large = largest > float(np.finfo(np.float32).max)
-    return l2 if too_large else _largest_singular_value(whole / largest) * largest
+    if largest > float(np.finfo(np.float32).max):
+        return l2
+    if _LOW < largest < _HIGH:
+        return _largest_singular_value(whole)
+    return _largest_singular_value(whole / largest) * largest
 
 
 def _largest_singular_value(matrix: Array) -> float:
     """By a randomised range finder with a fixed seed: within a few per cent, in a few passes."""
-    sketch = np.random.default_rng(0).standard_normal((matrix.shape[1], _SKETCH), np.float32)
+    sketch = _random_sketch(matrix.shape[1])
     for _ in range(_PASSES):
         basis, _ = np.linalg.qr(matrix @ sketch)
         sketch = matrix.T @ basis
     return float(np.linalg.norm(sketch, 2))
+
+
+@lru_cache(maxsize=16)
+def _random_sketch(width: int) -> Array:
+    return np.random.default_rng(0).standard_normal((width, _SKETCH), np.float32)
 
 
 def _rows(array: Array, keep: Array | None, width: int) -> Array | None:

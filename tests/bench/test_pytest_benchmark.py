@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from bench.test_bench import report
 from cli.program import environment
 from driftwalk_reports import bench_pytest
 
-PLUGINS = ("-p", "no:xdist", "-p", "driftwalk.plugin")
+INSTALLED = any(entry.value == "driftwalk.plugin" for entry in entry_points(group="pytest11"))
+PLUGINS = ("-p", "no:xdist", *(() if INSTALLED else ("-p", "driftwalk.plugin")))
 """Where xdist is at work, pytest-benchmark is not."""
 
 
