@@ -130,10 +130,7 @@ class Backend(ABC):
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run, timed. A backend with a device of its own waits for it, and says more."""
-        start, before = time.perf_counter(), sum(self._seconds.values())
-        self._forward(probe, None)
-        booked = sum(self._seconds.values()) - before
-        return Lap(time.perf_counter() - start - booked)
+        return Lap(self._clocked(probe, None)[1])
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """Seconds spent in each point's block, in one run of its own; empty where unknown."""
@@ -147,12 +144,15 @@ class Backend(ABC):
         self._close()
 
     def _timed(self, what: str, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        outputs, self._seconds[what] = self._clocked(probe, sink)
+        return MappingProxyType({name: read_only(array) for name, array in outputs.items()})
+
+    def _clocked(self, probe: Probe, sink: Sink | None) -> tuple[Mapping[str, Array], float]:
+        """One run and its seconds, less what was booked on the way: loading, exporting."""
         start, before = time.perf_counter(), sum(self._seconds.values())
         outputs = self._forward(probe, sink)
-        # Loading or exporting on the way has been booked under its own name.
         booked = sum(self._seconds.values()) - before
-        self._seconds[what] = time.perf_counter() - start - booked
-        return MappingProxyType({name: read_only(array) for name, array in outputs.items()})
+        return outputs, time.perf_counter() - start - booked
 
     def __enter__(self) -> Self:
         return self

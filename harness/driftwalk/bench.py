@@ -25,6 +25,7 @@ from .result import Benchmark
 from .runner import Local, Recipe, Remote, Runner
 from .spec import Spec
 from .states import Probe
+from .workers import cores
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -78,7 +79,7 @@ def bench(
     alone = isolate and isinstance(model, str) and all(isinstance(b, str) for b in backends)
     if isolate and not alone:
         notes.append("All ran in one process: a model or a backend was given as an object.")
-    cores = threads or _cores()
+    each = threads or cores()
     cases: list[Case] = []
     complete = True
     with ExitStack() as opened:
@@ -86,15 +87,15 @@ def bench(
         for given in backends:
             if alone:
                 recipe = Recipe(
-                    _with_threads(str(given), cores), str(model), blocks, trust_remote_code
+                    _with_threads(str(given), each), str(model), blocks, trust_remote_code
                 )
-                runners.append(Remote(recipe, cores))
+                runners.append(Remote(recipe, each))
             else:
-                runners.append(_local(given, loaded, cores))
+                runners.append(_local(given, loaded, each))
             opened.callback(runners[-1].close)
         for shape, given_probe in probes:
             case, done = _case(runners, given_probe, shape, show, rounds, warmup, seconds, layers)
-            case = replace(case, entries=_labelled(case.entries, backends, cores))
+            case = replace(case, entries=_labelled(case.entries, backends, each))
             cases.append(case)
             complete = complete and done
             if not done:
@@ -219,22 +220,14 @@ def _tokens(probe: Probe) -> int:
     return int(first.shape[0] * (first.shape[1] if first.ndim == 2 else 1))
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS or Windows
-        return os.cpu_count() or 1
-
-
 def _busy() -> str:
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return ""
-    if load <= BUSY * _cores():
+    if load <= BUSY * cores():
         return ""
-    return f"Other work was running: a load of {load:.1f} on {_cores()} cores when this began."
+    return f"Other work was running: a load of {load:.1f} on {cores()} cores when this began."
 
 
 def _labelled(entries: Sequence[Entry], given: Sequence[object], threads: int) -> tuple[Entry, ...]:

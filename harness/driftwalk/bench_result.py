@@ -90,17 +90,23 @@ class BenchReport:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def ratios(self) -> list[tuple[Case, Entry, Ratio]]:
+        """Everything that was held against a first backend."""
+        found = ((case, entry, case.ratio(entry)) for case in self.cases for entry in case.entries)
+        return [(case, entry, ratio) for case, entry, ratio in found if ratio is not None]
+
     def slower(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where the interval says that a backend is more than so many times as slow."""
-        found = [(c, e, r) for c in self.cases for e in c.entries if (r := c.ratio(e)) is not None]
-        return [(c, e, r) for c, e, r in found if r.low > max_slowdown]
+        return [found for found in self.ratios if found[2].low > max_slowdown]
 
     def undecided(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where it may be, or may not."""
-        found = [(c, e, r) for c in self.cases for e in c.entries if (r := c.ratio(e)) is not None]
-        return [
-            (c, e, r) for c, e, r in found if not (r.low > max_slowdown or r.high <= max_slowdown)
-        ]
+
+        def sure(ratio: Ratio) -> bool:  # of a ratio that is NaN, neither is true
+            return ratio.low > max_slowdown or ratio.high <= max_slowdown
+
+        return [found for found in self.ratios if not sure(found[2])]
 
 
 def to_dict(report: BenchReport) -> dict[str, Any]:

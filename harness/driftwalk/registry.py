@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from .errors import BackendUnavailable, UsageError, nearest
@@ -38,6 +37,8 @@ REPORT_PUBLISHER = "driftwalk.publish:publish"
 @cache
 def known_backends() -> dict[str, str]:
     """Every registered backend name and its target; third parties cannot shadow built-in ones."""
+    from importlib.metadata import entry_points  # costs more than the rest of `--help`
+
     found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return {**BUILT_IN, **{name: found[name] for name in sorted(found) if name not in BUILT_IN}}
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 from .adapter import BackendInfo
 from .decisions import Decisions
 from .errors import UsageError
+from .files import read_json
 from .jsonable import decode, encode
 from .metrics import Metrics, TokenErrors
 from .norms import Norms
@@ -320,10 +321,4 @@ def from_dict(data: Any) -> Report:
 
 def load(path: str | Path) -> Report:
     """Read a result.json of this or any older version."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{str(path)!r} is not JSON: {error}.") from None
-    return from_dict(data)
+    return from_dict(read_json(path))

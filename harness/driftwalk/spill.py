@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -84,17 +83,6 @@ class Spill:
     def close(self) -> None:
         """Let go of the file; arrays that are still mapped stay readable."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _start(array: Array) -> tuple[int, tuple[int, ...], str]:

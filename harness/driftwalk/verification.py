@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -120,7 +120,7 @@ def verify_all(
             if spill is False:
                 trace = first.trace(fixed)
             else:
-                kept = opened.enter_context(Spill(0 if spill is True else spill))
+                kept = opened.enter_context(closing(Spill(0 if spill is True else spill)))
                 trace = spilled_trace(first, fixed, kept)
         witness = Witness(loaded, fixed, cache, show, depth)
         opened.callback(witness.close)
@@ -149,9 +149,8 @@ def verify_all(
     # A model that only this process has is timed here; one with a name, each in its own process.
     named = model if isinstance(model, str) else loaded
     sides = (reference, *candidates)
-    return _with_benchmarks(
-        reports, named, sides, fixed, show, rounds=bench, trust_remote_code=trust_remote_code
-    )
+    options = {"rounds": bench, "blocks": blocks, "trust_remote_code": trust_remote_code}
+    return _with_benchmarks(reports, named, sides, fixed, show, **options)
 
 
 def _with_benchmarks(

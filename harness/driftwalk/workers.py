@@ -17,12 +17,17 @@ Found = TypeVar("Found")
 _MOST = 8
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS or Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @cache
 def workers() -> int:
     """As many threads as there are cores for this process, within reason."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(_MOST, len(os.sched_getaffinity(0)))
-    return min(_MOST, os.cpu_count() or 1)
+    return min(_MOST, cores())
 
 
 @cache

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from driftwalk.bench_result import BenchReport, Case, Entry
+from driftwalk.laps import summarise
 
 from .numbers import clean
+from .view import model_name
 
 FORMAT_VERSION = "5.0.0"
 """Of pytest-benchmark, whose layout this is."""
@@ -18,7 +20,7 @@ FORMAT_VERSION = "5.0.0"
 
 def render(report: BenchReport) -> str:
     """One group per case, one benchmark per backend."""
-    model = clean(report.model.get("label", "") or "model", 80)
+    model = clean(model_name(report.model), 80)
     document = {
         "machine_info": {
             "node": "driftwalk",
@@ -66,7 +68,8 @@ def _benchmark(model: str, case: Case, entry: Entry) -> dict[str, Any]:
 
 def _stats(samples: Sequence[float]) -> dict[str, Any]:
     row = np.sort(np.asarray(samples, np.float64))
-    q1, median, q3 = (float(value) for value in np.percentile(row, (25, 50, 75)))
+    found = summarise(samples)
+    q1, q3 = found.q1, found.q3
     mean = float(row.mean())
     deviation = float(row.std(ddof=1)) if len(row) > 1 else 0.0
     fence = 1.5 * (q3 - q1)
@@ -74,12 +77,12 @@ def _stats(samples: Sequence[float]) -> dict[str, Any]:
     wide = int((np.abs(row - mean) > deviation).sum())
     inside = row[(row >= q1 - fence) & (row <= q3 + fence)]
     return {
-        "min": float(row[0]),
+        "min": found.least,
         "max": float(row[-1]),
         "mean": mean,
         "stddev": deviation,
-        "rounds": len(row),
-        "median": median,
+        "rounds": found.runs,
+        "median": found.median,
         "iqr": q3 - q1,
         "q1": q1,
         "q3": q3,

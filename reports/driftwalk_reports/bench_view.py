@@ -9,6 +9,7 @@ from driftwalk.bench_result import BenchReport, Case, Entry
 from driftwalk.laps import Ratio
 
 from .numbers import NOTHING, clean, count, number, seconds
+from .view import model_name
 
 WORD_SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 
@@ -66,11 +67,10 @@ class BenchView:
 
 def look(report: BenchReport) -> BenchView:
     """Everything a benchmark shows."""
-    model = clean(report.model.get("label") or next(iter(report.model.values()), "") or "a model")
     unfinished = () if report.complete else ("Interrupted: these are the runs made until then.",)
     return BenchView(
         headline=headline(report),
-        model=model,
+        model=model_name(report.model),
         how=_how(report),
         cases=tuple(_case(case) for case in report.cases),
         notes=(*unfinished, *(clean(note) for note in report.notes)),
@@ -83,8 +83,7 @@ def look(report: BenchReport) -> BenchView:
 
 def headline(report: BenchReport) -> str:
     """One sentence: who is faster than the first, by how much, in how many cases."""
-    found = [(case, entry, case.ratio(entry)) for case in report.cases for entry in case.entries]
-    told = [(case, entry, ratio) for case, entry, ratio in found if ratio is not None]
+    told = report.ratios
     if not told:
         made = any(entry.bench.samples for case in report.cases for entry in case.entries)
         return "BENCH: one backend was timed." if made else "BENCH: no run was finished."

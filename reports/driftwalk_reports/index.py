@@ -68,7 +68,7 @@ def _cell(href: str, report: Report) -> Cell:
     said = report.outputs
     return Cell(
         href=href,
-        model=model_name(report),
+        model=model_name(report.model),
         candidate=clean(report.candidate.spec, 80),
         reference=clean(report.reference.spec, 80),
         verdict=report.verdict,

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median, quantiles
 
+from driftwalk.laps import summarise
 from driftwalk.result import Benchmark, Report
 
 from .numbers import NOTHING, clean, seconds
-
-FEWEST = 4
-"""Samples below which quartiles say nothing."""
 
 
 @dataclass(frozen=True)
@@ -100,22 +97,14 @@ def _bars(report: Report, known: Mapping[str, Benchmark]) -> list[Bar]:
     specs = {"reference": report.reference.spec, "candidate": report.candidate.spec}
     bars = []
     for side, bench in known.items():
-        low, high = _middle_half(bench.samples)
+        found = summarise(bench.samples)
         bars.append(
             Bar(
                 clean(f"{side} {specs.get(side, '')}".strip(), 60),
-                seconds(median(bench.samples)),
-                f"{seconds(low)} to {seconds(high)}",
-                len(bench.samples),
-                *(round(100 * value / longest, 2) for value in (median(bench.samples), low, high)),
+                seconds(found.median),
+                f"{seconds(found.q1)} to {seconds(found.q3)}",
+                found.runs,
+                *(round(100 * value / longest, 2) for value in (found.median, found.q1, found.q3)),
             )
         )
     return bars
-
-
-def _middle_half(samples: tuple[float, ...]) -> tuple[float, float]:
-    """The quartiles; the extremes of a handful."""
-    if len(samples) < FEWEST:
-        return min(samples), max(samples)
-    low, _, high = quantiles(samples, n=4, method="inclusive")
-    return low, high

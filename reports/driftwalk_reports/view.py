@@ -6,7 +6,7 @@ escaping.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from driftwalk.adapter import BackendInfo
@@ -79,8 +79,8 @@ def look(report: Report) -> View:
         verdict=report.verdict,
         symbol=RUN_SYMBOLS[report.verdict],
         headline=sentences.headline(report),
-        story=tell(report, model_name(report)),
-        model=model_name(report),
+        story=tell(report, model_name(report.model)),
+        model=model_name(report.model),
         about=_about(report),
         rows=(shown := to_rows(report)),
         around=around(shown),
@@ -104,9 +104,8 @@ def look(report: Report) -> View:
     )
 
 
-def model_name(report: Report) -> str:
+def model_name(described: Mapping[str, str]) -> str:
     """What a reader calls the model."""
-    described = report.model
     named = next((described[key] for key in ("label", "name", "id") if described.get(key)), "")
     return clean(named or next(iter(described.values()), "") or "a model")
 
@@ -123,7 +122,7 @@ def _about(report: Report) -> tuple[Fact, ...]:
         for rule in policy.rules
     )
     return (
-        ("model", model_name(report)),
+        ("model", model_name(report.model)),
         (
             "reference",
             _side(report.reference.spec, report.reference.device, report.reference.dtype),

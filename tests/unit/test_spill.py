@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def states():
 
 
 def test_a_spilled_state_is_the_state_it_was():
-    with Spill(0) as spill:
+    with closing(Spill(0)) as spill:
         for given in states():
             kept = spill.keep(given)
             assert kept.point == given.point
@@ -33,7 +35,7 @@ def test_a_spilled_state_is_the_state_it_was():
 
 def test_only_what_exceeds_the_budget_is_spilled():
     one = State(Point("a"), np.ones(100))
-    with Spill(2 * one.array.nbytes) as spill:
+    with closing(Spill(2 * one.array.nbytes)) as spill:
         kept = [spill.keep(one) for _ in range(4)]
         assert [isinstance(state, SpilledState) for state in kept] == [False, False, True, True]
         assert kept[0] is one
@@ -41,7 +43,7 @@ def test_only_what_exceeds_the_budget_is_spilled():
 
 def test_an_output_that_is_the_last_state_comes_from_the_file_too():
     logits, other = np.ones((2, 3)), np.ones((2, 3))
-    with Spill(0) as spill:
+    with closing(Spill(0)) as spill:
         spill.keep(State(Point("logits"), read_only(logits)))
         found = spill.outputs({"logits": read_only(logits), "other": other})
         assert not np.shares_memory(found["logits"], logits)
@@ -50,7 +52,7 @@ def test_an_output_that_is_the_last_state_comes_from_the_file_too():
 
 
 def test_what_is_mapped_outlives_the_file():
-    with Spill(0) as spill:
+    with closing(Spill(0)) as spill:
         array = spill.keep(State(Point("a"), np.arange(5.0))).array
     assert array.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="closed"):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .bench import bench as bench_command
-from .console import guarded, progress, show, show_json
+from .console import guarded, show, show_json, this_command, working
 from .options import (
     BatchOption,
     BlocksOption,
@@ -20,7 +17,9 @@ from .options import (
     LengthOption,
     ModelArgument,
     ProbeOption,
+    PromptOption,
     ReportOption,
+    SeedOption,
     TrustOption,
 )
 from .rendering import finish, report
@@ -75,10 +74,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
-    ] = None,
+    prompt: PromptOption = None,
     ids: Annotated[
         str | None, typer.Option("--ids", metavar="IDS", help="Token ids instead: '5 17 3'.")
     ] = None,
@@ -121,7 +117,7 @@ def verify(
     blocks: BlocksOption = None,
     batch: BatchOption = None,
     length: LengthOption = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")] = 0,
+    seed: SeedOption = 0,
     trust_remote_code: TrustOption = False,
     report: ReportOption = None,
     as_json: JsonOption = False,
@@ -225,11 +221,16 @@ def _run(
 ) -> list[Report]:
     from ..verification import verify_all
 
-    command = shlex.join(["driftwalk", *sys.argv[1:]])
-    # What a model or an exporter prints is not our data.
-    with redirect_stdout(sys.stderr), progress() as bar:
+    with working() as bar:
         return verify_all(
-            model, candidates, reference, probe, policy, command=command, progress=bar, **options
+            model,
+            candidates,
+            reference,
+            probe,
+            policy,
+            command=this_command(),
+            progress=bar,
+            **options,
         )
 
 

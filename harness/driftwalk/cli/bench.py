@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, progress, say, show, show_json
-from .options import BlocksOption, JsonOption, ModelArgument, ProbeOption, TrustOption
+from .console import guarded, say, show, show_json, this_command, working
+from .options import (
+    BlocksOption,
+    JsonOption,
+    ModelArgument,
+    ProbeOption,
+    PromptOption,
+    SeedOption,
+    TrustOption,
+)
 
 if TYPE_CHECKING:
     from ..bench_result import BenchReport
@@ -40,10 +46,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
-    ] = None,
+    prompt: PromptOption = None,
     probe: ProbeOption = None,
     batch: Annotated[
         str, typer.Option("--batch", metavar="LIST", help="Rows of the default probe: 1,4.")
@@ -74,7 +77,7 @@ def bench(
         float,
         typer.Option("--max-slowdown", min=0.0, help="How many times as slow is still allowed."),
     ] = 1.10,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")] = 0,
+    seed: SeedOption = 0,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
     report: Annotated[
@@ -94,7 +97,7 @@ def bench(
         raise UsageError("Give one of --prompt and --probe.")
     if report is not None:
         writable_folder(report)
-    with redirect_stdout(sys.stderr), progress() as bar:
+    with working() as bar:
         found = run(
             model,
             backend or ["torch", "onnxruntime"],
@@ -110,7 +113,7 @@ def bench(
             seed=seed,
             blocks=blocks,
             trust_remote_code=trust_remote_code,
-            command=shlex.join(["driftwalk", *sys.argv[1:]]),
+            command=this_command(),
             progress=bar,
         )
     _show(found, as_json)

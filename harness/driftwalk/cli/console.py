@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shlex
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, ParamSpec, TextIO, TypeVar
 
 import typer
@@ -160,3 +161,15 @@ def progress() -> Iterator[Progress]:
     )
     with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield BarProgress(bar)
+
+
+@contextmanager
+def working() -> Iterator[Progress]:
+    """Long work: a bar where somebody looks; what a model or an exporter prints is not our data."""
+    with redirect_stdout(sys.stderr), progress() as bar:
+        yield bar
+
+
+def this_command() -> str:
+    """What was typed, as it can be typed again."""
+    return shlex.join(["driftwalk", *sys.argv[1:]])

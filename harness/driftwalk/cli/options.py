@@ -15,6 +15,11 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
+PromptOption = Annotated[
+    list[str] | None,
+    typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")]
 ProbeOption = Annotated[
     Path | None,
     typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),

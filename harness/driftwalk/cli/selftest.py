@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .console import guarded, progress, say, show, show_json
+from .console import guarded, say, show, show_json, this_command, working
 from .options import (
     BatchOption,
     BlocksOption,
@@ -55,9 +53,7 @@ def selftest(
 
     if report is not None:
         writable_folder(report)
-    command = shlex.join(["driftwalk", *sys.argv[1:]])
-    # What a model or an exporter prints is not our data.
-    with redirect_stdout(sys.stderr), progress() as bar:
+    with working() as bar:
         result = run(
             model,
             candidate,
@@ -68,7 +64,7 @@ def selftest(
             trust_remote_code=trust_remote_code,
             batch=batch,
             length=length,
-            command=command,
+            command=this_command(),
             progress=bar,
         )
     from driftwalk_reports.selftest_text import render

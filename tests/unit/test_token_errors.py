@@ -1,0 +1,46 @@
+"""The error of each token: what heatmaps are made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from driftwalk.metrics import measure, token_errors
+from driftwalk.tolerance import BY_DTYPE, Tolerance
+
+pytestmark = pytest.mark.filterwarnings("error")
+some = settings(max_examples=80, deadline=None)
+
+ANY = Tolerance(1e-3, 1e-3)
+EXACT = Tolerance(0.0)
+
+
+def test_the_token_profile_is_the_l2_of_each_position():
+    r = np.zeros((2, 2, 2), np.float16)
+    c = np.array([[[3, 4], [0, 0]], [[1, 0], [5, 12]]], np.float16)
+    assert measure(r, c, ANY).tokens == ((5.0, 0.0), (1.0, 13.0))
+    keep = np.array([[True, False], [True, True]])
+    assert measure(r, c, ANY, keep).tokens == ((5.0, None), (1.0, 13.0))
+
+
+def test_a_token_profile_is_kept_to_four_digits_and_needs_a_position_axis():
+    assert measure(np.zeros((1, 1, 1)), np.full((1, 1, 1), 1 / 3), ANY).tokens == ((0.3333,),)
+    assert measure(np.zeros((2, 3)), np.ones((2, 3)), ANY).tokens is None
+
+
+def test_token_errors_agree_with_what_measure_finds_on_the_way():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((2, 5, 7)).astype(np.float32)
+    b = a + rng.standard_normal(a.shape).astype(np.float32) * np.float32(1e-3)
+    keep = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=bool)
+    found = token_errors(b, a, keep)
+    assert found == measure(a, b, BY_DTYPE["fp32"], keep).tokens
+    assert found is not None
+    assert found[0][3] is None
+    b[1, 2, 3] = np.nan
+    assert token_errors(b, a, keep) == measure(a, b, BY_DTYPE["fp32"], keep).tokens
+    assert token_errors(b, a)[1][2] == math.inf
+    assert token_errors(a[0], b[0]) is None, "no token axis"
