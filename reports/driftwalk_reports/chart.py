@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, LEFT, RIGHT = 1000.0, 68.0, 16.0
+TOP = 64.0
+"""Room above the first panel for two lines of marks and its title."""
 MOST_LABELS = 26
 MOST_DOTS = 200
 """Beyond this many points only those that say something get a dot of their own."""
@@ -149,7 +151,7 @@ class _Scale:
 
 def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
     """The geometry of a chart."""
-    top = at = 34.0
+    top = at = TOP
     panels = []
     for plot in plots:
         panels.append(_panel(plot, columns, at, at + plot.height))

@@ -234,3 +234,18 @@ def test_a_machine_that_gets_slower_is_named() -> None:
     assert any("throttling" in said for said in entry.noise)
     (entry,) = report([1.0] * 20).cases[0].entries
     assert entry.noise == ()
+
+
+def test_what_verify_was_told_of_the_model_is_told_to_bench(monkeypatch) -> None:
+    told: dict = {}
+
+    def recorded(*given: object, **options: object) -> BenchReport:
+        told.update(options)
+        return report([0.1], [0.1])
+
+    monkeypatch.setattr("driftwalk.bench.bench", recorded)
+    found = driftwalk.verify(
+        "demo:decoder", candidate="torch:cpu:fp64", blocks="transformer.h", bench=3
+    )
+    assert (told["rounds"], told["blocks"]) == (3, "transformer.h")
+    assert found.benchmarks["candidate"].samples == (0.1,)
