@@ -2,27 +2,29 @@
 
 Both sides are upcast before they are subtracted. Non-finite elements are counted first and kept
 out of every other number, so that NaN can never make a sum or a comparison look harmless.
-Pairs of float32 take a faster way to the same numbers (kernels.py says how near they are); their
-blocks are shared out among threads and put together in order, so that no number depends on them.
+This is the plain way, for any dtype; pairs of float32 have a fused one (fused.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .dtypes import Array, format_of
-from .float32 import add_float32
-from .kernels import largest_ratio
-from .sums import Float64, Pair, Sums, as_slice
+from .fused import add_fused, usable
+from .native import library
+from .sums import Float64, Numbers, Pair, Sums
 from .tolerance import Tolerance
 from .ulp import UlpHistogram
 
-BLOCK = 1 << 17
+BLOCK = 1 << 15
 """Elements per block: two blocks and their temporaries stay in a core's cache."""
+
+Values = Callable[[tuple[int, ...]], tuple[float, float]]
+"""What stands on both sides at an index."""
 
 TokenErrors = tuple[tuple[float | None, ...], ...]
 """L2 of a difference per (row, position); None where padded."""
@@ -85,22 +87,21 @@ def measure(
     shape = reference.shape
     r_rows, c_rows = _as_rows(reference), _as_rows(candidate)
     rows = np.flatnonzero(keep) if keep is not None else np.arange(len(r_rows))
-    both = reference.dtype == candidate.dtype == np.float32
-    most = BLOCK if both else max(1, BLOCK // 4)  # others are upcast, and need more room
-    width = r_rows.shape[1]
-    step = max(1, most // max(1, width)) if width <= most // 16 else 1
-    blocks = [as_slice(rows[i : i + step]) for i in range(0, len(rows), step)]
-    pair = Pair(r_rows, c_rows, blocks, step)
-
+    pair = Pair(r_rows, c_rows, rows)
     known = format_of(candidate)
     sums = Sums(ulps=UlpHistogram(known) if known else None)
     with np.errstate(all="ignore"):
-        if pair.is_float32:
-            scale = add_float32(sums, pair, tolerance, _add_block)
-        else:
-            scale = _add_any(sums, pair, tolerance)
+        add = add_fused if usable(pair) else _add_plainly
+        scale = add(sums, pair, tolerance)
+    return finish(sums, shape, rows, scale, lambda at: (float(reference[at]), float(candidate[at])))
+
+
+def finish(
+    sums: Sums, shape: tuple[int, ...], rows: Numbers, scale: float, values: Values
+) -> Measured:
+    """Metrics from sums, wherever those were formed; `rows` are the numbers of those that count."""
     return Measured(
-        metrics=_finish(sums, reference, candidate, rows),
+        metrics=_metrics(sums, shape, rows, values),
         scale=scale,
         exceeded=sums.exceeded,
         tokens=_token_profile(sums.row_l2, rows, shape),
@@ -113,20 +114,26 @@ def _as_rows(array: Array) -> Array:
     return array.reshape(leading, -1) if array.size else array.reshape(leading, 0)
 
 
-def _add_any(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
+def _width(shape: tuple[int, ...]) -> int:
+    """How long a row is."""
+    return math.prod(shape) // max(1, math.prod(shape[:-1][:2]))
+
+
+def _add_plainly(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
     """Pairs of any dtype, block by block; gives the scale."""
+    step = max(1, BLOCK // max(1, pair.r.shape[1]))
+    blocks = [pair.rows[start : start + step] for start in range(0, len(pair.rows), step)]
     if np.float64 in (pair.r.dtype, pair.c.dtype):  # squares of all else fit
-        r_peak, c_peak = _peak(pair.r, pair.blocks), _peak(pair.c, pair.blocks)
+        r_peak, c_peak = _peak(pair.r, blocks), _peak(pair.c, blocks)
         sums.r_unit, sums.c_unit = _unit(r_peak), _unit(c_peak)
         sums.d_unit = _unit(max(r_peak, c_peak))
-    scale = _rms(pair.r, pair.blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
-    for number, block in enumerate(pair.blocks):
-        first = number * pair.step
-        _add_block(sums, pair.r[block], pair.c[block], tolerance, scale, first_row=first)
+    scale = _rms(pair.r, blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
+    for block in blocks:
+        _add_block(sums, pair.r[block], pair.c[block], tolerance, scale, block)
     return scale
 
 
-def _peak(rows: Array, blocks: list[Any]) -> float:
+def _peak(rows: Array, blocks: list[Numbers]) -> float:
     """Largest magnitude of the finite elements that count."""
     peak = 0.0
     for block in blocks:
@@ -145,7 +152,7 @@ def _unit(peak: float) -> float:
     return 2.0 ** max(-1000, min(1000, math.frexp(peak)[1]))
 
 
-def _rms(rows: Array, blocks: list[Any], unit: float) -> float:
+def _rms(rows: Array, blocks: list[Numbers], unit: float) -> float:
     """Root mean square of the finite elements that count."""
     total, count = 0.0, 0
     for block in blocks:
@@ -158,12 +165,18 @@ def _rms(rows: Array, blocks: list[Any], unit: float) -> float:
     return unit * math.sqrt(total / count) if count else 0.0
 
 
+def largest_ratio(top: Float64, bottom: Float64) -> float:
+    """max(top / bottom), with 0/0 = 0 and x/0 = inf."""
+    ratio = np.divide(top, bottom, out=np.where(top > 0, np.inf, 0.0), where=bottom > 0)
+    return float(ratio.max(initial=0.0))
+
+
 def _in_units(values: Float64, unit: float) -> Float64:
     return values if unit == 1.0 else values / unit
 
 
 def _add_block(
-    sums: Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, *, first_row: int
+    sums: Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, numbers: Numbers
 ) -> None:
     r: Float64 = r_raw.astype(np.float64)
     c: Float64 = c_raw.astype(np.float64)
@@ -173,8 +186,8 @@ def _add_block(
     if not clean:
         sums.bad_reference += int(r.size - np.count_nonzero(r_finite))
         sums.bad_candidate += int(c.size - np.count_nonzero(c_finite))
-        sums.bad_reference_at = sums.bad_reference_at or _first_false(r_finite, first_row)
-        sums.bad_candidate_at = sums.bad_candidate_at or _first_false(c_finite, first_row)
+        sums.bad_reference_at = sums.bad_reference_at or _first_false(r_finite, numbers)
+        sums.bad_candidate_at = sums.bad_candidate_at or _first_false(c_finite, numbers)
         sums.exceeded = math.inf  # no tolerance would let it pass
         r, c = np.where(finite, r, 0.0), np.where(finite, c, 0.0)
 
@@ -187,7 +200,7 @@ def _add_block(
         if float(a.flat[at]) > sums.max_abs:
             row, column = np.unravel_index(at, a.shape)
             sums.max_abs = float(a.flat[at])
-            sums.worst_at = (first_row + int(row), int(column))
+            sums.worst_at = (int(numbers[row]), int(column))
         sums.max_rel = max(sums.max_rel, largest_ratio(a, r_abs))
         allowed = tolerance.atol * scale + tolerance.rtol * r_abs
         sums.exceeded = max(sums.exceeded, largest_ratio(a, allowed))
@@ -210,13 +223,13 @@ def _add_block(
     sums.row_l2.append(np.sqrt(per_row) * sums.d_unit)
 
 
-def _first_false(flags: Array, first_row: int) -> tuple[int, int] | None:
+def _first_false(flags: Array, numbers: Numbers) -> tuple[int, int] | None:
     at = int(np.argmin(flags))
     row, column = np.unravel_index(at, flags.shape)
-    return None if flags.flat[at] else (first_row + int(row), int(column))
+    return None if flags.flat[at] else (int(numbers[row]), int(column))
 
 
-def _finish(sums: Sums, reference: Array, candidate: Array, rows: Array) -> Metrics:
+def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) -> Metrics:
     count = sums.count
     return Metrics(
         max_abs=max(sums.max_abs, 0.0),
@@ -229,9 +242,9 @@ def _finish(sums: Sums, reference: Array, candidate: Array, rows: Array) -> Metr
         ulp_max=sums.ulps.max if sums.ulps else math.nan,
         ulp_p99=sums.ulps.quantile(0.99) if sums.ulps else math.nan,
         mismatched=sums.mismatched,
-        total=int(rows.size * (reference.size // max(1, len(_as_rows(reference))))),
+        total=int(rows.size * _width(shape)),
         nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
-        worst=_worst(sums, reference, candidate, rows),
+        worst=_worst(sums, shape, values),
     )
 
 
@@ -257,15 +270,14 @@ def _snr_db(sums: Sums) -> float:
     return 20 * (math.log10(math.sqrt(sums.rr) / math.sqrt(sums.dd)) + units)
 
 
-def _worst(sums: Sums, reference: Array, candidate: Array, rows: Array) -> Worst | None:
+def _worst(sums: Sums, shape: tuple[int, ...], values: Values) -> Worst | None:
     # The candidate's own first; else where the reference is the one that is not finite.
     at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
     if at is None:
         return None
-    flat = int(rows[at[0]]) * (reference.size // len(_as_rows(reference))) + at[1]
-    index = tuple(int(i) for i in np.unravel_index(flat, reference.shape or (1,)))
-    index = index if reference.ndim else ()
-    return Worst(index, float(reference[index]), float(candidate[index]))
+    flat = at[0] * _width(shape) + at[1]
+    index = tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()
+    return Worst(index, *values(index))
 
 
 def token_errors(a: Array, b: Array, keep: Array | None = None) -> TokenErrors | None:
@@ -299,21 +311,11 @@ def _token_profile(
 
 
 def _four_digits(values: Float64) -> list[float]:
-    """Each as float(f"{value:.4g}") has it: an integer of four digits over a power of ten.
-
-    Both are exact in float64, so the quotient is the float nearest to that decimal. Where rounding
-    is in doubt, or the power is not exact, the text decides.
-    """
-    with np.errstate(all="ignore"):
-        places = 3 - np.floor(np.log10(values))
-        easy = (places >= 0) & (places <= 22)
-        powers = np.power(10.0, np.where(easy, places, 0.0))
-        scaled = values * powers
-        digits = np.rint(scaled)
-        sure = easy & (np.abs(np.abs(scaled - digits) - 0.5) > 1e-6) & (digits >= 1000)
-        found: list[float] = (digits / powers).tolist()
-    for at in np.flatnonzero(~sure & (values != 0)).tolist():
-        found[at] = float(f"{values[at]:.4g}")
-    for at in np.flatnonzero(values == 0).tolist():
-        found[at] = 0.0
+    """Each as float(f"{value:.4g}") has it."""
+    known = library()
+    if known is None:
+        return [float(f"{value:.4g}") for value in values.tolist()]
+    rounded = np.array(values)
+    known.driftwalk_four_digits(rounded.ctypes.data, rounded.size)
+    found: list[float] = rounded.tolist()
     return found

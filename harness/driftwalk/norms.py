@@ -19,6 +19,8 @@ from .dtypes import Array
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
 _SKETCH, _PASSES = 8, 3
+_PIECE = 1 << 18
+"""Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
 """Where products of float32 stay in its range."""
 
@@ -126,9 +128,16 @@ def _largest_singular_value(matrix: Array) -> float:
     """By a randomised range finder with a fixed seed: within a few per cent, in a few passes."""
     sketch = _random_sketch(matrix.shape[1])
     for _ in range(_PASSES):
-        basis, _ = np.linalg.qr(matrix @ sketch)
-        sketch = matrix.T @ basis
+        basis, _ = np.linalg.qr(_times(matrix, sketch))
+        sketch = _times(matrix.T, basis)
     return float(np.linalg.norm(sketch, 2))
+
+
+def _times(matrix: Array, vectors: Array) -> Array:
+    """A product with few vectors, in pieces for which BLAS wakes no threads: they cost more."""
+    step = max(1, _PIECE // max(1, vectors.size))
+    pieces = [matrix[at : at + step] @ vectors for at in range(0, len(matrix), step)]
+    return np.concatenate(pieces)
 
 
 @lru_cache(maxsize=16)

@@ -1,9 +1,8 @@
-"""Two states as rows in blocks, and what is added up over them."""
+"""Two states as rows, and what is added up over them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +11,19 @@ from .dtypes import Array
 from .ulp import UlpHistogram
 
 Float64 = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+"""Numbers of rows."""
 
 
 @dataclass
 class Sums:
-    """Accumulators over blocks."""
+    """Accumulators over rows; places are (number of the row, column)."""
 
     count: int = 0
     r_unit: float = 1.0
     c_unit: float = 1.0
     d_unit: float = 1.0
-    """Reference, candidate and difference are summed in these units, see `_unit`."""
+    """Reference, candidate and difference are summed in these units, see metrics.py."""
     abs_d: float = 0.0
     dd: float = 0.0
     rr: float = 0.0
@@ -41,26 +42,18 @@ class Sums:
     row_l2: list[Float64] = field(default_factory=list)
 
 
-def as_slice(rows: Array) -> Any:
-    """Neighbouring rows as a slice, which copies nothing; all others by their numbers."""
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
-
-
 @dataclass(frozen=True)
 class Pair:
-    """Two states as rows, and the blocks of rows to look at."""
+    """Two states as rows, and the numbers of the rows that count."""
 
     r: Array
     c: Array
-    blocks: list[Any]
-    step: int
+    rows: Numbers
 
     @property
     def is_float32(self) -> bool:
         both = (self.r, self.c)
         return self.r.size > 0 and all(x.dtype == np.float32 and x.dtype.isnative for x in both)
 
-    def block(self, number: int) -> tuple[Array, Array]:
-        chosen = self.blocks[number]
-        return np.ascontiguousarray(self.r[chosen]), np.ascontiguousarray(self.c[chosen])
+    def contiguous(self) -> Pair:
+        return replace(self, r=np.ascontiguousarray(self.r), c=np.ascontiguousarray(self.c))

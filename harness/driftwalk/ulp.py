@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,8 +9,9 @@ from .dtypes import Array, Format
 
 _SUB_BITS = 3
 """Mantissa bits kept per octave in the histogram: counts to 15 are exact, above to 1/8 octave."""
-_SHIFT = 23 - _SUB_BITS
-_BUCKETS = 256 << _SUB_BITS
+SHIFT = 23 - _SUB_BITS
+BUCKETS = 256 << _SUB_BITS
+"""The bits of a distance as a float32, shifted by `SHIFT`, are the number of its bucket."""
 
 
 def ulp_distance(reference: Array, candidate: Array, known: Format) -> NDArray[np.uint64]:
@@ -34,73 +32,16 @@ def _ordered(values: Array, known: Format) -> NDArray[np.uint64]:
 
 def _buckets(distance: Array) -> NDArray[np.uint32]:
     """A float32's exponent and top mantissa bits are a logarithmic bucket number."""
-    return distance.astype(np.float32).view(np.uint32) >> np.uint32(_SHIFT)
+    return distance.astype(np.float32).view(np.uint32) >> np.uint32(SHIFT)
 
 
 def _start(bucket: int) -> float:
     """The smallest distance in a bucket."""
-    return float(np.uint32(bucket << _SHIFT).view(np.float32))
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Distances of one block as a plan has them counted."""
-
-    below: int
-    """How many lie below the plan's first edge."""
-    between: tuple[int, ...]
-    """How many from each of its edges to the next."""
-    rest: Array
-    """All distances from its last edge on."""
-    max: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which distances must be told apart for a high quantile; the rest need only be counted.
-
-    `counted` are the edges of neighbouring buckets into which too many fall to look at each.
-    """
-
-    counted: tuple[int, ...]
-    rest: int
-
-    @property
-    def edge(self) -> int:
-        return self.counted[0] if self.counted else self.rest
+    return float(np.uint32(bucket << SHIFT).view(np.float32))
 
 
 def _bucket(distance: int) -> int:
     return int(_buckets(np.array([distance]))[0])
-
-
-EVERYTHING = Plan((), 1)
-"""Tells all distances apart: below 1 there is only 0."""
-
-_MOST_COUNTED = 8
-
-
-def make_plan(sample: Array) -> Plan:
-    """A plan by which the 99th percentile will be known, judging by some of the distances."""
-    if not sample.size:
-        return EVERYTHING
-    ordered = np.sort(sample)
-
-    def share(edge: int) -> float:
-        return 1 - float(np.searchsorted(ordered, edge)) / ordered.size
-
-    high = min(int(ordered[int(0.975 * ordered.size)]), 1 << 22)
-    bucket = max(_bucket(1), _bucket(high))
-    edges: list[int] = []
-    while share(int(_start(bucket))) > 0.08 and len(edges) < _MOST_COUNTED:
-        edges.append(int(_start(bucket)))
-        bucket = _next(bucket)
-    return Plan(tuple(edges), min(int(_start(bucket)), 1 << 22))
-
-
-def _next(bucket: int) -> int:
-    """The next bucket that holds a whole number."""
-    return max(bucket + 1, _bucket(int(_start(bucket)) + 1))
 
 
 class UlpHistogram:
@@ -111,7 +52,14 @@ class UlpHistogram:
         self._max = 0
         self._total = 0
         self._lowest = 0
-        self._counts: NDArray[np.int64] = np.zeros(_BUCKETS, dtype=np.int64)
+        self._counts: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
+
+    @classmethod
+    def counted(cls, known: Format, counts: NDArray[np.int64], most: int) -> UlpHistogram:
+        """From distances that were counted elsewhere, bucket by bucket."""
+        made = cls(known)
+        made._counts, made._total, made._max = counts, int(counts.sum()), most
+        return made
 
     def add(self, reference: Array, candidate: Array) -> None:
         distance = ulp_distance(reference.ravel(), candidate.ravel(), self._format)
@@ -119,25 +67,17 @@ class UlpHistogram:
             return
         self._max = max(self._max, int(distance.max()))
         self._total += distance.size
-        self._counts += np.bincount(_buckets(distance), minlength=_BUCKETS)
+        self._counts += np.bincount(_buckets(distance), minlength=BUCKETS)
 
-    def add_counts(self, found: Sequence[Counts], plan: Plan) -> None:
-        """Add what was counted by a plan; quantiles below its edge are then not known."""
-        if not found:
-            return
-        self._max = max(self._max, *(block.max for block in found))
-        rest = np.concatenate([block.rest for block in found])
-        self._counts += np.bincount(_buckets(rest), minlength=_BUCKETS)
-        for edge, numbers in zip(
-            plan.counted, zip(*(b.between for b in found), strict=True), strict=False
-        ):
-            self._counts[_bucket(edge)] += sum(numbers)
-            self._total += sum(numbers)
-        below = sum(block.below for block in found)
-        self._counts[0] += below
-        self._total += below + rest.size
-        if plan.edge > 1:
-            self._lowest = max(self._lowest, _bucket(plan.edge))
+    def add_counts(self, counts: NDArray[np.int64], rest: int, highest: int) -> None:
+        """Add distances counted by bucket, those below `rest` all in the first.
+
+        Quantiles below `rest`, the edge of a bucket, are then not known.
+        """
+        self._counts += counts
+        self._total += int(counts.sum())
+        self._max = max(self._max, highest)
+        self._lowest = max(self._lowest, _bucket(rest) if rest > 1 else 0)
 
     @property
     def max(self) -> float:

@@ -1,4 +1,4 @@
-"""Threads for numpy: its loops release the interpreter's lock, so blocks can be shared out."""
+"""Threads for numpy and compiled code, which release the interpreter's lock while they compute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from threading import Lock
+from threading import Lock, local
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +30,10 @@ def workers() -> int:
     return min(_MOST, cores())
 
 
+_here = local()
+"""Whether this thread is at work on an item already: then it shares out no work of its own."""
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers(), thread_name_prefix="driftwalk")
@@ -46,7 +50,7 @@ def in_threads(look: Callable[[Item], Found], items: Sequence[Item]) -> list[Fou
     thread costs as much as a small block.
     """
     helpers = min(workers(), len(items)) - 1
-    if helpers < 1:
+    if helpers < 1 or getattr(_here, "busy", False):
         return [look(item) for item in items]
     found: dict[int, Found] = {}
     numbers, lock = iter(range(len(items))), Lock()
@@ -56,9 +60,13 @@ def in_threads(look: Callable[[Item], Found], items: Sequence[Item]) -> list[Fou
             return next(numbers, None)
 
     def work() -> None:
-        with np.errstate(all="ignore"):  # the setting of the caller's thread does not come along
-            while (number := take()) is not None:
-                found[number] = look(items[number])
+        _here.busy = True
+        try:
+            with np.errstate(all="ignore"):  # the caller's setting does not come along
+                while (number := take()) is not None:
+                    found[number] = look(items[number])
+        finally:
+            _here.busy = False
 
     others = [_pool().submit(work) for _ in range(helpers)]
     try:

@@ -11,11 +11,11 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
-        *("norms", "states", "adapter", "registry", "spill"),
+        *("native", "workers", "norms", "states", "adapter", "registry", "spill"),
     ),
     "tolerance": ("tolerance",),
-    "kernels": ("workers", "kernels", "sums", "float32"),
-    "compare": ("metrics", "decisions"),
+    "sums": ("sums", "fused"),
+    "compare": ("metrics", "decisions", "reduction"),
     "result": ("laps", "result", "bench_result", "selftest_result"),
     "calibrate": ("replay", "calibrate", "calibration_cache"),
     "walk": ("walk", "blame"),
@@ -32,11 +32,13 @@ BOTTOM = tuple(
 )
 """What backends and reports may know of the harness."""
 
-FRAMEWORKS = {"torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum"}
+FRAMEWORKS = {
+    *("torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum", "openvino"),
+}
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
     *("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance", "driftwalk.selftest"),
-    *("driftwalk.bench", "driftwalk.plugin"),
+    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction"),
 )
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""

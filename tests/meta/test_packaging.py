@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import driftwalk
+from driftwalk.native import library
 from meta.sources import PACKAGES, ROOT, all_sources
 
 LONGEST = 400
@@ -62,6 +63,12 @@ def test_every_file_of_the_packages(names: set[str]) -> None:
     assert not [
         name for name in inside if name.rpartition("/")[2].startswith(("test_", "conftest"))
     ]
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="a source tree need not be compiled")
+def test_where_tests_count_the_c_is_compiled(names: set[str]) -> None:
+    assert library() is not None, "python hatch_build.py says why"
+    assert "driftwalk/native/_native.so" in names
 
 
 def test_metadata(wheel: Path, names: set[str]) -> None:

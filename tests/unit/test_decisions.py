@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk import decisions
+from driftwalk import fused
 from driftwalk.decisions import decision_impact
 from driftwalk.tolerance import Tolerance
 
@@ -178,14 +178,24 @@ def test_close_float32_logits_are_judged_as_in_float64(size, noise):
     )
 
 
+@pytest.mark.skipif(fused.library() is None, reason="not built with a C compiler")
 def test_the_short_way_is_taken_for_close_rows_only():
-    r, c = vocabulary(3.0, 1e-6)
-    assert decisions._near(r[0, 0], c[0, 0]) is not None
-    assert decisions._near(r[0, 0], c[0, 0] + np.float32(0.1)) is None
-    assert decisions._near(r[0, 0].astype(np.float64), c[0, 0].astype(np.float64)) is None
-    spoiled = c[0, 0].copy()
-    spoiled[7] = np.nan
-    assert decisions._near(r[0, 0], spoiled) is None
+    r, c = (x[0] for x in vocabulary(3.0, 1e-6))
+
+    def near(left, right) -> bool | None:
+        found = fused.decide(left, right, np.arange(1))
+        return None if found is None else bool(found["near"][0])
+
+    spoiled, flipped = c.copy(), c.copy()
+    spoiled[0, 7] = np.nan
+    flipped[0, np.argmax(r[0])] -= 1
+    assert near(r, c)
+    assert near(r, r)
+    assert near(r, c + np.float32(0.1)) is False
+    assert near(r, spoiled) is False
+    assert near(spoiled, c) is False
+    assert near(r, flipped) is False
+    assert near(r.astype(np.float64), c.astype(np.float64)) is None
 
 
 def test_a_shift_of_all_float32_logits_is_no_divergence():

@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from driftwalk import metrics
 from driftwalk.metrics import measure, token_errors
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 
@@ -29,6 +31,13 @@ def test_the_token_profile_is_the_l2_of_each_position():
 def test_a_token_profile_is_kept_to_four_digits_and_needs_a_position_axis():
     assert measure(np.zeros((1, 1, 1)), np.full((1, 1, 1), 1 / 3), ANY).tokens == ((0.3333,),)
     assert measure(np.zeros((2, 3)), np.ones((2, 3)), ANY).tokens is None
+
+
+@some
+@given(st.lists(st.floats(0, allow_nan=False) | st.integers(0, 99_999).map(lambda n: n / 20)))
+def test_four_digits_are_those_of_the_text(values):
+    found = metrics._four_digits(np.array(values, float))
+    assert found == [float(f"{value:.4g}") for value in values]
 
 
 def test_token_errors_agree_with_what_measure_finds_on_the_way():

@@ -1,23 +1,26 @@
-"""The fast way for float32 gives what the general way gives: exactly, but for the last of sums."""
+"""Compiled code measures what plain numpy measures: exactly, but for the last digits of sums."""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk import float32, metrics
+from driftwalk import fused, metrics
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.metrics import Measured, measure
-from driftwalk.sums import Pair
 from driftwalk.tolerance import BY_DTYPE, Tolerance
-from driftwalk.workers import in_threads
 from unit.material import pairs, seeds
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.skipif(
+    fused.library() is None, reason="the package was not built with a C compiler"
+)
 FP32 = FORMATS["fp32"]
 TOLERANCES = [BY_DTYPE["fp32"], Tolerance(0.0), Tolerance(0.0, 1e-6), Tolerance(1e-6, 1e-6)]
 EXACT = ("max_abs", "ulp_max", "ulp_p99", "mismatched", "total", "nonfinite", "worst")
@@ -26,7 +29,7 @@ SUMS = ("mean_abs", "rmse", "rel_l2", "snr_db")
 
 def generally(r: Array, c: Array, tolerance: Tolerance, keep: Array | None = None) -> Measured:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pair, "is_float32", property(lambda pair: False))
+        patch.setattr(metrics, "usable", lambda pair: False)
         return measure(r, c, tolerance, keep)
 
 
@@ -120,9 +123,28 @@ def test_rows_wider_than_a_chunk(width):
 def test_a_misleading_sample_costs_time_and_no_more(monkeypatch):
     r, c = state(), noisy(state(), 1e-6)
     slow = generally(r, c, TOLERANCES[0])
-    for sample in (np.full(100, 1 << 40), np.zeros(100, int), np.arange(100), np.zeros(0, int)):
-        monkeypatch.setattr(float32, "_some_distances", lambda pair, sample=sample: sample)
+    for rest in (1, 2, 640, 896, 98_304, 1 << 22):  # edges of buckets
+        monkeypatch.setattr(fused, "_rest", lambda pair, rest=rest: rest)
         assert_alike(measure(r, c, TOLERANCES[0]), slow, 1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_no_number_depends_on_how_threads_share_a_state(threads, monkeypatch):
+    r = state(shape=(3, 41, 768))
+    c = noisy(r, 1e-6)
+    c[2, 5, 7] = np.nan
+    before = measure(r, c, TOLERANCES[0])
+    monkeypatch.setattr(fused, "workers", lambda: threads)
+    assert repr(measure(r, c, TOLERANCES[0])) == repr(before)
+
+
+def test_a_state_that_is_not_contiguous_and_one_that_is_mapped(tmp_path):
+    r, c = state(shape=(2, 768, 40)), noisy(state(shape=(2, 768, 40)), 1e-6)
+    turned = [x.transpose(0, 2, 1) for x in (r, c)]
+    assert_alike(measure(*turned, TOLERANCES[0]), generally(*turned, TOLERANCES[0]), 1e-6)
+    np.save(tmp_path / "r.npy", r)
+    mapped = np.load(tmp_path / "r.npy", mmap_mode="r")
+    assert measure(mapped, c, TOLERANCES[0]) == measure(r, c, TOLERANCES[0])
 
 
 def test_sums_of_a_large_state_are_right_to_a_few_parts_in_ten_million():
@@ -132,7 +154,13 @@ def test_sums_of_a_large_state_are_right_to_a_few_parts_in_ten_million():
     assert 1 - fast.metrics.cosine == pytest.approx(slow.metrics.rel_l2**2 / 2, rel=5e-3)
 
 
-def test_threads_keep_the_order_and_hand_errors_on():
-    assert in_threads(lambda n: n * n, range(100)) == [n * n for n in range(100)]
-    with pytest.raises(ZeroDivisionError):
-        in_threads(lambda n: 1 // (n - 50), range(100))
+def test_compiled_code_can_be_switched_off():
+    code = "from driftwalk.native import library; print(library() is None)"
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DRIFTWALK_NATIVE": "off", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout.strip() == "True"

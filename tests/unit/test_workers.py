@@ -1,0 +1,23 @@
+"""Work shared out among threads: in order, errors handed on, nothing shared out twice."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import sleep
+
+import pytest
+
+from driftwalk.workers import in_threads
+
+
+def test_threads_keep_the_order_and_hand_errors_on():
+    assert in_threads(lambda n: n * n, range(100)) == [n * n for n in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda n: 1 // (n - 50), range(100))
+
+
+def test_work_inside_of_work_stays_in_its_thread():
+    def inner(_: int) -> int:
+        return len({get_ident(), *in_threads(lambda m: sleep(1e-4) or get_ident(), range(10))})
+
+    assert set(in_threads(inner, range(20))) == {1}
