@@ -1,0 +1,121 @@
+"""The command `extract`: a layer of a run as a folder that reproduces its number."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import guarded, say, show, working
+from .options import (
+    BatchOption,
+    BlocksOption,
+    IdsOption,
+    LengthOption,
+    ProbeOption,
+    PromptOption,
+    TrustOption,
+    given_probe,
+)
+
+
+@guarded
+def extract(
+    result: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT",
+            help="A result.json that `verify --report` wrote, or its folder.",
+            show_default=False,
+        ),
+    ],
+    point: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POINT",
+            help="Which layer: layer.5, norm, logits ... The root cause, if not said.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
+    ] = Path("driftwalk-bundle"),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="The model, where the report's name for it does not lead to it.",
+        ),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            "--candidate",
+            "-c",
+            metavar="SPEC",
+            help="The candidate, where the report's spec does not lead to it.",
+        ),
+    ] = None,
+    prompt: PromptOption = None,
+    ids: IdsOption = None,
+    probe: ProbeOption = None,
+    batch: BatchOption = None,
+    length: LengthOption = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Seed of the default probe.")
+    ] = None,
+    blocks: BlocksOption = None,
+    trust_remote_code: TrustOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a bundle that is there already.")
+    ] = False,
+) -> None:
+    """Write one layer of a run, its inputs and both outputs into a folder that stands alone.
+
+    `python DIR/replay.py` prints the error the layer introduced, as in the report. It needs torch
+    and numpy, and onnxruntime where the candidate is an ONNX graph. The probe is made again from
+    the report; what it does not hold (ids, arrays) is given as it was given to verify.
+    """
+    from ..errors import UsageError
+    from ..extraction import extract as run
+    from ..stored import load_results
+
+    reports = load_results([result])
+    if len(reports) != 1:
+        raise UsageError(
+            f"{str(result)!r} holds {len(reports)} results; name the result.json of one candidate."
+        )
+    given = given_probe(prompt, ids, probe)
+    with working() as bar:
+        made = run(
+            reports[0],
+            point,
+            output,
+            model=model,
+            candidate=candidate or _demo_candidate(reports[0].command),
+            probe=given,
+            batch=batch,
+            length=length,
+            seed=seed,
+            blocks=blocks,
+            trust_remote_code=trust_remote_code,
+            force=force,
+            progress=bar,
+        )
+    show(made.replay)
+    say(f"Bundle: {made.folder}\nRun it anywhere: python {shlex.quote(str(made.folder))}/replay.py")
+
+
+def _demo_candidate(command: str) -> object:
+    """`demo --fault N` makes its candidate itself: a model that no spec names."""
+    found = re.match(r"driftwalk demo\b.*--fault[ =](\d)\b", command)
+    if found is None:
+        return None
+    from driftwalk_backends.demo import LAYERS, faulty_decoder
+    from driftwalk_backends.torch_eager import TorchEager
+
+    return TorchEager.around(faulty_decoder(min(int(found[1]), LAYERS - 1)))
