@@ -5,28 +5,25 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
-from driftwalk.cache import FolderCache, key_of
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
-from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
 from .looks import Looks
-from .onnx_export import STATE_PREFIX, Exported, export, read_export
+from .onnx_export import STATE_PREFIX, Exported
+from .onnx_exports import Exports
 from .onnx_layer_times import fold, node_points, tensor_points
 from .sources import open_model
 from .torch_eager import THREADS_HELP, parse_threads
 
 DTYPES = ("fp32", "fp16", "fp64")
+EXPORTERS = ("torch", "optimum")
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -41,6 +38,8 @@ _WEIGHTS_APART = {
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
 }
 """How ONNX Runtime writes an optimised graph of more than 2 GB."""
+_HEAVY = 1 << 28
+"""Bytes of weights from which on only one session, traced or plain, is kept at a time."""
 _OPTIMISATION = {
     "off": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -57,8 +56,26 @@ class OnnxRuntime(Looks, Backend):
         "opt": "graph optimisation level: off, basic, extended or all (default all)",
         "provider": "an execution provider by its full name (default: the device's)",
         "cache": "on or off: reuse an export of the same model and shapes (default on)",
+        "file": "verify this .onnx file, or a folder of them, instead of an export",
+        "exporter": "torch or optimum: who makes the graph (default torch)",
         "threads": THREADS_HELP,
     }
+
+    def __new__(cls, spec: Spec, *given: object) -> OnnxRuntime:
+        """A graph that others made is another kind of work under the same name."""
+        from .onnx_model import OnnxModel
+
+        if cls is OnnxRuntime and isinstance(given[0] if given else None, OnnxModel):
+            from .onnx_pair import GraphRuntime
+
+            return super().__new__(GraphRuntime)
+        if cls is OnnxRuntime and (
+            "file" in spec.options or spec.options.get("exporter", EXPORTERS[0]) != EXPORTERS[0]
+        ):
+            from .onnx_file import OnnxFile
+
+            return super().__new__(OnnxFile)
+        return super().__new__(cls)
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
@@ -69,11 +86,12 @@ class OnnxRuntime(Looks, Backend):
                 f"Backend 'onnxruntime' has no dtype {self._dtype!r}; it has {', '.join(DTYPES)}."
             )
         self._level = spec.choice("opt", tuple(_OPTIMISATION), "all")
-        self._cached = spec.choice("cache", ("on", "off"), "on") == "on"
+        self._exporter = spec.choice("exporter", EXPORTERS, EXPORTERS[0])
         self._threads = parse_threads(spec)
         self._provider = _provider(spec)
         self._scratch: list[tempfile.TemporaryDirectory[str]] = []
-        self._exports: dict[str, Exported] = {}
+        cached = spec.choice("cache", ("on", "off"), "on") == "on"
+        self._exports = Exports(self._model, spec, self._dtype, cached, self._seconds)
         self._sessions: dict[Path, Any] = {}
 
     @classmethod
@@ -159,59 +177,27 @@ class OnnxRuntime(Looks, Backend):
         }
 
     def _export(self, probe: Probe) -> Exported:
-        shapes = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(probe.inputs.items())]
-        shape_key = "|".join([*self.looks_at, *shapes])
-        if shape_key in self._exports:
-            return self._exports[shape_key]
-        start = time.perf_counter()
+        return self._exports.get(probe, self._look)
 
-        def make(folder: Path) -> None:
-            self._make_export(probe, folder)
-
-        # Code of unknown version can change under an unchanged name: never trust a stored graph.
-        if self._cached and self._model.has_known_code:
-            packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            key = key_of(
-                self._model.fingerprint, self._dtype, *self.looks_at, *shapes, str(packages)
-            )
-            folder = FolderCache("onnx").get(key, make)
-        else:
-            self._scratch.append(tempfile.TemporaryDirectory(prefix="driftwalk-onnx-"))
-            folder = Path(self._scratch[-1].name)
-            make(folder)
-        self._exports[shape_key] = read_export(folder)
-        self._seconds["export"] = time.perf_counter() - start
-        return self._exports[shape_key]
-
-    def _make_export(self, probe: Probe, folder: Path) -> None:
-        module = self._model.at(self._dtype, "cpu", for_export=True)
-        with quietly(module), explaining(self._model.label, self.spec):
-            inputs = inputs_for(module, probe, torch.device("cpu"))
-
-            def run(**extra: Any) -> Any:
-                return call(module, inputs, **extra)
-
-            layout = replace(self._model.layout(module, inputs, run), look=self._look)
-            export(module, layout, inputs, folder)
-
-    def _options(self) -> Any:
+    def _options(self, level: str = "") -> Any:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = getattr(
-            ort.GraphOptimizationLevel, _OPTIMISATION[self._level]
+            ort.GraphOptimizationLevel, _OPTIMISATION[level or self._level]
         )
         if self._threads:
             options.intra_op_num_threads = self._threads
         return options
 
-    def _made(self, path: Path, options: Any) -> Any:
+    def _made(self, graph: Path | bytes, options: Any) -> Any:
         """A session, on the provider that was asked for and no other."""
         import onnxruntime as ort
 
+        source = str(graph) if isinstance(graph, Path) else graph
         try:
-            session = ort.InferenceSession(str(path), options, providers=[self._provider])
+            session = ort.InferenceSession(source, options, providers=[self._provider])
         except Exception as error:
             raise BackendError(
                 f"ONNX Runtime cannot load the graph of {self._model.label}: "
@@ -226,6 +212,8 @@ class OnnxRuntime(Looks, Backend):
 
     def _session(self, path: Path) -> Any:
         if path not in self._sessions:
+            if _weights_of(path) > _HEAVY:
+                self._sessions.clear()  # each has a copy of all weights
             start = time.perf_counter()
             session = self._made(path, self._options())
             self._sessions[path] = session
@@ -234,9 +222,15 @@ class OnnxRuntime(Looks, Backend):
 
     def _close(self) -> None:
         self._sessions.clear()
-        self._exports.clear()
+        self._exports.close()
         while self._scratch:
             self._scratch.pop().cleanup()
+
+
+def _weights_of(path: Path) -> int:
+    """Bytes of a graph and of the weights that lie beside it."""
+    beside = [file for file in path.parent.glob("*.data") if file.is_file()]
+    return sum(file.stat().st_size for file in (path, *beside))
 
 
 def _provider(spec: Spec) -> str:

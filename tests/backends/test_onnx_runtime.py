@@ -14,7 +14,9 @@ from torch import nn
 import driftwalk
 import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk_backends import onnx_runtime
+from driftwalk.states import same_bits
+from driftwalk_backends import onnx_exports, onnx_runtime
+from driftwalk_backends.demo import decoder
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -48,13 +50,13 @@ def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     """Every export made, with a cache that starts empty."""
     monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
     made: list[Path] = []
-    real = onnx_runtime.export
+    real = onnx_exports.export
 
     def counted(module: nn.Module, layout: object, inputs: object, folder: Path) -> None:
         made.append(folder)
         real(module, layout, inputs, folder)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(onnx_runtime, "export", counted)
+    monkeypatch.setattr(onnx_exports, "export", counted)
     return made
 
 
@@ -223,3 +225,18 @@ def test_a_fault_inside_the_graph_is_placed_in_its_layer() -> None:
     report = driftwalk.verify(faulty, candidate=candidate, probe=make_probe(model), policy="dtype")
     assert report.first_divergence is not None
     assert report.first_divergence.point.name == "layer.2"
+
+
+def test_of_a_heavy_graph_one_session_is_kept_at_a_time(monkeypatch) -> None:
+    model = decoder()
+    probe = driftwalk.Probe({"input_ids": [[1, 2, 3]]})
+    with driftwalk.backend("onnxruntime", model) as light:
+        light.run(probe)
+        light.trace(probe)
+        assert len(light._sessions) == 2
+    monkeypatch.setattr(onnx_runtime, "_HEAVY", 1000)
+    with driftwalk.backend("onnxruntime", model) as heavy:
+        outputs = heavy.run(probe)
+        heavy.trace(probe)
+        assert len(heavy._sessions) == 1
+        assert same_bits(heavy.run(probe), outputs)

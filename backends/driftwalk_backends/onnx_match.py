@@ -1,0 +1,205 @@
+"""Matching by value: which of many tensors is the one that was expected. Plain numpy.
+
+A tensor *fits* where its shape is the expected one up to permutation and flattening. Of those that
+fit, the closest in relative L2 is the match, if no other tensor comes near it: copies, casts and
+reshapes of it are the same tensor, and anything else must be `MARGIN` times as far away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+
+MARGIN = 4.0
+"""How many times as far away the second best must be, or the match is ambiguous."""
+
+SAME = 2.0**-22
+"""Relative distance of two tensors that hold the same numbers, give or take a rounding."""
+
+_SAMPLE = 4096
+"""Elements that a first look takes of each tensor ..."""
+_CLOSEST = 24
+"""... to find this many that are worth a second one."""
+_MOST_AXES = 4
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How a tensor becomes a state: reshape, transpose, reshape."""
+
+    between: tuple[int, ...]
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    rank: int
+    """0: as it is; 1: axes of length 1; 2: flattened or permuted; 3: both; 4: split further."""
+
+    def of(self, array: Array) -> Array:
+        if self.rank == 0:
+            return array
+        return array.reshape(self.between).transpose(self.axes).reshape(self.shape)
+
+
+def arrangements(shape: Sequence[int], wanted: Sequence[int]) -> list[Arrangement]:
+    """Every way a tensor of one shape may be a state of another, the plainest first."""
+    shape, wanted = tuple(shape), tuple(wanted)
+    if int(np.prod(shape)) != int(np.prod(wanted)):
+        return []
+    straight = tuple(range(len(wanted)))
+    if _long(shape) == _long(wanted):
+        own = Arrangement(wanted, straight, wanted, 0 if shape == wanted else 1)
+        # Axes of equal length may have been exchanged without a trace in the shape.
+        twins = len(set(_long(wanted))) < len(_long(wanted))
+        return [own, *_permuted(shape, wanted)] if twins else [own]
+    found = _permuted(shape, wanted)
+    return found or [Arrangement(wanted, straight, wanted, 4)]
+
+
+def _permuted(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Arrangement]:
+    long = [axis for axis, size in enumerate(wanted) if size > 1]
+    if len(long) > _MOST_AXES:
+        return []
+    found = []
+    for order in permutations(long):
+        turned = tuple(wanted[axis] for axis in order)
+        straight = list(order) == long
+        if straight and turned == _long(shape):
+            continue
+        if turned == _long(shape) or _merges(turned, _long(shape)):
+            rank = 2 if turned == _long(shape) or straight else 3
+            back = tuple(sorted(range(len(order)), key=lambda i: order[i]))
+            found.append(Arrangement(turned, back, wanted, rank))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _long(shape: Iterable[int]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size > 1)
+
+
+def _merges(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
+    """Whether the coarse shape is the fine one with neighbouring axes flattened."""
+    sizes = list(fine)
+    for size in coarse:
+        product = 1
+        while sizes and product < size:
+            product *= sizes.pop(0)
+        if product != size:
+            return False
+    return not sizes
+
+
+def error(expected: Array, got: Array, keep: Array | None = None) -> float:
+    """Relative L2; infinite where NaN and Inf stand in other places, or in most of them."""
+    if keep is not None:
+        expected, got = expected[keep], got[keep]
+    a, b = expected.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(a)
+    if not finite.all() or not np.isfinite(b).all():
+        if not np.array_equal(finite, np.isfinite(b)) or finite.mean() < 0.5:
+            return float("inf")
+        a, b = a[finite], b[finite]
+    size = float(np.linalg.norm(a))
+    away = float(np.linalg.norm(a - b))
+    return away / size if size > 0 else (0.0 if away == 0 else float("inf"))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A tensor of the graph on this probe."""
+
+    name: str
+    array: Array
+    order: int
+    root: str
+    """The tensor it is a copy, a cast or a reshape of; its own name where of none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A candidate held against an expected state."""
+
+    candidate: Candidate
+    arrangement: Arrangement
+    error: float
+
+    @property
+    def array(self) -> Array:
+        return self.arrangement.of(self.candidate.array)
+
+    def same_as(self, other: Hit) -> bool:
+        """Whether the two are one tensor: by descent, or number by number."""
+        if self.candidate.root == other.candidate.root:
+            return True
+        return error(self.array, other.array) <= SAME
+
+
+class Pool:
+    """The tensors among which states are looked for."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._by_size: dict[int, list[Candidate]] = {}
+        for candidate in candidates:
+            self._by_size.setdefault(candidate.array.size, []).append(candidate)
+
+    def hits(
+        self,
+        expected: Array,
+        keep: Array | None = None,
+        allowed: Callable[[Candidate], bool] = lambda _: True,
+        closest: int = _CLOSEST,
+    ) -> list[Hit]:
+        """Those that fit, the closest first; a tensor that is not finite stands last."""
+        rough: list[tuple[float, Candidate, Arrangement]] = []
+        for candidate in self._by_size.get(expected.size, ()):
+            ways = arrangements(candidate.array.shape, expected.shape)
+            if not ways or not allowed(candidate):
+                continue
+            errors = [_rough(expected, way.of(candidate.array), keep) for way in ways]
+            best = int(np.argmin(errors))
+            rough.append((errors[best], candidate, ways[best]))
+        rough.sort(key=lambda item: (item[0], item[1].order))
+        found = [
+            Hit(candidate, way, error(expected, way.of(candidate.array), keep))
+            for _, candidate, way in rough[:closest]
+        ]
+        return sorted(found, key=lambda hit: (hit.error, hit.candidate.order))
+
+
+def _rough(expected: Array, got: Array, keep: Array | None) -> float:
+    """The error on some of the tokens, or of the elements where there are no tokens."""
+    if keep is None and expected.size > _SAMPLE:
+        step = expected.size // _SAMPLE
+        # A stride that shares no factor with the axes, so that no channel is seen alone.
+        picked = np.arange(0, expected.size, step | 1)
+        return error(expected.reshape(-1)[picked], got.reshape(-1)[picked])
+    return error(expected, got, keep)
+
+
+def distinct(hits: Sequence[Hit], most: int | None = None) -> list[Hit]:
+    """One hit per tensor: of copies, casts and reshapes the plainest, then the first made."""
+    groups: list[list[Hit]] = []
+    for hit in hits:
+        own = next((group for group in groups if group[0].same_as(hit)), None)
+        if own is None:
+            if most is not None and len(groups) == most:
+                continue
+            groups.append([hit])
+        else:
+            own.append(hit)
+    return [
+        min(group, key=lambda hit: (hit.arrangement.rank, hit.candidate.order)) for group in groups
+    ]
+
+
+def clear(hits: Sequence[Hit], limit: float) -> Hit | None:
+    """The best hit, if it is within the limit and no other tensor comes near it."""
+    apart = distinct(hits, most=2)
+    if not apart or not apart[0].error <= limit:
+        return None
+    if len(apart) > 1 and apart[1].error < MARGIN * max(apart[0].error, SAME):
+        return None
+    return apart[0]
