@@ -77,13 +77,15 @@ def test_help(arguments: list[str]) -> None:
     assert "driftwalk" in done.out
 
 
-def test_backends_says_why_none_is_usable() -> None:
+def test_backends_says_why_nothing_that_runs_a_model_is_usable() -> None:
     done = driftwalk("backends", "--json")
     assert done.code == 0, done.err
     found = {row["spec"].partition(":")[0]: row for row in json.loads(done.out)}
     assert {"torch", "onnxruntime", "emulated"} <= found.keys()
+    assert all(found.pop(name)["usable"] for name in ("trace", "command"))
     assert not any(row["usable"] for row in found.values())
-    assert all("torch" in row["note"] or "onnx" in row["note"] for row in found.values())
+    named = ("torch", "onnx", "openvino")
+    assert all(any(name in row["note"] for name in named) for row in found.values())
 
 
 @pytest.mark.parametrize(
@@ -107,3 +109,24 @@ def test_what_needs_a_framework_names_it(arguments: list[str], tmp_path: Path) -
     assert done.err.startswith("driftwalk: ")
     assert "torch" in done.err or "onnx" in done.err or "transformers" in done.err
     assert "install" in done.err or "driftwalk backends" in done.err
+
+
+RECORD = """
+import sys
+import numpy as np
+from driftwalk import BackendInfo, Point, Probe, State, Trace
+
+for name, shift in (("a", 0), ("b", float(sys.argv[1]))):
+    states = [State(Point(f"layer.{n}"), np.full((1, 2, 4), n + 1.0 + shift)) for n in range(3)]
+    probe = Probe({"input_ids": np.zeros((1, 2), np.int64)})
+    Trace(tuple(states), probe, BackendInfo(name, name, "cpu", "fp64")).save(name)
+"""
+
+
+@pytest.mark.parametrize(("shift", "code"), [("1e-12", 0), ("1e-3", 1)])
+def test_traces_are_written_and_compared(tmp_path: Path, shift: str, code: int) -> None:
+    made = python(RECORD, shift, cwd=tmp_path)
+    assert made.code == 0, made.err
+    done = driftwalk("compare", "a", "b", cwd=tmp_path)
+    assert done.code == code, done.err
+    assert ("PASS" if code == 0 else "DRIFT") in done.out

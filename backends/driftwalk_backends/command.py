@@ -1,0 +1,149 @@
+"""The `command` backend: any program that reads a probe file and writes a trace folder.
+
+    command:./port --model weights.bin
+
+is run as `./port --model weights.bin PROBE OUT`: PROBE is a safetensors file with one tensor for
+each of the model's inputs, OUT the folder to write (docs/trace-format.md). No shell is involved.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.dtypes import FORMATS, Array
+from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk.spec import Spec
+from driftwalk.states import Probe, Trace
+from driftwalk.trace_file import load_trace
+
+TIMEOUT = "DRIFTWALK_COMMAND_TIMEOUT"
+_SECONDS = 600.0
+_LINES, _LETTERS = 12, 2000
+"""How much of a program's own words an error shows."""
+
+
+class Command(Backend):
+    """A program run once for each probe; what it wrote is kept until it is asked again."""
+
+    name: ClassVar[str] = "command"
+    observable: ClassVar[bool] = False
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec)
+        try:
+            self._words = shlex.split(spec.text)
+        except ValueError as error:
+            raise UsageError(f"Cannot read the command in {str(spec)!r}: {error}.") from None
+        if not self._words:
+            raise UsageError("Backend 'command' needs a program: command:./port --flag.")
+        if shutil.which(self._words[0]) is None:
+            raise BackendUnavailable(
+                f"There is no program {self._words[0]!r} that can be run; give its path, and make "
+                "it executable."
+            )
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._made: tuple[str, Trace] | None = None
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        return [Offer("command:PROGRAM", True, "any program that writes a trace folder")]
+
+    @property
+    def info(self) -> BackendInfo:
+        """What the program says of itself; before its first run, only what is known without it."""
+        told = self._made[1].backend if self._made else BackendInfo("", "", "", "")
+        flags = {**told.flags, "says it is": told.spec} if told.spec else dict(told.flags)
+        return replace(
+            told,
+            spec=str(self.spec),
+            name=self.name,
+            device=told.device or "unknown",
+            dtype=told.dtype if told.dtype in FORMATS else self._widest(),
+            flags=flags,
+        )
+
+    def _widest(self) -> str:
+        """The format of most of its states; fp32 before there are any."""
+        found = [state.dtype for state in self._made[1]] if self._made else []
+        known = [name for name in found if name in FORMATS]
+        return max(known, key=known.count, default="fp32")
+
+    def prepare(self, probe: Probe) -> None:
+        """Run it: what it computes in is known by what it writes."""
+        if self._made is None or self._made[0] != probe.sha256:
+            self._made = probe.sha256, self._run(probe)
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        if sink is None:
+            return self._run(probe).outputs  # asked to run, so that it can be timed
+        self.prepare(probe)
+        assert self._made is not None
+        trace = self._made[1]
+        for state in trace:
+            sink(state)
+        return trace.outputs
+
+    def _run(self, probe: Probe) -> Trace:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="driftwalk-command-")
+        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
+        given, out = probe.save(folder / "probe.safetensors"), folder / "out.trace"
+        seconds = _timeout()
+        try:
+            done = subprocess.run(
+                [*self._words, str(given), str(out)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(
+                f"{self._words[0]!r} was still running after {seconds:g} s ({TIMEOUT} sets the "
+                f"limit).{_last(error.stdout)}"
+            ) from None
+        except OSError as error:
+            raise BackendError(f"{self._words[0]!r} could not be run: {error.strerror}.") from None
+        if done.returncode:
+            raise BackendError(
+                f"{self._words[0]!r} ended with exit code {done.returncode}.{_last(done.stdout)}"
+            )
+        try:
+            return load_trace(out, probe)
+        except UsageError as error:
+            raise BackendError(
+                f"What {self._words[0]!r} wrote cannot be used: {error}{_last(done.stdout)}"
+            ) from None
+
+    def _close(self) -> None:
+        self._made = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT, "")
+    try:
+        return float(text) if text else _SECONDS
+    except ValueError:
+        raise UsageError(f"{TIMEOUT}={text!r} is no number of seconds.") from None
+
+
+def _last(output: bytes | str | None) -> str:
+    """The last words of a program, to follow an error's own."""
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()][-_LINES:]
+    if not lines:
+        return " It said nothing."
+    return "\nIts last words:\n  " + "\n  ".join(lines)[-_LETTERS:]

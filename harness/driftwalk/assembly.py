@@ -1,0 +1,69 @@
+"""From a walk to a report: what was found, and all that is said of where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .adapter import BackendInfo
+from .environment import environment, now, this_tool
+from .gate import run_verdict
+from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
+from .states import Probe, Trace
+from .tolerance import Policy
+from .walk import Walk, coverage
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run is judged by, and what its report says of where it came from."""
+
+    policy: Policy
+    allow_missing: tuple[str, ...] = ()
+    command: str = ""
+    model: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def assemble(
+    walk: Walk,
+    trace: Trace,
+    candidate: BackendInfo,
+    terms: Terms,
+    observer: Mapping[str, Observer],
+) -> Report:
+    """One report of a walk that has met all of the candidate's states."""
+    layers = walk.layers()
+    covered = coverage(layers)
+    verdict, reason = run_verdict(layers, covered, observer)
+    return Report(
+        tool=this_tool(),
+        created=now(),
+        command=terms.command,
+        model=terms.model,
+        probe=_probe_info(trace.probe),
+        reference=trace.backend,
+        candidate=candidate,
+        policy=_policy_info(terms.policy, terms.allow_missing),
+        verdict=verdict,
+        reason=reason,
+        layers=layers,
+        outputs=walk.decisions,
+        observer=observer,
+        coverage=covered,
+        environment=environment(),
+        notes=terms.notes,
+    )
+
+
+def _probe_info(probe: Probe) -> ProbeInfo:
+    inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
+    return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
+
+
+def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
+    rules = tuple(
+        RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))
+        for r in policy.rules
+    )
+    return PolicyInfo(policy.name, rules, tuple(allow_missing))
