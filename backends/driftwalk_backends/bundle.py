@@ -24,8 +24,7 @@ from driftwalk.states import Trace
 from .bundle_graph import graph_of
 from .layer_code import LayerCode, layer_code
 from .onnx_layer import write_layer
-from .onnx_runtime import _OPTIMISATION as OPTIMISATION
-from .onnx_runtime import OnnxRuntime
+from .onnx_runtime import OPTIMISATION, OnnxRuntime
 from .openvino_runtime import OpenVino
 from .tensors import from_numpy
 from .torch_eager import TorchEager

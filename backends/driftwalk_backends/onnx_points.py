@@ -27,13 +27,13 @@ class Scopes:
         self.way = way
         self._graph = graph
         read = _from_metadata if way == METADATA else _from_name
-        self._of = [read(node) for node in graph.nodes]
+        self.of_node = [read(node) for node in graph.nodes]
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def known(self) -> frozenset[str]:
         """Every scope and every scope around one."""
         found: set[str] = set()
-        for scope in set(self._of):
+        for scope in set(self.of_node):
             parts = scope.split(".") if scope else []
             found |= {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
         return frozenset(found)
@@ -47,7 +47,7 @@ class Scopes:
         scope = self._named(point.module.removeprefix(_INPUT_OF))
         if scope is None or point.name.endswith(INPUT):
             return ()
-        inside = {i for i, own in enumerate(self._of) if _within(own, scope)}
+        inside = {i for i, own in enumerate(self.of_node) if _within(own, scope)}
         outputs = {value.name for value in self._graph.outputs}
         found: dict[str, None] = {}
         if taken:
@@ -71,15 +71,15 @@ class Scopes:
         """The graph's word for a module: exporters add a wrapper's name, or drop an outer one."""
         if not module:
             return None
-        if module in self._known:
+        if module in self.known:
             return module
-        longer = [scope for scope in self._known if scope.endswith(f".{module}")]
+        longer = [scope for scope in self.known if scope.endswith(f".{module}")]
         if longer:
             return min(longer, key=len) if len(longer) == 1 else None
         parts = module.split(".")
         for start in range(1, len(parts)):
             rest = ".".join(parts[start:])
-            if rest in self._known and not rest.isdecimal():
+            if rest in self.known and not rest.isdecimal():
                 return rest
         return None
 
@@ -87,7 +87,7 @@ class Scopes:
 def scopes_of(graph: OnnxGraph) -> tuple[Scopes, ...]:
     """The ways in which this graph tells where its nodes come from, the best first."""
     ways = (Scopes(graph, METADATA), Scopes(graph, NAMES))
-    return tuple(way for way in ways if way._known)
+    return tuple(way for way in ways if way.known)
 
 
 def _within(scope: str, outer: str) -> bool:

@@ -165,8 +165,9 @@ def fitting_step(weights: Array, one: Rounded) -> Array:
     rows = numbers.shape if one.step.ndim else (numbers.size, 1)
     flat, own = numbers.reshape(rows), weights.reshape(rows)
     places = np.argsort(-np.abs(flat), axis=0, kind="stable")[:_LARGEST]
-    large, theirs = np.take_along_axis(flat, places, 0), np.take_along_axis(own, places, 0)
-    ratios: Array = np.abs(theirs).sum(0) / np.maximum(np.abs(large).sum(0), 1e-30)
+    large, theirs = (np.abs(np.take_along_axis(x, places, 0)) for x in (flat, own))
+    counts = large >= large[:1] / 2  # of a matrix with long tails only few are large
+    ratios: Array = (theirs * counts).sum(0) / np.maximum((large * counts).sum(0), 1e-30)
     return ratios if one.step.ndim else ratios[0]
 
 

@@ -40,7 +40,7 @@ _WEIGHTS_APART = {
 """How ONNX Runtime writes an optimised graph of more than 2 GB."""
 _HEAVY = 1 << 28
 """Bytes of weights from which on only one session, traced or plain, is kept at a time."""
-_OPTIMISATION = {
+OPTIMISATION = {
     "off": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -85,7 +85,7 @@ class OnnxRuntime(Looks, Backend):
             raise UsageError(
                 f"Backend 'onnxruntime' has no dtype {self._dtype!r}; it has {', '.join(DTYPES)}."
             )
-        self._level = spec.choice("opt", tuple(_OPTIMISATION), "all")
+        self._level = spec.choice("opt", tuple(OPTIMISATION), "all")
         self._exporter = spec.choice("exporter", EXPORTERS, EXPORTERS[0])
         self._threads = parse_threads(spec)
         self._provider = _provider(spec)
@@ -185,7 +185,7 @@ class OnnxRuntime(Looks, Backend):
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = getattr(
-            ort.GraphOptimizationLevel, _OPTIMISATION[level or self._level]
+            ort.GraphOptimizationLevel, OPTIMISATION[level or self._level]
         )
         if self._threads:
             options.intra_op_num_threads = self._threads

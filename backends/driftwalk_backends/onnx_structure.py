@@ -22,14 +22,14 @@ _ASIDE = COPIES | _SHAPES | {"Constant", "ConstantOfShape", "Gather", "Concat", 
 
 def cuts(graph: OnnxGraph, start: str | None = None) -> tuple[str, ...]:
     """Tensors that all paths from one tensor, or the inputs, to the first output go through."""
-    return tuple(name for name, _ in _segments(graph, start))
+    return tuple(name for name, _ in segments(graph, start))
 
 
 def repeated(graph: OnnxGraph, start: str, times: int) -> tuple[str, ...]:
     """The last tensor of each of so many equal blocks behind a tensor; none if there are not."""
     found = [
         (name, work)
-        for name, work in _segments(graph, start)
+        for name, work in segments(graph, start)
         if name != start and graph.nodes[graph.producers[name]].op not in COPIES
     ]
     works = [work for _, work in found]
@@ -45,7 +45,7 @@ def repeated(graph: OnnxGraph, start: str, times: int) -> tuple[str, ...]:
     return tuple(found[(n + 1) * fitting[0] - 1][0] for n in range(times))
 
 
-def _segments(graph: OnnxGraph, start: str | None) -> list[tuple[str, Counter[str]]]:
+def segments(graph: OnnxGraph, start: str | None) -> list[tuple[str, Counter[str]]]:
     """Every cut in order, with what is computed between it and the one before."""
     end = graph.producers.get(graph.outputs[0].name)
     if end is None:

@@ -16,7 +16,7 @@ from driftwalk.states import Probe
 from .calls import check_names
 from .default_inputs import default_inputs
 from .demo import ByteTokenizer
-from .sources import LoadedModel
+from .sources import GRAPH, LoadedModel
 
 BATCH, LENGTH = 2, 16
 
@@ -30,6 +30,10 @@ def make_probe(
     seed: int = 0,
 ) -> Probe:
     """A checked probe from whatever a user may give."""
+    if model.source == GRAPH:
+        from .onnx_probe import graph_probe
+
+        return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)
     check_names(model.module, probe)
     check_values(model, probe)

@@ -33,6 +33,8 @@ _AUTO_CLASSES = (
     "AutoModelForImageClassification",
     "AutoModel",
 )
+GRAPH = "ONNX graph"
+"""The source of a model that is no torch model (onnx_model.py)."""
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -167,9 +169,9 @@ def open_model(
             DEMOS[given](), given, source="built in", tokenizer=tokenizer, blocks=blocks
         )
     if given.endswith(".onnx"):
-        raise UsageError(
-            f"{given!r}: an .onnx file cannot be the model yet; give the model it was made from."
-        )
+        from .onnx_model import OnnxModel
+
+        return OnnxModel(Path(given), given)
     path = Path(given)
     if path.is_dir():
         return _from_pretrained(str(path), given, "folder", blocks, trust_remote_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,3 +102,8 @@ def from_numpy(array: Array, device: torch.device | str = "cpu") -> torch.Tensor
     if array.dtype == FORMATS["bf16"].dtype:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(device)
     return torch.from_numpy(array.copy()).to(device)
+
+
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """(B, T, ...) as B*T rows; (B, C) as B rows; anything smaller as one row."""
+    return tensor.reshape(math.prod(tensor.shape[:-1][:2]), -1)

@@ -18,10 +18,11 @@ from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Point, Probe, State
+from driftwalk.states import HeldState, Point, Probe, State
 
 from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
+from .held import Holding
 from .hooks import capture
 from .looks import Looks
 from .points import Layout
@@ -61,6 +62,7 @@ class TorchEager(Looks, Backend):
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
         self._module: nn.Module | None = None
+        self._hold = False
 
     @classmethod
     def around(cls, module: nn.Module, label: str = "") -> TorchEager:
@@ -132,17 +134,22 @@ class TorchEager(Looks, Backend):
             if sink is None:
                 return _outputs(call(module, inputs))
             layout = self._find_layout(module, inputs)
-
-            last: list[Any] = [None, None]
+            room = Holding(self._device) if self._hold else None
+            last: list[tuple[torch.Tensor, State]] = []
 
             def hand_on(point: Point, tensor: torch.Tensor) -> None:
-                last[:] = tensor, to_numpy(tensor)
-                sink(State(point, last[1]))
+                held = room.keep(tensor) if room is not None else None
+                if held is not None:
+                    state: State = HeldState(point, held)
+                else:
+                    state = State(point, to_numpy(tensor))
+                last[:] = [(tensor, state)]
+                sink(state)
 
             with capture(module, layout, hand_on) as finish:
                 output = call(module, inputs)
                 finish(output)
-            return _outputs(output, *last)
+            return _outputs(output, *last[0]) if last else _outputs(output)
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run; copies are timed apart, and the device is waited for."""
@@ -185,6 +192,17 @@ class TorchEager(Looks, Backend):
             "cuda allocated": torch.cuda.max_memory_allocated(self._device),
             "cuda reserved": torch.cuda.max_memory_reserved(self._device),
         }
+
+    @property
+    def holds_on(self) -> str:
+        """The GPU that states can be left on; empty on the CPU, where they are at hand anyway."""
+        if self._device.type != "cuda":
+            return ""
+        index = self._device.index
+        return f"cuda:{torch.cuda.current_device() if index is None else index}"
+
+    def hold(self, on: bool) -> None:
+        self._hold = on
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Run each block on the *given* previous state; hand on what this model makes of it."""
@@ -243,10 +261,14 @@ def parse_threads(spec: Spec) -> int | None:
     return int(text)
 
 
-def _outputs(output: Any, seen: torch.Tensor | None = None, copy: Any = None) -> dict[str, Array]:
+def _outputs(
+    output: Any, seen: torch.Tensor | None = None, state: State | None = None
+) -> dict[str, Array]:
     """Copies of the outputs; the one of a tensor that was `seen` last is there already."""
-    named = named_outputs(output)
-    return {name: copy if tensor is seen else to_numpy(tensor) for name, tensor in named.items()}
+    return {
+        name: state.array if state is not None and tensor is seen else to_numpy(tensor)
+        for name, tensor in named_outputs(output).items()
+    }
 
 
 @contextmanager

@@ -12,7 +12,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .adapter import Backend as Backend
     from .adapter import BackendInfo as BackendInfo
+    from .comparison import compare as compare
     from .errors import DriftwalkError as DriftwalkError
+    from .extraction import extract as extract
     from .result import LayerDrift as LayerDrift
     from .result import Report as Report
     from .result import load as load
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from .states import Trace as Trace
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
-    from .verification import compare as compare
+    from .verification import record as record
     from .verification import verify as verify
     from .verification import verify_all as verify_all
 
@@ -38,8 +40,10 @@ _WHERE = {
     "Tolerance": "tolerance",
     "Trace": "states",
     "backend": "verification",
-    "compare": "verification",
+    "compare": "comparison",
+    "extract": "extraction",
     "load": "result",
+    "record": "verification",
     "verify": "verification",
     "verify_all": "verification",
 }

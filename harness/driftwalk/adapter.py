@@ -7,7 +7,8 @@ A backend is a subclass of `Backend` in one file. It must
 - say what it is and every flag that changes its arithmetic: `info`;
 - run the model: `_forward(probe, sink)`. Without a sink nothing may be instrumented. With one,
   call `sink(State(point, array))` once per point, in the order of execution, each array a copy that
-  nobody writes to later, in the dtype the backend computed. Return the model's plain float outputs;
+  nobody writes to later, in the dtype the backend computed (or a `HeldState`, where it was told to
+  `hold`: see reduction.py). Return the model's plain float outputs;
 - free what it holds: `_close()`.
 The public methods check what the hooks return, so that a broken adapter fails at once and by name.
 """
@@ -26,7 +27,7 @@ import numpy as np
 from .dtypes import Array
 from .errors import BackendError
 from .spec import Spec
-from .states import BackendInfo, Probe, State, Trace, read_only
+from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
 
 __all__ = ["Backend", "BackendInfo", "Lap", "Model", "Offer", "Sink"]
 
@@ -70,6 +71,8 @@ class Backend(ABC):
     name: ClassVar[str]
     options: ClassVar[Mapping[str, str]] = {}
     """Spec options the backend takes, each with a line of help."""
+    observable: ClassVar[bool] = True
+    """Whether it can be run plain, to see if looking changed anything; a recording cannot."""
 
     seconds: Mapping[str, float]
     """What was slow so far: `load`, `export`, `trace`, `run`."""
@@ -86,6 +89,11 @@ class Backend(ABC):
         """What is usable here, and why the rest is not."""
 
     @property
+    def own_probe(self) -> Probe | None:
+        """The only probe it can be run with; None for all that run a model."""
+        return None
+
+    @property
     @abstractmethod
     def info(self) -> BackendInfo:
         """Device, dtype, versions and flags; complete after the first run."""
@@ -97,6 +105,9 @@ class Backend(ABC):
     def _close(self) -> None:  # noqa: B027 - optional hook
         """Free sessions, device memory, files."""
 
+    def prepare(self, probe: Probe) -> None:  # noqa: B027 - optional hook
+        """Find out now whatever `info` can only tell with a probe at hand."""
+
     def stream(self, probe: Probe, sink: Sink) -> Mapping[str, Array]:
         """Run instrumented, handing each state on as it is made, so that none need be kept."""
         seen: set[str] = set()
@@ -105,12 +116,20 @@ class Backend(ABC):
             name = state.point.name
             if name in seen:
                 raise BackendError(f"Backend {self.spec} gave point {name!r} twice in one run.")
+            seen.add(name)
+            if isinstance(state, HeldState):
+                if not isinstance(state.held, Held):
+                    raise BackendError(
+                        f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; "
+                        "what is held has a shape, a dtype and can be fetched."
+                    )
+                sink(state)
+                return
             if not isinstance(state.array, np.ndarray):
                 raise BackendError(
                     f"Backend {self.spec} gave a {type(state.array).__name__} at {name!r}; "
                     "a state is a numpy array."
                 )
-            seen.add(name)
             sink(State(state.point, read_only(state.array)))
 
         outputs = self._timed("trace", probe, check)

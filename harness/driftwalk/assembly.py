@@ -41,10 +41,10 @@ def assemble(
         created=now(),
         command=terms.command,
         model=terms.model,
-        probe=_probe_info(trace.probe),
+        probe=probe_info(trace.probe),
         reference=trace.backend,
         candidate=candidate,
-        policy=_policy_info(terms.policy, terms.allow_missing),
+        policy=policy_info(terms.policy, terms.allow_missing),
         verdict=verdict,
         reason=reason,
         layers=layers,
@@ -56,12 +56,14 @@ def assemble(
     )
 
 
-def _probe_info(probe: Probe) -> ProbeInfo:
+def probe_info(probe: Probe) -> ProbeInfo:
+    """A probe without its arrays."""
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
     return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
 
 
-def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
+def policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
+    """A policy as a report tells it."""
     rules = tuple(
         RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))
         for r in policy.rules

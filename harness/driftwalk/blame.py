@@ -38,7 +38,9 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
         total[name] = distance(own.array, true.array, keep)
         tokens[name] = token_errors(own.array, state.array, keep)
 
-    replay_trace(truth, candidate, meet)
+    # A state of another shape cannot be handed to the truth's next block.
+    fitting = tuple(s for s in candidate if _fits(s, calibration.truth.state(s.point.name)))
+    replay_trace(truth, replace(candidate, states=fitting), meet)
     leeway = calibration.leeway(introduced)
     before = dict(zip(total, [ZERO, *total.values()], strict=False))
     split = {
@@ -46,6 +48,10 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
         for name in introduced
     }
     return {name: replace(one, tokens=tokens[name]) for name, one in split.items()}
+
+
+def _fits(state: State, true: State | None) -> bool:
+    return true is None or true.array.shape == state.array.shape
 
 
 def _split(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +67,14 @@ def decision_impact(
     r_all, c_all = reference.reshape(-1, classes), candidate.reshape(-1, classes)
     fast = decide(r_all, c_all, rows)
 
+    noise = _Noise(tolerance.atol * scale, tolerance.rtol)
+
     def look(at: int) -> _Row | None:
-        if fast is not None and fast["near"][at]:
-            return _Row(float(fast["kl"][at]), float(fast["overlap"][at]), None)
-        number = rows[at]
+        number = int(rows[at])
         index = tuple(int(i) for i in np.unravel_index(number, lead))
-        return _any(r_all[number], c_all[number], index, tolerance, scale)
+        if fast is not None:
+            return _told(fast[at], index, r_all[number], noise)
+        return _any(r_all[number], c_all[number], index, noise)
 
     with np.errstate(all="ignore"):
         seen = [row for row in in_threads(look, range(len(rows))) if row is not None]
@@ -90,17 +93,35 @@ def decision_impact(
     )
 
 
-def _any(
-    r_raw: Array, c_raw: Array, index: tuple[int, ...], tolerance: Tolerance, scale: float
-) -> _Row | None:
+@dataclass(frozen=True)
+class _Noise:
+    """How far honest arithmetic may move a logit."""
+
+    floor: float
+    rtol: float
+
+    def of(self, row: Array) -> float:
+        return self.floor + self.rtol * float(np.abs(row).max())
+
+
+def _told(choice: Any, index: tuple[int, ...], r: Array, noise: _Noise) -> _Row | None:
+    """A row of which compiled code told; None where a logit is not finite."""
+    if not choice["finite"]:
+        return None
+    best, chosen = choice["best"].tolist()
+    flip = None
+    if best != chosen:
+        first, second, theirs = (float(choice[name]) for name in ("first", "second", "theirs"))
+        flip = Flip(index, best, chosen, first - second, first - theirs <= 2 * noise.of(r))
+    return _Row(float(choice["kl"]), float(choice["overlap"]), flip)
+
+
+def _any(r_raw: Array, c_raw: Array, index: tuple[int, ...], noise: _Noise) -> _Row | None:
     """Any row, in float64; None where a logit is not finite."""
     r, c = r_raw.astype(np.float64), c_raw.astype(np.float64)
     if not (np.isfinite(r).all() and np.isfinite(c).all()):
         return None
-    flip = None
-    if r.argmax() != c.argmax():
-        noise = tolerance.atol * scale + tolerance.rtol * float(np.abs(r).max())
-        flip = _flip(index, r, c, noise)
+    flip = _flip(index, r, c, noise.of(r)) if r.argmax() != c.argmax() else None
     return _Row(_kl(r, c), _top_overlap(r, c), flip)
 
 

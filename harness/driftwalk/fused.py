@@ -13,17 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .dtypes import FORMATS, Array
+from .dtypes import FORMATS, Array, format_of
 from .native import Found, library
 from .sums import Numbers, Pair, Sums
 from .tolerance import Tolerance
 from .ulp import BUCKETS, UlpHistogram
 from .workers import in_threads, workers
 
+_FORMATS = ("fp32", "fp16", "bf16")
 _ALONE = 1 << 16
 """States with fewer elements are not worth waking a thread for."""
 _PRECISE = 1 << 14
 """Those with fewer are summed in float64: there is no time to be won."""
+_NARROWEST = 5
+"""Logits that a row must have: as many as are ranked."""
 _SAMPLE = 128
 """Runs of 16 elements that are looked at beforehand."""
 _FARTHEST = 1 << 22
@@ -33,7 +36,10 @@ _COLUMNS = 6
 """row_t of compare.c: rr, cc, rc, dd, abs, most."""
 _MOST = 5
 
-CHOICE = np.dtype([("kl", np.float64), ("overlap", np.float64), ("near", np.int64)])
+CHOICE = np.dtype(
+    [(name, np.float64) for name in ("kl", "overlap", "first", "second", "theirs")]
+    + [("best", np.int64, 2), ("finite", np.int64)]
+)
 """choice_t of logits.c."""
 
 
@@ -64,12 +70,17 @@ def _parts(pair: Pair) -> list[_Part]:
 
 def usable(pair: Pair) -> bool:
     """Whether this pair can be compared by compiled code here."""
-    return pair.is_float32 and len(pair.rows) > 0 and library() is not None
+    known = [format_of(x) for x in (pair.r, pair.c)]
+    fits = all(
+        one is not None and one.name in _FORMATS and x.dtype.isnative
+        for one, x in zip(known, (pair.r, pair.c), strict=True)
+    )
+    return fits and pair.r.size > 0 and len(pair.rows) > 0 and library() is not None
 
 
-def add_fused(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
-    """All numbers of a pair of float32 states, in one pass where that will do; gives the scale."""
-    pair = pair.contiguous()
+def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
+    """All numbers of a pair of states, in one pass where that will do; gives the scale."""
+    pair = given.widened
     parts = _parts(pair)
     rest = _rest(pair)
     numbers = np.empty((len(pair.rows), _COLUMNS))
@@ -86,9 +97,11 @@ def add_fused(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
     worst = max(found, key=lambda f: f.max_abs)  # the first of equals
     if worst.max_abs >= 0:
         sums.max_abs, sums.worst_at = worst.max_abs, (worst.worst[0], worst.worst[1])
-    scale = math.sqrt(sums.rr / sums.count) if sums.count else 0.0
-    scale = scale if tolerance.scale == "rms" else 1.0
-    _add_ulps(sums, parts, seen, rest, numbers)
+    scale = _rms(sums, found) if tolerance.scale == "rms" else 1.0
+    if given.c.dtype.itemsize == 2:
+        _add_steps(sums, given, parts)
+    else:
+        _add_ulps(sums, parts, seen, rest, numbers)
     # Who is nearer than `rest` steps is nearer than this, too; if that could be more, look again.
     if sums.max_rel < (rest - 1) * 2.0**-22:
         sums.max_rel = _beyond(parts, numbers, 0.0, 1.0, sums.max_rel)[1]
@@ -96,6 +109,13 @@ def add_fused(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
     if bad:
         sums.exceeded, sums.mismatched = math.inf, sums.mismatched + bad
     return scale
+
+
+def _rms(sums: Sums, found: list[Found]) -> float:
+    """Of all that is finite in the reference, also where the candidate is not."""
+    total = sums.rr + sum(f.lone_rr for f in found)
+    count = sums.count + sum(f.lone for f in found)
+    return math.sqrt(total / count) if count else 0.0
 
 
 def _rest(pair: Pair) -> int:
@@ -135,6 +155,24 @@ def _add_ulps(sums: Sums, parts: list[_Part], seen: list[_Seen], rest: int, numb
         _add_ulps(sums, parts, again, 1, numbers)
 
 
+def _add_steps(sums: Sums, given: Pair, parts: list[_Part]) -> None:
+    """The distances in the candidate's own format of 16 bits."""
+    known = library()
+    assert known is not None
+    kind = given.c.dtype
+    a, b = (np.ascontiguousarray(x, kind) for x in (given.r, given.c))
+
+    def look(part: _Part) -> tuple[int, NDArray[np.int64]]:
+        counts = np.zeros(BUCKETS, np.int64)
+        bits = a.ctypes.data, b.ctypes.data
+        return known.driftwalk_steps16(*part.pointers, *bits, counts.ctypes.data), counts
+
+    seen = in_threads(look, parts)
+    assert sums.ulps is not None
+    total = np.sum([counts for _, counts in seen], axis=0)
+    sums.ulps.add_counts(total, 1, max(top for top, _ in seen))
+
+
 def _add_exceeded(
     sums: Sums, parts: list[_Part], numbers: Array, tolerance: Tolerance, scale: float
 ) -> None:
@@ -167,9 +205,9 @@ def _beyond(
 
 
 def decide(reference: Array, candidate: Array, rows: Numbers) -> Array | None:
-    """What rows of logits that hardly differ decide (`near`); None where compiled code cannot."""
+    """What rows of logits decide; None where compiled code cannot tell."""
     pair = Pair(reference, candidate, rows)
-    if not usable(pair) or reference.shape[1] < 64:
+    if not usable(pair) or reference.shape[1] < _NARROWEST:
         return None
     known = library()
     assert known is not None
@@ -178,5 +216,5 @@ def decide(reference: Array, candidate: Array, rows: Numbers) -> Array | None:
     def look(part: _Part) -> None:
         known.driftwalk_decide(*part.pointers, part.of(choices))
 
-    in_threads(look, _parts(pair.contiguous()))
+    in_threads(look, _parts(pair.widened))
     return choices

@@ -18,7 +18,10 @@ BUILT_IN: dict[str, str] = {
     "torch": "driftwalk_backends.torch_eager:TorchEager",
     "emulated": "driftwalk_backends.emulated:Emulated",
     "onnxruntime": "driftwalk_backends.onnx_runtime:OnnxRuntime",
+    "openvino": "driftwalk_backends.openvino_runtime:OpenVino",
     "truth": "driftwalk_backends.truth:Truth",
+    "trace": "driftwalk_backends.recorded:Recorded",
+    "command": "driftwalk_backends.command:Command",
 }
 
 REPORT_FORMATS: dict[str, tuple[str, str]] = {

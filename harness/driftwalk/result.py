@@ -290,9 +290,10 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 def _layer_to_dict(layer: LayerDrift) -> dict[str, Any]:
     data: dict[str, Any] = encode(layer)
-    return {"point": layer.point.name, "index": layer.index, "module": layer.point.module} | {
-        key: value for key, value in data.items() if key not in ("point", "index")
-    }
+    found = {"found": layer.point.found} if layer.point.found else {}
+    return {"point": layer.point.name, "index": layer.index, "module": layer.point.module} | (
+        found | {key: value for key, value in data.items() if key not in ("point", "index")}
+    )
 
 
 def to_json(report: Report) -> str:
@@ -313,7 +314,14 @@ def from_dict(data: Any) -> Report:
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         raise UsageError("Not a driftwalk result: it has no list of layers.")
     nested = [
-        layer | {"point": {"name": layer.get("point"), "module": layer.get("module", "")}}
+        layer
+        | {
+            "point": {
+                "name": layer.get("point"),
+                "module": layer.get("module", ""),
+                "found": layer.get("found", ""),
+            }
+        }
         for layer in layers
     ]
     return decode(Report, data | {"layers": nested, "cause": data.get("root_cause")})

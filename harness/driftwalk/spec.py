@@ -18,6 +18,8 @@ _DTYPE_ALIASES = {
     "half": "fp16",
     "bfloat16": "bf16",
 }
+TAKES_TEXT = ("trace", "command")
+"""Backends that read all that follows their name as one text: a path, a command line."""
 _DEVICE = re.compile(r"[a-z]+\Z")
 
 
@@ -29,11 +31,16 @@ class Spec:
     device: str = ""
     dtype: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    """Of `trace:PATH` and `command:LINE`: the path, the line."""
 
     @classmethod
     def parse(cls, text: str) -> Spec:
         """Parse `torch:cuda:1:fp16,attn=eager`."""
-        head, *option_texts = text.strip().split(",")
+        first, _, rest = text.strip().partition(":")
+        if first in TAKES_TEXT:
+            return cls(first, text=rest.strip())
+        head, *option_texts = _split(text.strip())
         name, *parts = head.split(":")
         if not name:
             raise UsageError(f"Backend spec {text!r} has no name; write name[:device][:dtype].")
@@ -72,8 +79,39 @@ class Spec:
         return value
 
     def __str__(self) -> str:
+        if self.name in TAKES_TEXT:
+            return f"{self.name}:{self.text}"
         head = ":".join(part for part in (self.name, self.device, self.dtype) if part)
-        return ",".join([head, *(f"{key}={value}" for key, value in self.options.items())])
+        return ",".join([head, *(f"{key}={_quoted(v)}" for key, v in self.options.items())])
+
+
+def _split(text: str) -> list[str]:
+    """Cut at commas, but not inside a value that stands in quotes: `file="a, b.onnx"`."""
+    parts, quoted, inside = [""], False, False
+    for letter in text:
+        opens = parts[-1].rstrip().endswith("=") and parts[-1].count("=") == 1
+        if letter == '"' and (quoted or opens):
+            quoted, inside = True, not inside
+        if letter == "," and not inside:
+            parts.append("")
+            quoted = False
+        else:
+            parts[-1] += letter
+    if inside:
+        raise UsageError(f"A quote is opened and not closed in spec {text!r}.")
+    return parts
+
+
+def _quoted(value: str) -> str:
+    """In quotes where it would be read as something else; a quote inside stands twice."""
+    plain = "," not in value and not value.startswith('"') and value == value.strip()
+    return value if plain else '"' + value.replace('"', '""') + '"'
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value.startswith('"') and value.endswith('"'):
+        return value[1:-1].replace('""', '"')
+    return value
 
 
 def _parse_options(text: str, items: Iterable[str]) -> dict[str, str]:
@@ -82,8 +120,11 @@ def _parse_options(text: str, items: Iterable[str]) -> dict[str, str]:
         key, separator, value = item.partition("=")
         key = key.strip()
         if not separator or not key:
-            raise UsageError(f"Cannot read option {item!r} in spec {text!r}; write option=value.")
+            hint = ' (a value with a comma stands in quotes: file="a,b.onnx")' if options else ""
+            raise UsageError(
+                f"Cannot read option {item!r} in spec {text!r}; write option=value{hint}."
+            )
         if key in options:
             raise UsageError(f"Option {key!r} stands twice in spec {text!r}.")
-        options[key] = value.strip()
+        options[key] = _unquoted(value.strip())
     return options

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Point:
 
     name: str
     module: str = ""
+    found: str = field(default="", compare=False)
+    """How a backend that has no modules found it: by scope metadata, by value, ..."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,46 @@ class State:
     @property
     def dtype(self) -> str:
         return dtype_name(self.array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+
+@runtime_checkable
+class Held(Protocol):
+    """A tensor left where it was made: a copy that nobody writes to, fetched when asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str:
+        """As `dtype_name` would have it."""
+
+    def fetch(self) -> Array: ...
+
+
+class HeldState(State):
+    """A state that stays on its device until somebody asks for its array."""
+
+    def __init__(self, point: Point, held: Held) -> None:
+        object.__setattr__(self, "point", point)
+        object.__setattr__(self, "held", held)
+
+    held: Held
+
+    @cached_property
+    def array(self) -> Array:
+        return read_only(self.held.fetch())
+
+    @property
+    def dtype(self) -> str:
+        return self.held.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.held.shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +121,23 @@ class Probe:
             digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
             digest.update(array.tobytes())
         return digest.hexdigest()
+
+    def difference(self, other: Probe) -> str:
+        """In what two probes differ, in words; empty where they are the same inputs."""
+        told = []
+        for name in sorted(self.inputs.keys() | other.inputs.keys()):
+            ours, theirs = self.inputs.get(name), other.inputs.get(name)
+            if ours is None or theirs is None:
+                told.append(f"{name} is only in the {'second' if ours is None else 'first'}")
+            elif (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+                told.append(
+                    f"{name} is {ours.dtype}{list(ours.shape)} and {theirs.dtype}"
+                    f"{list(theirs.shape)}"
+                )
+            elif ours.tobytes() != theirs.tobytes():
+                count = int(np.count_nonzero(ours != theirs))
+                told.append(f"{name} differs in {count} of {ours.size} elements")
+        return "; ".join(told)
 
     def keep(self, point: str, shape: tuple[int, ...]) -> Array | None:
         """Which (row, position) pairs of a state are not padding; None where all count."""
@@ -162,6 +221,23 @@ class Trace:
     probe: Probe
     backend: BackendInfo
     outputs: Mapping[str, Array] = field(default_factory=dict)
+    model: Mapping[str, str] = field(default_factory=dict)
+    """Which model it was, as far as is known: its label, the hash of its weights."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The machine, where it was written down."""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it to a folder, from which `Trace.load` maps it; see trace_file.py."""
+        from .trace_file import save_trace
+
+        return save_trace(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Trace:
+        """Map a trace from its folder; every byte is held against the hashes in its manifest."""
+        from .trace_file import load_trace
+
+        return load_trace(folder)
 
     @cached_property
     def _by_name(self) -> dict[str, State]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .dtypes import Array
+from .dtypes import Array, format_of
 from .ulp import UlpHistogram
 
 Float64 = NDArray[np.float64]
@@ -51,9 +51,12 @@ class Pair:
     rows: Numbers
 
     @property
-    def is_float32(self) -> bool:
-        both = (self.r, self.c)
-        return self.r.size > 0 and all(x.dtype == np.float32 and x.dtype.isnative for x in both)
+    def widened(self) -> Pair:
+        """Formats of 16 bits in float32, which holds all of their values; all in one piece."""
+        return replace(self, r=_widened(self.r), c=_widened(self.c))
 
-    def contiguous(self) -> Pair:
-        return replace(self, r=np.ascontiguousarray(self.r), c=np.ascontiguousarray(self.c))
+
+def _widened(array: Array) -> Array:
+    known = format_of(array)
+    narrow = known is not None and known.dtype.itemsize == 2
+    return np.ascontiguousarray(array, np.float32 if narrow else None)

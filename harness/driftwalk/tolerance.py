@@ -95,6 +95,8 @@ class Policy:
                 )
 
 
+DEFAULT_POLICY = "calibrated"
+
 PolicyLike = str | Tolerance | Mapping[str, Tolerance] | Policy
 
 

@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-from .adapter import Backend, BackendInfo
+from .adapter import Backend
+from .assembly import Terms, assemble
 from .drill import look, looking
-from .dtypes import FORMATS, Array, dtype_name
-from .environment import environment, now, this_tool
+from .dtypes import Array
+from .environment import environment
 from .errors import UsageError
-from .gate import run_verdict
-from .metrics import measure
+from .graphs import Ask, default_reference, is_graph, verify_graphs
+from .nodes import with_nodes
+from .observing import observe
 from .progress import Progress
+from .reduction import holding, not_held
 from .registry import backend_class, create
-from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
+from .result import Report
 from .spec import Spec
 from .spill import Spill, spilled_trace
-from .states import Probe, Trace, same_bits
-from .tolerance import Policy, PolicyLike, make_policy
-from .walk import Walk, coverage
+from .states import Probe, Trace
+from .tolerance import DEFAULT_POLICY, PolicyLike, make_policy
+from .walk import Walk
 from .witness import Witness
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-DEFAULT_POLICY = "calibrated"
-DEPTHS = ("block", "sublayer", "module")
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """What a run is judged by, and what its report says of where it came from."""
-
-    policy: Policy
-    allow_missing: tuple[str, ...] = ()
-    command: str = ""
-    model: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-_observed: WeakKeyDictionary[Backend, dict[tuple[str, str, Policy], Observer]] = WeakKeyDictionary()
-"""What was seen, by probe, depth and policy: looking twice at the same run teaches nothing."""
+DEPTHS = ("block", "sublayer", "module", "op")
 
 
 def verify(
     model: object,
     candidate: object = "onnxruntime",
-    reference: object = "torch",
+    reference: object = None,
     probe: object = None,
     policy: PolicyLike = DEFAULT_POLICY,
     depth: str = "block",
@@ -64,7 +50,7 @@ def verify(
 def verify_all(
     model: object,
     candidates: Sequence[object],
-    reference: object = "torch",
+    reference: object = None,
     probe: object = None,
     policy: PolicyLike = DEFAULT_POLICY,
     depth: str = "block",
@@ -84,73 +70,162 @@ def verify_all(
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
+    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs.py).
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
     partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh;
     `bench` is how many plain runs of each backend are timed afterwards; `spill` sends the
     reference's states to a temporary file, or those beyond so many bytes.
     """
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
-    from driftwalk_backends.sources import open_model
-
     if depth not in DEPTHS:
         raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked.")
     if blame not in ("auto", True, False):
         raise UsageError(f"blame={blame!r}: expected 'auto', True or False.")
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
-    judged = make_policy(policy)
-    for spec in (reference, *candidates):
-        if isinstance(spec, str):
-            backend_class(Spec.parse(spec).name)  # a typo is found before a model is loaded
     show = progress or Progress()
+    sides = (*default_reference(model, reference), *candidates)
+    if is_graph(model):
+        if blocks is not None:
+            raise UsageError("--blocks names a stack of torch modules; a graph has none.")
+        terms = Terms(make_policy(policy), tuple(allow_missing), command)
+        ask = Ask(probe, batch or 0, length or 0, seed)
+        reports, fixed = verify_graphs(model, sides, ask, terms, depth, blame, show)
+        timed = {"rounds": bench}
+        return _with_benchmarks(reports, model, sides, fixed, show, **timed) if bench else reports
+    nodes, depth = depth == "op", "block" if depth == "op" else depth
+    judged = make_policy(policy)
     show.expect(3 + 2 * len(candidates))
-    with show.stage("loading the model"):
-        loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
-    reports = []
+    source = _Source(model, blocks, trust_remote_code)
+    shape = _Shape(batch, length, seed)
     with ExitStack() as opened:
-        # All backends are made, and refuse what they cannot do, before anything slow runs.
-        first, *others = [_opened(item, loaded, opened) for item in (reference, *candidates)]
-        for seen in (first, *others):
-            opened.enter_context(looking(seen, depth))
-        with show.stage("making the probe"):
-            fixed = make_probe(
-                loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=seed
-            )
+        stage = _set_stage(source, sides, probe, shape, depth, show, opened)
+        first, *others = stage.backends
+        # A truth is on the host, and so must be what is held against it; a spilled trace is, too.
+        on_device = False
+        if not judged.calibrated and spill is False:
+            on_device = opened.enter_context(holding(first, others))
         with show.stage(f"reference: {first.spec}"):
-            if spill is False:
-                trace = first.trace(fixed)
-            else:
-                kept = opened.enter_context(closing(Spill(0 if spill is True else spill)))
-                trace = spilled_trace(first, fixed, kept)
-        witness = Witness(loaded, fixed, cache, show, depth)
+            trace = _traced(first, stage.probe, spill, opened)
+        witness = Witness(stage.model, stage.probe, cache, show, depth)
         opened.callback(witness.close)
-        for other in others:
-            known = witness.calibration(other.info.dtype) if judged.calibrated else None
-            walk = Walk(trace, other.info, judged, allow_missing, known)
-            with show.stage(f"candidate: {other.spec}"):
-                outputs = _walk(walk, first, other, fixed)
-            with show.stage("observer check"):
-                observer = {
-                    "reference": _observe(first, fixed, trace.outputs, judged, depth),
-                    "candidate": _observe(other, fixed, outputs, judged, depth),
-                }
-            terms = _Terms(judged, tuple(allow_missing), command, loaded.describe(), loaded.notes)
-            report = _assemble(walk, trace, other.info, terms, observer)
-            if blame is True or (blame == "auto" and report.verdict == "drift"):
-                layers, cause, culprit = witness.accuse(other, report.layers)
-                report = replace(report, layers=layers, cause=cause, culprit=culprit)
-            timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
-            if witness.seconds:
-                timings["calibration"] = dict(witness.seconds)
-            notes = (*report.notes, *witness.notes(other.info.dtype))
-            reports.append(replace(report, timings=timings, notes=notes))
+        left = not_held(trace) if on_device else ()
+        terms = Terms(judged, tuple(allow_missing), command, notes=left)
+        reports = [
+            _verified(stage, trace, other, witness, terms, blame, depth, show) for other in others
+        ]
+        if nodes:
+            pairs = zip(reports, others, strict=True)
+            reports = [with_nodes(report, b, stage.probe, judged, show) for report, b in pairs]
     if not bench:
         return reports
     # A model that only this process has is timed here; one with a name, each in its own process.
-    named = model if isinstance(model, str) else loaded
-    sides = (reference, *candidates)
+    named = model if isinstance(model, str) else stage.model
     options = {"rounds": bench, "blocks": blocks, "trust_remote_code": trust_remote_code}
-    return _with_benchmarks(reports, named, sides, fixed, show, **options)
+    return _with_benchmarks(reports, named, sides, stage.probe, show, **options)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What the user calls the model."""
+
+    model: object
+    blocks: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the default probe is to be like."""
+
+    batch: int | None = None
+    length: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """All that must be there before anything runs."""
+
+    model: LoadedModel
+    backends: tuple[Backend, ...]
+    probe: Probe
+
+
+def _set_stage(
+    source: _Source,
+    sides: Sequence[object],
+    probe: object,
+    shape: _Shape,
+    depth: str,
+    show: Progress,
+    opened: ExitStack,
+) -> _Stage:
+    """Load the model, make the backends and the probe; each mistake is found as early as can be."""
+    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
+    from driftwalk_backends.sources import open_model
+
+    for spec in sides:
+        if isinstance(spec, str):
+            backend_class(Spec.parse(spec).name)  # a typo is found before a model is loaded
+    with show.stage("loading the model"):
+        loaded = open_model(
+            source.model, blocks=source.blocks, trust_remote_code=source.trust_remote_code
+        )
+    # All backends are made, and refuse what they cannot do, before anything slow runs.
+    backends = tuple(_opened(item, loaded, opened) for item in sides)
+    for backend in backends:
+        opened.enter_context(looking(backend, depth))
+    if probe is None:
+        probe = next((b.own_probe for b in backends if b.own_probe is not None), None)
+    with show.stage("making the probe"):
+        batch, length = shape.batch or BATCH, shape.length or LENGTH
+        fixed = make_probe(loaded, probe, batch=batch, length=length, seed=shape.seed)
+    return _Stage(loaded, backends, fixed)
+
+
+def _traced(reference: Backend, probe: Probe, spill: bool | int, opened: ExitStack) -> Trace:
+    """The reference's trace, in a file where that was asked for."""
+    if spill is False:
+        return reference.trace(probe)
+    kept = opened.enter_context(closing(Spill(0 if spill is True else spill)))
+    return spilled_trace(reference, probe, kept)
+
+
+def _verified(
+    stage: _Stage,
+    trace: Trace,
+    candidate: Backend,
+    witness: Witness,
+    terms: Terms,
+    blame: bool | str,
+    depth: str,
+    show: Progress,
+) -> Report:
+    """One candidate held against the reference's trace."""
+    reference, probe, policy = stage.backends[0], stage.probe, terms.policy
+    candidate.prepare(probe)
+    witness = witness.of(candidate)
+    known = witness.calibration(candidate.info.dtype) if policy.calibrated else None
+    walk = Walk(trace, candidate.info, policy, terms.allow_missing, known)
+    with show.stage(f"candidate: {candidate.spec}"):
+        outputs = _walk(walk, reference, candidate, probe)
+        if known is not None and witness.has_own_model:
+            walk.hold_against(witness.introduced(candidate, known))
+    with show.stage("observer check"):
+        observer = {
+            "reference": observe(reference, probe, trace.outputs, policy, depth),
+            "candidate": observe(candidate, probe, outputs, policy, depth),
+        }
+    terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
+    report = assemble(walk, trace, candidate.info, terms, observer)
+    if blame is True or (blame == "auto" and report.verdict == "drift"):
+        layers, cause, culprit = witness.accuse(candidate, report.layers)
+        report = replace(report, layers=layers, cause=cause, culprit=culprit)
+    timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
+    if witness.seconds:
+        timings["calibration"] = dict(witness.seconds)
+    notes = (*report.notes, *witness.notes(candidate.info.dtype))
+    return replace(report, timings=timings, notes=notes)
 
 
 def _with_benchmarks(
@@ -217,97 +292,28 @@ def backend(spec: str, model: object, depth: str = "block", **options: Any) -> B
     return made
 
 
-def compare(
-    reference: Trace,
-    candidate: Trace,
-    policy: PolicyLike = DEFAULT_POLICY,
-    allow_missing: Sequence[str] = (),
-) -> Report:
-    """A report from two traces alone; no model runs."""
-    if reference.probe.sha256 != candidate.probe.sha256:
-        raise UsageError(
-            "The two traces were made from different probes "
-            f"({reference.probe.sha256[:12]} and {candidate.probe.sha256[:12]})."
-        )
-    judged = make_policy(policy)
-    walk = Walk(reference, candidate.backend, judged, allow_missing)
-    for state in candidate:
-        walk.meet(state)
-    alone = "Two traces alone have no truth to be calibrated by: the dtype table decided."
-    notes = (alone,) if judged.calibrated else ()
-    terms = _Terms(judged, tuple(allow_missing), model={"label": "two traces"}, notes=notes)
-    return _assemble(walk, reference, candidate.backend, terms, {})
-
-
-def _assemble(
-    walk: Walk,
-    trace: Trace,
-    candidate: BackendInfo,
-    terms: _Terms,
-    observer: Mapping[str, Observer],
-) -> Report:
-    layers = walk.layers()
-    covered = coverage(layers)
-    verdict, reason = run_verdict(layers, covered, observer)
-    return Report(
-        tool=this_tool(),
-        created=now(),
-        command=terms.command,
-        model=terms.model,
-        probe=_probe_info(trace.probe),
-        reference=trace.backend,
-        candidate=candidate,
-        policy=_policy_info(terms.policy, terms.allow_missing),
-        verdict=verdict,
-        reason=reason,
-        layers=layers,
-        outputs=walk.decisions,
-        observer=observer,
-        coverage=covered,
-        environment=environment(),
-        notes=terms.notes,
-    )
-
-
-def _observe(
-    seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy, depth: str
-) -> Observer:
-    """Run plain, once, and hold the outputs against those of the instrumented run."""
-    known, key = _observed.setdefault(seen, {}), (probe.sha256, depth, policy)
-    if key not in known:
-        known[key] = _compare_outputs(seen, probe, traced, policy)
-    return known[key]
-
-
-def _compare_outputs(
-    seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy
-) -> Observer:
-    plain = seen.run(probe)
-    if same_bits(plain, traced):
-        return Observer(checked=True)
-    worst, output, within = 0.0, "", plain.keys() == traced.keys()
-    for name in plain.keys() & traced.keys():
-        if plain[name].shape != traced[name].shape:
-            within, output = False, name
-            continue
-        formats = [FORMATS[n] for n in (seen.info.dtype, dtype_name(plain[name])) if n in FORMATS]
-        tolerance = policy.tolerance("logits", *formats)
-        keep = probe.keep("logits", plain[name].shape)
-        metrics = measure(plain[name], traced[name], tolerance, keep).metrics
-        within = within and not metrics.mismatched
-        if metrics.max_abs >= worst:
-            worst, output = metrics.max_abs, name
-    return Observer(True, False, within, worst, output)
-
-
-def _probe_info(probe: Probe) -> ProbeInfo:
-    inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
-    return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
-
-
-def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
-    rules = tuple(
-        RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))
-        for r in policy.rules
-    )
-    return PolicyInfo(policy.name, rules, tuple(allow_missing))
+def record(
+    model: object,
+    backend: object = "torch",
+    probe: object = None,
+    depth: str = "block",
+    *,
+    blocks: str | None = None,
+    trust_remote_code: bool = False,
+    batch: int | None = None,
+    length: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Trace:
+    """A trace to save: with the model it was made from, and the machine it was made on."""
+    show = progress or Progress()
+    show.expect(3)
+    source, shape = _Source(model, blocks, trust_remote_code), _Shape(batch, length, seed)
+    with ExitStack() as opened:
+        stage = _set_stage(source, (backend,), probe, shape, depth, show, opened)
+        (seen,) = stage.backends
+        with show.stage(f"recording: {seen.spec}"):
+            made = seen.trace(stage.probe)
+    wanted = ("label", "class", "fingerprint")
+    kept = {name: told for name, told in stage.model.describe().items() if name in wanted}
+    return replace(made, model=kept, environment=environment())

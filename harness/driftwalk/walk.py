@@ -6,7 +6,7 @@ States may arrive one by one (`Walk.meet`), so that a candidate's trace need nev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -16,6 +16,7 @@ from .decisions import Decisions, decision_impact
 from .dtypes import FORMATS, Format
 from .metrics import Measured, measure
 from .norms import Norms
+from .reduction import begin
 from .replay import Replays, introduced_errors
 from .result import (
     INTRODUCED,
@@ -28,6 +29,7 @@ from .result import (
 )
 from .states import State, Trace
 from .tolerance import Policy, Tolerance
+from .workers import in_threads
 
 
 class Walk:
@@ -52,6 +54,7 @@ class Walk:
         self._introduced: Mapping[str, Norms] = {}
         self._leeway = PER_NORM
         self._met: dict[str, LayerDrift] = {}
+        self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
         self.decisions: Decisions | None = None
 
@@ -70,11 +73,19 @@ class Walk:
 
     def meet_all(self, candidate: Trace, reference: Backend) -> None:
         """Meet every state, and hold each layer against the reference's own block as well."""
-        for state in candidate:
-            self.meet(state)
+        self.meet_trace(candidate)
         fits = all(row.verdict != "shape" for row in self._met.values())
         if fits and self.can_replay(reference):
             self.hold_against(introduced_errors(reference, candidate))
+
+    def meet_trace(self, candidate: Trace) -> None:
+        """Meet every state of a trace, several at a time."""
+        known = [s for s in candidate if self._reference.state(s.point.name) is not None]
+        in_threads(self.meet, known)
+        for state in candidate:
+            if self._reference.state(state.point.name) is None:
+                self.meet(state)
+        self.settle()
 
     def hold_against(self, introduced: Mapping[str, Norms]) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
@@ -86,8 +97,17 @@ class Walk:
         if self._calibration is not None:
             self._leeway = self._calibration.leeway(introduced)
 
+    def settle(self) -> None:
+        """Wait for the comparisons that were begun on a device."""
+        waiting, self._waiting = self._waiting, []
+        for settle in waiting:
+            settle()
+
     def meet(self, candidate: State) -> None:
-        """Compare one candidate state with its partner; nothing of it is kept."""
+        """Compare one candidate state with its partner; nothing of it is kept on the host.
+
+        Where both live on a device, the comparison is only begun, and `settle` waits for it.
+        """
         name = candidate.point.name
         reference = self._reference.state(name)
         if reference is None:
@@ -95,7 +115,7 @@ class Walk:
                 LayerDrift(
                     candidate.point,
                     0,
-                    candidate.array.shape,
+                    candidate.shape,
                     Dtypes(None, candidate.dtype),
                     "extra",
                     note="the candidate has this point, the reference does not",
@@ -103,35 +123,44 @@ class Walk:
                 )
             )
             return
-        self._met[name] = self._judge(reference, candidate)
+        self._judge(reference, candidate)
 
-    def _judge(self, reference: State, candidate: State) -> LayerDrift:
-        point, r, c = reference.point, reference.array, candidate.array
-        dtypes = Dtypes(reference.dtype, candidate.dtype)
-        if r.shape != c.shape:
-            note = f"reference {list(r.shape)}, candidate {list(c.shape)}"
-            return LayerDrift(point, 0, r.shape, dtypes, "shape", note=note)
-        keep = self._reference.probe.keep(point.name, r.shape)
+    def _judge(self, reference: State, candidate: State) -> None:
+        point = replace(reference.point, found=candidate.point.found)
+        dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
+        if shape != candidate.shape:
+            note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
+            self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
+            return
+        keep = self._reference.probe.keep(point.name, shape)
         calibrated = self._calibrated(reference, candidate)
         if calibrated is not None:
             tolerance = Tolerance(calibrated[0].atol)
         else:
             formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
             tolerance = self._policy.tolerance(point.name, *formats)
-        measured = measure(r, c, tolerance, keep)
-        if point.name == "logits" and self._decides():
-            self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
-        return LayerDrift(
-            point,
-            0,
-            r.shape,
-            dtypes,
-            judge(measured, calibrated[0] if calibrated else None),
-            measured.metrics,
-            calibrated[0] if calibrated else _allowed(tolerance, measured),
-            calibrated[1] if calibrated else None,
-            tokens=measured.tokens,
-        )
+
+        def settle(measured: Measured) -> None:
+            if point.name == "logits" and self._decides():
+                r, c = reference.array, candidate.array
+                self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
+            self._met[point.name] = LayerDrift(
+                point,
+                0,
+                shape,
+                dtypes,
+                judge(measured, calibrated[0] if calibrated else None),
+                measured.metrics,
+                calibrated[0] if calibrated else _allowed(tolerance, measured),
+                calibrated[1] if calibrated else None,
+                tokens=measured.tokens,
+            )
+
+        begun = begin(reference, candidate, tolerance, keep)
+        if begun is None:
+            settle(measure(reference.array, candidate.array, tolerance, keep))
+        else:
+            self._waiting.append(lambda: settle(begun()))
 
     def _calibrated(self, reference: State, candidate: State) -> tuple[Allowed, TruthErrors] | None:
         """Both sides against the truth, where the policy is calibrated and the truth has this."""
@@ -155,6 +184,7 @@ class Walk:
 
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""
+        self.settle()
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
         rows = [self._with_introduced(row) for row in rows]
         rows += self._extra
@@ -176,7 +206,7 @@ class Walk:
         return LayerDrift(
             reference.point,
             0,
-            reference.array.shape,
+            reference.shape,
             Dtypes(reference.dtype, None),
             "missing",
             note="the candidate gave no state here",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .adapter import Backend
 from .blame import blame, root_cause
 from .cache import key_of
 from .calibrate import Calibration, calibrate, yardstick_spec
 from .calibration_cache import stored_calibration
-from .drill import drill, look, looking
+from .drill import drill, introduced, layer_of, look, looking
 from .dtypes import FORMATS
 from .errors import BackendError, DriftwalkError
+from .norms import NORM_NAMES, Norms, ratio
 from .progress import Progress
 from .registry import create
 from .result import Culprit, LayerDrift
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
 CACHE_VERSION = "3"
+
+PART_LIMIT = 0.01
+"""How far, relatively, a part of a quantised model may be off what its whole numbers give."""
+
+OWN_MODEL = (
+    "The candidate is quantised: its allowance is that of the same model, quantised alike by "
+    "driftwalk; all other numbers are differences to the reference."
+)
+
+
+@runtime_checkable
+class BringsModel(Protocol):
+    """A candidate that computes another model on purpose, and can say which: a quantised graph."""
+
+    def honest_model(self) -> LoadedModel | None:
+        """What it should compute; None where that is the model itself, or cannot be told."""
 
 
 class Witness:
@@ -44,7 +62,21 @@ class Witness:
         self._known: dict[str, Calibration | None] = {}
         self._truth: Backend | None = None
         self._notes: dict[str, list[str]] = {}
+        self._others: list[Witness] = []
+        self.has_own_model = False
+        """Whether it speaks for what one candidate computes on purpose, not for the reference."""
         self.seconds: dict[str, float] = {}
+
+    def of(self, candidate: Backend) -> Witness:
+        """The witness for a candidate: one of its own where it computes another model."""
+        own = candidate.honest_model() if isinstance(candidate, BringsModel) else None
+        if own is None:
+            return self
+        made = Witness(own, self._probe, self._use_cache, self._show, self._depth)
+        made.has_own_model = True
+        made._note(candidate.info.dtype, OWN_MODEL)
+        self._others.append(made)
+        return made
 
     def calibration(self, dtype: str) -> Calibration | None:
         """The calibration for candidates of a dtype; None, with a note, where there can be none."""
@@ -59,6 +91,24 @@ class Witness:
                 )
             self.seconds[dtype] = time.perf_counter() - start
         return self._known[dtype]
+
+    def introduced(self, candidate: Backend, known: Calibration) -> dict[str, Norms]:
+        """By how much the parts of each layer are off, each given what the candidate gave it.
+
+        In units in which the limit of a layer is what one of its parts may be off: between the
+        parts a rounding may tip over, inside one there is nothing to tip.
+        """
+        with looking(candidate, "module"), looking(self.truth, "module"):
+            found = introduced(self.truth, candidate.trace(self._probe))
+        worst: dict[str, float] = {}
+        for name, part in found.items():
+            layer = layer_of(name)
+            if layer is not None:
+                off = ratio(part.error.l2, part.scale.l2)
+                worst[layer] = max(worst.get(layer, 0.0), off)
+        return {
+            layer: known.allowed_own(layer).scaled(off / PART_LIMIT) for layer, off in worst.items()
+        }
 
     def notes(self, dtype: str) -> tuple[str, ...]:
         """What is to be said about candidates of a dtype, and of no other."""
@@ -76,6 +126,8 @@ class Witness:
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}")
             with stage, yardstick, looking(yardstick, self._depth):
                 made = calibrate(self.truth, yardstick, self._probe)
+            if self.has_own_model:
+                made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             again = "stored for the next run" if self._stores else "not stored"
@@ -140,5 +192,36 @@ class Witness:
             return None
 
     def close(self) -> None:
+        for other in self._others:
+            other.close()
         if self._truth is not None:
             self._truth.close()
+
+
+def _pooled(known: Calibration) -> Calibration:
+    """Every layer allowed, for its size, what the noisiest is.
+
+    In a quantised model a rounding tips over by chance, here or there: that none did in a layer of
+    the yardstick does not mean that none may.
+    """
+
+    def pooled(errors: Mapping[str, Norms]) -> dict[str, Norms]:
+        layers = [point for point in errors if layer_of(point) and point in known.scale]
+        worst = {
+            name: max(
+                (ratio(getattr(errors[p], name), getattr(known.scale[p], name)) for p in layers),
+                default=0.0,
+            )
+            for name in NORM_NAMES
+        }
+        floor = {p: Norms(**worst).times(known.scale[p]) for p in layers}
+        return {
+            point: Norms(
+                **{n: max(getattr(error, n), getattr(floor[point], n)) for n in NORM_NAMES}
+            )
+            if point in floor
+            else error
+            for point, error in errors.items()
+        }
+
+    return replace(known, yardstick=pooled(known.yardstick), introduced=pooled(known.introduced))

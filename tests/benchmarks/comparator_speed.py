@@ -1,5 +1,7 @@
 """The comparator with its full metric set against its peers, on 12 pairs of (4, 256, 768) fp32.
 
+Each is given all pairs at once: driftwalk two traces, Polygraphy two results, the others a list.
+
 PYTHONPATH=harness:backends:reports python3 tests/benchmarks/comparator_speed.py
 
 Needs polygraphy. Ratios of one run: all take turns, medians of ROUNDS. `read` is what the machine
@@ -20,7 +22,8 @@ import torch
 from polygraphy.comparator import CompareFunc, IterationResult
 from polygraphy.logger import G_LOGGER
 
-from driftwalk.metrics import measure
+from driftwalk import Probe, compare
+from driftwalk.states import BackendInfo, Point, State, Trace
 from driftwalk.tolerance import BY_DTYPE
 from driftwalk.workers import in_threads, workers
 
@@ -37,6 +40,12 @@ def pairs(noise: float = 1e-6):
         yield r, r + rng.standard_normal(SHAPE, np.float32) * np.float32(noise)
 
 
+def trace(arrays) -> Trace:
+    states = tuple(State(Point(f"layer.{n}"), array) for n, array in enumerate(arrays))
+    info = BackendInfo("arrays", "arrays", "cpu", "fp32")
+    return Trace(states, Probe({"ids": np.zeros(SHAPE[:2], np.int64)}), info)
+
+
 def contestants(given) -> dict[str, Callable[[], object]]:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     G_LOGGER.module_severity = {"": G_LOGGER.ULTRA_VERBOSE + 1000}
@@ -49,8 +58,9 @@ def contestants(given) -> dict[str, Callable[[], object]]:
     def read() -> list[float]:
         return in_threads(lambda n: float(np.einsum("ij,ij->", *flat[n])), range(len(flat)))
 
+    reference, candidate = (trace([pair[side] for pair in given]) for side in (0, 1))
     return {
-        "driftwalk": lambda: [measure(r, c, TOLERANCE) for r, c in given],
+        "driftwalk": lambda: compare(reference, candidate, TOLERANCE),
         "torch.testing.assert_close": lambda: [
             torch.testing.assert_close(c, r, atol=ATOL, rtol=RTOL) for r, c in tensors
         ],

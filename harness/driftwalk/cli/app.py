@@ -10,20 +10,28 @@ import typer
 
 from .bench import bench as bench_command
 from .console import guarded, show, show_json, this_command, working
+from .extract import extract
 from .options import (
+    AllowMissingOption,
     BatchOption,
     BlocksOption,
+    IdsOption,
     JsonOption,
     LengthOption,
     ModelArgument,
+    PolicyOption,
     ProbeOption,
     PromptOption,
     ReportOption,
+    RuleOption,
     SeedOption,
     TrustOption,
+    given_probe,
+    parse_policy,
 )
 from .rendering import finish, report
 from .selftest import selftest
+from .traces import compare, record
 
 if TYPE_CHECKING:
     from ..result import Report
@@ -62,8 +70,15 @@ def _root(
 def verify(
     model: ModelArgument,
     reference: Annotated[
-        str, typer.Option("--reference", "-r", metavar="SPEC", help="The backend that is right.")
-    ] = "torch",
+        str | None,
+        typer.Option(
+            "--reference",
+            "-r",
+            metavar="SPEC",
+            help="The backend that is right. Torch, if none is named; for a graph, as written.",
+            show_default=False,
+        ),
+    ] = None,
     candidate: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,27 +90,13 @@ def verify(
         ),
     ] = None,
     prompt: PromptOption = None,
-    ids: Annotated[
-        str | None, typer.Option("--ids", metavar="IDS", help="Token ids instead: '5 17 3'.")
-    ] = None,
+    ids: IdsOption = None,
     probe: ProbeOption = None,
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="P", help="calibrated, dtype, or fixed:ATOL[,RTOL].")
-    ] = "calibrated",
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rule",
-            metavar="GLOB=ATOL[,RTOL]",
-            help="A tolerance for some points, before --policy.",
-        ),
-    ] = None,
-    allow_missing: Annotated[
-        list[str] | None,
-        typer.Option("--allow-missing", metavar="GLOB", help="Points that may lack a partner."),
-    ] = None,
+    policy: PolicyOption = "calibrated",
+    rule: RuleOption = None,
+    allow_missing: AllowMissingOption = None,
     depth: Annotated[
-        str, typer.Option("--depth", metavar="D", help="block, sublayer or module.")
+        str, typer.Option("--depth", metavar="D", help="block, sublayer, module or op.")
     ] = "block",
     blame: Annotated[
         bool | None,
@@ -123,20 +124,17 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Run MODEL on a reference and on candidates, and walk their layers side by side."""
-    from ..errors import UsageError
     from ..files import writable_folder
 
-    if sum(item is not None for item in (prompt or None, ids, probe)) > 1:
-        raise UsageError("Give one of --prompt, --ids and --probe.")
     if report is not None:
         writable_folder(report)
-    given: Any = list(prompt) if prompt else _parse_ids(ids) if ids is not None else probe
+    given = given_probe(prompt, ids, probe)
     reports = _run(
         model,
         candidate or ["onnxruntime"],
         reference,
         given,
-        _policy(policy, rule or []),
+        parse_policy(policy, rule or []),
         depth=depth,
         blame="auto" if blame is None else blame,
         cache=cache,
@@ -207,6 +205,9 @@ def backends(as_json: JsonOption = False) -> None:
 
 
 app.command()(report)
+app.command()(record)
+app.command()(compare)
+app.command()(extract)
 app.command("bench")(bench_command)
 app.command()(selftest)
 
@@ -214,7 +215,7 @@ app.command()(selftest)
 def _run(
     model: str,
     candidates: Sequence[object],
-    reference: str,
+    reference: str | None,
     probe: object,
     policy: Any,
     **options: Any,
@@ -232,26 +233,3 @@ def _run(
             progress=bar,
             **options,
         )
-
-
-def _parse_ids(text: str) -> list[list[int]]:
-    from ..errors import ProbeError
-
-    try:
-        row = [int(word) for word in text.replace(",", " ").split()]
-    except ValueError:
-        raise ProbeError(f"Cannot read ids {text!r}; write whole numbers: '5 17 3'.") from None
-    if not row:
-        raise ProbeError("The list of ids is empty.")
-    return [row]
-
-
-def _policy(text: str, rules: Sequence[str]) -> Any:
-    """The policy with the command line's rules before its own."""
-    from ..tolerance import Policy, make_policy, parse_rule
-
-    base = make_policy(text)
-    if not rules:
-        return base
-    own = tuple(parse_rule(item) for item in rules)
-    return Policy("rules", (*own, *base.rules), base.calibrated)

@@ -24,6 +24,8 @@ class Found(ctypes.Structure):
         ("worst", ctypes.c_int64 * 2),
         ("bad", ctypes.c_int64 * 2),
         ("bad_either", ctypes.c_int64),
+        ("lone", ctypes.c_int64),
+        ("lone_rr", ctypes.c_double),
         ("bad_at", (ctypes.c_int64 * 2) * 2),
         ("ulp_max", ctypes.c_uint64),
         ("ulps", ctypes.c_void_p),
@@ -47,6 +49,8 @@ def library() -> ctypes.CDLL | None:
     found.driftwalk_compare.restype = None
     found.driftwalk_sample.argtypes = (array, array, whole, whole, ctypes.c_uint64)
     found.driftwalk_sample.restype = ctypes.c_uint64
+    found.driftwalk_steps16.argtypes = (*rows, array, array, array)
+    found.driftwalk_steps16.restype = ctypes.c_uint64
     found.driftwalk_beyond.argtypes = (*rows, array, real, real, ctypes.POINTER(real))
     found.driftwalk_beyond.restype = whole
     found.driftwalk_decide.argtypes = (*rows, array)

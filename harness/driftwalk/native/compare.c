@@ -23,6 +23,8 @@ typedef struct {
     int64_t worst[2];     /* row and column of the largest difference */
     int64_t bad[2];       /* elements that are not finite: reference, candidate */
     int64_t bad_either;   /* pairs of which one is not */
+    int64_t lone;         /* those of them of which the reference is, */
+    double lone_rr;       /* and its squares there: they count for its scale */
     int64_t bad_at[2][2]; /* the first such row and column of each side */
     uint64_t ulp_max;
     int64_t *ulps; /* how many distances from `rest` on by bucket (ulp.py); the others in the first */
@@ -66,6 +68,10 @@ static void careful(const float *r, const float *c, int64_t n, int64_t row, int6
                 }
             }
             found->bad_either++;
+            if (!bad[0]) {
+                found->lone++;
+                found->lone_rr += (double)r[j] * (double)r[j];
+            }
             continue;
         }
         double x = r[j], y = c[j], d = y - x;
@@ -159,7 +165,7 @@ EXPORT void driftwalk_compare(const float *r, const float *c, const int64_t *row
                 found->worst[1] = j;
             }
         }
-        if (certain == 0 && found->max_abs == 0) break; /* no difference anywhere */
+        if (certain == 0 && !found->bad_either) break; /* no difference anywhere */
     }
 }
 
@@ -204,4 +210,23 @@ EXPORT int64_t driftwalk_beyond(const float *r, const float *c, const int64_t *r
         }
     }
     return count;
+}
+
+/* Distances in a format of 16 bits, of which a and b are the bits, by bucket; pairs of which r or c,
+ * the values before they were rounded to it, is not finite do not count. Gives the largest. */
+EXPORT uint64_t driftwalk_steps16(const float *r, const float *c, const int64_t *rows, int64_t n,
+                                  int64_t width, const uint16_t *a, const uint16_t *b,
+                                  int64_t *counts) {
+    int32_t largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = rows[i] * width; j < (rows[i] + 1) * width; j++) {
+            if (!isfinite(r[j]) || !isfinite(c[j])) continue;
+            int32_t x = a[j] & 0x7fff, y = b[j] & 0x7fff;
+            int32_t d = (a[j] >> 15 ? -x : x) - (b[j] >> 15 ? -y : y);
+            if (d < 0) d = -d;
+            if (d > largest) largest = d;
+            counts[bits((float)d) >> BUCKET_SHIFT]++;
+        }
+    }
+    return (uint64_t)largest;
 }

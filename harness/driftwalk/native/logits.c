@@ -1,14 +1,17 @@
-/* What two rows of logits decide, where they hardly differ. fused.py calls this. */
+/* What two rows of logits decide. fused.py calls this. */
 #include "native.h"
 
 enum { TOP = 5 };
 
 static const float CLOSE = 1e-3f;
 
-/* What a row of logits decides. */
+/* What a row of logits decides; fused.py has the same structure. */
 typedef struct {
     double kl, overlap;
-    int64_t near; /* 0: the row is of another kind, and nothing is said of it */
+    double first, second, theirs; /* the reference's largest two, and what it has where the
+                                     candidate's largest is */
+    int64_t best[2];              /* where the largest stands: reference, candidate */
+    int64_t finite;               /* 0: some logit is not, and nothing is said of the row */
 } choice_t;
 
 typedef struct {
@@ -80,6 +83,16 @@ WIDE static void moments(const float *restrict r, const float *restrict c, int64
     sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
 }
 
+WIDE static int all_finite(const float *x, int64_t width) {
+    uint32_t most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t j = 0; j < width; j++) {
+        uint32_t a = bits(x[j]) & ~SIGN;
+        most = a > most ? a : most;
+    }
+    return most < 0x7f800000u;
+}
+
 static double common(const best_t *a, const best_t *b) {
     int count = 0;
     for (int i = 0; i < TOP; i++) {
@@ -88,13 +101,63 @@ static double common(const best_t *a, const best_t *b) {
     return (double)count / TOP;
 }
 
-/* Rows whose logits hardly differ and agree on the first.
- *
- * With d = c - r, KL(p || q) = log E[exp d] - E[d], both means over p = softmax(r): half the
- * variance of d, a sixth of its third moment, and less than d^2 / 12 of that. So one softmax is
- * enough, in float32: the divergence is right to about 1e-5 of itself. */
+/* With d = c - r, KL(p || q) = log E[exp d] - E[d], both means over p = softmax(r): half the variance
+ * of d, a sixth of its third moment, and less than d^2 / 12 of that. So where logits hardly differ
+ * one softmax is enough, in float32: the divergence is right to about 1e-5 of itself. Gives -1 where
+ * all logits moved alike, and the rest drowns in that. */
+static double kl_near(const float *r, const float *c, int64_t width, float top) {
+    double sums[4] = {0};
+    for (int64_t start = 0; start < width; start += CHUNK) {
+        int64_t n = width - start < CHUNK ? width - start : CHUNK;
+        moments(r + start, c + start, n, top, sums);
+    }
+    double first = sums[1] / sums[0], second = sums[2] / sums[0], third = sums[3] / sums[0];
+    double variance = second - first * first;
+    if (!(variance > 0.01 * second)) return -1;
+    third += 2 * first * first * first - 3 * first * second;
+    return variance / 2 + third / 6;
+}
+
+/* exp(x) for x <= 0, to 1e-15 of itself; at -700 it is small enough. */
+static inline double exp_exactly(double x) {
+    x = x < -700.0 ? -700.0 : x;
+    double k = (x * 1.4426950408889634 + 6755399441055744.0) - 6755399441055744.0;
+    double f = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
+    double p = 1.0 / 479001600; /* Taylor to the 12th power: |f| is at most 0.35 */
+    p = p * f + 1.0 / 39916800;
+    p = p * f + 1.0 / 3628800;
+    p = p * f + 1.0 / 362880;
+    p = p * f + 1.0 / 40320;
+    p = p * f + 1.0 / 5040;
+    p = p * f + 1.0 / 720;
+    p = p * f + 1.0 / 120;
+    p = p * f + 1.0 / 24;
+    p = p * f + 1.0 / 6;
+    p = p * f + 0.5;
+    p = p * f + 1.0;
+    p = p * f + 1.0;
+    int64_t power = ((int64_t)k + 1023) << 52;
+    double scale;
+    memcpy(&scale, &power, sizeof scale);
+    return p * scale;
+}
+
+/* The divergence of any two rows, in float64. */
+WIDE static double kl_any(const float *restrict r, const float *restrict c, int64_t width,
+                          double top_r, double top_c) {
+    double sum_p = 0, sum_q = 0, mean = 0;
+#pragma omp simd reduction(+ : sum_p, sum_q, mean)
+    for (int64_t j = 0; j < width; j++) {
+        double x = (double)r[j] - top_r, y = (double)c[j] - top_c, p = exp_exactly(x);
+        sum_p += p;
+        sum_q += exp_exactly(y);
+        mean += p * (x - y);
+    }
+    return mean / sum_p + log(sum_q) - log(sum_p);
+}
+
 static choice_t decide(const float *r, const float *c, int64_t width) {
-    const choice_t other = {0};
+    choice_t found = {0};
     best_t best_r, best_c;
     for (int k = 0; k < TOP; k++) {
         best_r.value[k] = best_c.value[k] = -INFINITY;
@@ -106,7 +169,6 @@ static choice_t decide(const float *r, const float *c, int64_t width) {
         int32_t top_r, top_c;
         uint32_t wide = tops(r + start, c + start, n, &top_r, &top_c);
         most = wide > most ? wide : most;
-        if (most > bits(CLOSE)) return other; /* NaN too */
         if (top_r > order(best_r.value[TOP - 1]) || top_c > order(best_c.value[TOP - 1])) {
             for (int64_t j = start; j < start + n; j++) {
                 offer(&best_r, r[j], j);
@@ -114,24 +176,20 @@ static choice_t decide(const float *r, const float *c, int64_t width) {
             }
         }
     }
-    if (best_r.at[0] != best_c.at[0]) return other;
-    choice_t found = {0.0, common(&best_r, &best_c), 1};
-    if (most == 0) return found;
-    double sums[4] = {0};
-    for (int64_t start = 0; start < width; start += CHUNK) {
-        int64_t n = width - start < CHUNK ? width - start : CHUNK;
-        moments(r + start, c + start, n, best_r.value[0], sums);
-    }
-    double first = sums[1] / sums[0], second = sums[2] / sums[0], third = sums[3] / sums[0];
-    double variance = second - first * first;
-    /* Where all logits moved alike, the rest drowns in that. */
-    if (!(variance > 0.01 * second)) return other;
-    third += 2 * first * first * first - 3 * first * second;
-    double kl = variance / 2 + third / 6;
+    if (!all_finite(r, width) || !all_finite(c, width)) return found;
+    found.finite = 1;
+    found.overlap = common(&best_r, &best_c);
+    found.best[0] = best_r.at[0], found.best[1] = best_c.at[0];
+    found.first = best_r.value[0], found.second = best_r.value[1];
+    found.theirs = r[best_c.at[0]];
+    double kl = most == 0 ? 0 : -1;
+    if (most && most <= bits(CLOSE)) kl = kl_near(r, c, width, best_r.value[0]);
+    if (kl < 0) kl = kl_any(r, c, width, best_r.value[0], best_c.value[0]);
     found.kl = kl > 0 ? kl : 0;
     return found;
 }
 
+/* The rows numbered `rows`, each at least TOP wide. */
 EXPORT void driftwalk_decide(const float *r, const float *c, const int64_t *rows, int64_t n,
                              int64_t width, choice_t *out) {
     for (int64_t i = 0; i < n; i++) {

@@ -1,0 +1,81 @@
+"""The graphs behind a backend that runs a torch model as ONNX, ready to be walked node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftwalk.adapter import Backend
+from driftwalk.dtypes import Array
+from driftwalk.spec import Spec
+from driftwalk.states import Probe
+
+from .onnx_export import STATE_PREFIX
+from .onnx_file import OnnxFile
+from .onnx_graph import OnnxGraph
+from .onnx_model import OnnxModel
+from .onnx_pair import GraphRuntime
+from .onnx_probe import GraphProbe
+from .onnx_runtime import OnnxRuntime
+
+_KEPT = ("opt", "provider", "threads")
+
+
+@dataclass(frozen=True, eq=False)
+class WalkedGraph:
+    """A graph, what it is given, and the tensors that are the states of the model's points."""
+
+    model: OnnxModel
+    spec: Spec
+    probe: Probe
+    points: dict[str, str]
+
+    @property
+    def path(self) -> Path:
+        return self.model.path
+
+    @property
+    def graph(self) -> OnnxGraph:
+        return self.model.graph
+
+    @property
+    def order(self) -> dict[str, int]:
+        return self.graph.producers
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[GraphRuntime, GraphRuntime]]:
+        """The graph as written, and as the candidate runs it."""
+        threads = {k: v for k, v in self.spec.options.items() if k == "threads"}
+        written = Spec("onnxruntime", "cpu", "", {"opt": "off", **threads})
+        own = {k: v for k, v in self.spec.options.items() if k in _KEPT}
+        run = Spec("onnxruntime", self.spec.device, "", own)
+        with GraphRuntime(written, self.model) as first, GraphRuntime(run, self.model) as other:
+            yield first, other
+
+
+def graphs_of(backend: Backend, probe: Probe) -> tuple[WalkedGraph, ...]:
+    """The graphs a backend runs on a probe; none where it runs no graph."""
+    if isinstance(backend, OnnxFile):
+        ready = backend._prepare(probe)
+        found: list[WalkedGraph] = []
+        handed: Mapping[str, Array] = {}
+        for number, part in enumerate(backend._parts.all):
+            feed = backend._feed_of(part, number, probe, handed)
+            keys = {f.point.name: backend._parts.split(f.key) for f in ready.search.found}
+            points = {name: tensor for name, (own, tensor) in keys.items() if own is part}
+            model = OnnxModel(part.graph.path)
+            found.append(WalkedGraph(model, backend.spec, GraphProbe(feed), points))
+            given = backend._given(backend._plain(part), feed)
+            handed = {"encoder_hidden_states": next(iter(given.values()))}
+        return tuple(found)
+    if isinstance(backend, OnnxRuntime) and not isinstance(backend, GraphRuntime):
+        exported = backend._export(probe)
+        model = OnnxModel(exported.plain)
+        feed = backend._feed(backend._session(exported.plain), probe)
+        points = {point.name: STATE_PREFIX + point.name for point in exported.points}
+        if exported.logits is not None:
+            points[exported.logits.name] = exported.logits_output
+        return (WalkedGraph(model, backend.spec, GraphProbe(feed), points),)
+    return ()
