@@ -100,6 +100,8 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
     sides = (layer.dtypes.reference or NOTHING, layer.dtypes.candidate or NOTHING)
     if layer.point.module:
         yield "module", clean(layer.point.module)
+    if layer.point.found:
+        yield "found by", clean(layer.point.found)
     yield "shape", ints(layer.shape)
     yield "dtypes", f"{clean(sides[0])} | {clean(sides[1])}"
     yield from _measured(layer)

@@ -13,10 +13,11 @@ from torch import nn
 
 import driftwalk
 import zoo
-from driftwalk.errors import ModelError, UsageError
+from driftwalk.errors import BackendError, ModelError, UsageError
 from driftwalk_backends.fingerprint import fingerprint
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
+from nets import residual
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "vit"])
@@ -107,9 +108,13 @@ def test_a_hub_id_offline_fails_quickly_and_says_what_to_do() -> None:
     assert "\n" not in text
 
 
-def test_an_onnx_file_is_not_taken_for_a_model() -> None:
-    with pytest.raises(UsageError, match="cannot be the model yet"):
+def test_an_onnx_file_is_a_model_without_torch(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"Cannot read 'model\.onnx'"):
         open_model("model.onnx")
+    found = open_model(str(residual(tmp_path / "a.onnx")))
+    assert found.describe()["source"] == "ONNX graph"
+    with pytest.raises(UsageError, match="there is no torch model"):
+        found.at("fp32", "cpu")
 
 
 FACTORIES = """

@@ -78,6 +78,8 @@ def test_command_lines_parse(words: list[str]) -> None:
         pytest.fail(f"driftwalk {shlex.join(words)}: {getattr(error, 'message', error)}")
     for key in ("reference", "candidate", "backend"):
         named = given.get(key) or ()
+        if isinstance(named, Path):  # a trace's folder
+            continue
         for spec in [named] if isinstance(named, str) else named:
             read = Spec.parse(spec)
             read.allow_options(backend_class(read.name).options)

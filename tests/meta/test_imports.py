@@ -12,6 +12,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
         *("native", "workers", "norms", "states", "adapter", "registry", "spill"),
+        *("tensor_file", "trace_file"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("sums", "fused"),
@@ -39,6 +40,7 @@ ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
     *("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance", "driftwalk.selftest"),
     *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction"),
+    *("driftwalk.graphs", "driftwalk.nodes"),
 )
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -108,9 +109,26 @@ def test_zeros_and_numbers_below_the_normal_range():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_nonfinite_element_in_a_whole_state(bad):
     r, c = state(), noisy(state(), 1e-6)
-    for side in (r, c):
+    for side in (c, r):
         side[1, 7, 9] = bad
         assert_alike(measure(r, c, TOLERANCES[0]), generally(r, c, TOLERANCES[0]), 1e-6)
+
+
+@pytest.mark.parametrize("kinds", [*product(("fp32", "fp16", "bf16"), repeat=2)], ids="-".join)
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 40, 768)], ids=str)
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 1.0])
+def test_formats_of_16_bits_are_measured_in_their_own_steps(kinds, shape, noise):
+    r = state(shape=shape, size=3.0)
+    c = noisy(r, noise)
+    r[0, 1, :3], c[0, 1, :3] = [1e5, 0.0, 1e-7], [1e5, 1e-7, -1e-7]  # beyond fp16 on both ends
+    c[1, 2, 4] = np.nan
+    with np.errstate(over="ignore"):
+        r, c = (x.astype(FORMATS[kind].dtype) for x, kind in zip((r, c), kinds, strict=True))
+    keep = np.ones(shape[:2], bool)
+    for rows in (None, keep):
+        fast, slow = (way(r, c, TOLERANCES[0], rows) for way in (measure, generally))
+        assert_alike(fast, slow, 1e-6)
+        keep[0, 1] = keep[1, 2] = False
 
 
 @pytest.mark.parametrize("width", [1023, 1025, 5003, 20011])

@@ -35,6 +35,13 @@ from driftwalk.spec import DTYPE_NAMES, Spec
             Spec("onnxruntime", options={"opt": "basic", "file": "a=b.onnx"}),
         ),
         ("onnxruntime,file=", Spec("onnxruntime", options={"file": ""})),
+        ("onnxruntime,file=C:\\m.onnx", Spec("onnxruntime", options={"file": "C:\\m.onnx"})),
+        (
+            'onnxruntime,file="a, b=1:2.onnx",opt=off',
+            Spec("onnxruntime", options={"file": "a, b=1:2.onnx", "opt": "off"}),
+        ),
+        ('x,a="say ""hi"", you"', Spec("x", options={"a": 'say "hi", you'})),
+        ('x,a=5" disk', Spec("x", options={"a": '5" disk'})),
     ],
 )
 def test_specs_are_read(text, expected):
@@ -60,6 +67,8 @@ def test_specs_are_read(text, expected):
         ("torch,=eager", "Cannot read option '=eager'"),
         ("torch,", "Cannot read option ''"),
         ("torch,a=1,a=2", "Option 'a' stands twice"),
+        ("onnxruntime,file=a,b.onnx", 'Cannot read option .b.onnx.*stands in quotes: file="a,b'),
+        ('onnxruntime,file="a,b.onnx', "A quote is opened and not closed"),
     ],
 )
 def test_what_is_not_a_spec_is_refused_with_the_part_that_is_wrong(text, message):
@@ -69,7 +78,7 @@ def test_what_is_not_a_spec_is_refused_with_the_part_that_is_wrong(text, message
 
 words = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=6)
 devices = st.sampled_from(["", "cpu", "cuda", "cuda:0", "cuda:12"])
-values = st.text("abc019._/=-", max_size=6)
+values = st.text('abc019._/=-," ', max_size=6)
 
 
 @settings(max_examples=100, deadline=None)
@@ -83,7 +92,7 @@ def test_a_spec_is_written_as_it_is_read(spec):
 
 
 @settings(max_examples=100, deadline=None)
-@given(text=st.text(":,=abcfp16. ", max_size=20))
+@given(text=st.text(':,=abcfp16. "', max_size=20))
 def test_any_text_is_a_spec_or_a_usage_error(text):
     try:
         spec = Spec.parse(text)
