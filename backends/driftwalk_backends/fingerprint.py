@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from driftwalk.workers import in_threads
+
 _VERSIONED = ("torch.", "transformers.", "driftwalk_backends.demo")
 """Code whose version is known; the source of anything else may change under the same name."""
 
@@ -29,9 +31,10 @@ def fingerprint(module: nn.Module) -> str:
     config: Any = getattr(module, "config", None)
     if hasattr(config, "to_json_string"):
         digest.update(config.to_json_string(use_diff=False).encode())
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(_bytes(tensor))
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    hashes = in_threads(lambda named: hashlib.sha256(_bytes(named[1])).digest(), tensors)
+    for (name, tensor), own in zip(tensors, hashes, strict=True):
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode() + own)
     return digest.hexdigest()
 
 

@@ -162,7 +162,7 @@ def test_the_root_cause_is_at_the_depth_of_the_run(depth: str, cause: str) -> No
 
 def test_a_depth_nobody_knows() -> None:
     with pytest.raises(UsageError, match="block, sublayer, module"):
-        driftwalk.verify(decoder(), depth="op")
+        driftwalk.verify(decoder(), depth="atom")
     with pytest.raises(UsageError, match="block, sublayer, module"):
         driftwalk.backend("torch", decoder(), depth="op")
 

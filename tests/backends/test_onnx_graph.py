@@ -209,4 +209,4 @@ def test_metadata_is_read_as_data_and_never_run(tmp_path: Path) -> None:
     onnx.save(model, str(path))
     graph = read_graph(path)
     assert [scopes.way for scopes in scopes_of(graph)] == [METADATA, NAMES]
-    assert Scopes(graph, METADATA)._of == ["", "m.h.0", "", "", "", "", ""]
+    assert Scopes(graph, METADATA).of_node == ["", "m.h.0", "", "", "", "", ""]

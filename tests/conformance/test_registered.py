@@ -11,7 +11,7 @@ SPECS: dict[str, tuple[str, ...]] = {
     "torch": ("torch", "torch:cpu:bf16", "torch:cpu:fp64", "torch:cuda", "torch:cuda:fp16"),
     "emulated": ("emulated:fp16", "emulated:bf16", "emulated:tf32"),
     "onnxruntime": ("onnxruntime", "onnxruntime:cuda"),
-    "openvino": ("openvino", "openvino:cpu:fp16"),
+    "openvino": ("openvino",),
 }
 """Which specs of a backend are tested; of one not named here, its bare name."""
 
