@@ -95,7 +95,7 @@ def outputs(
             model.SerializeToString(), options(level), providers=["CPUExecutionProvider"]
         )
         found: list[Any] = session.run(None, feed)
-    except Exception:
+    except Exception:  # ONNX Runtime's errors share no base class but Exception
         return None
     return found
 
@@ -117,7 +117,7 @@ def read(case: Any) -> Case | str:
         ort.InferenceSession(
             case.model.SerializeToString(), options(), providers=["CPUExecutionProvider"]
         )
-    except Exception:
+    except Exception:  # likewise; `onnx_corpus.py` counts how many
         return NOT_LOADED
     inputs: dict[str, Any] = {}
     for value, given in zip(case.model.graph.input, case.data_sets[0][0], strict=False):

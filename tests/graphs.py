@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from driftwalk.states import Probe
-from driftwalk_backends import optimum_export
+from driftwalk_backends import onnx_export, optimum_export
 from driftwalk_backends.calls import call
 
 HAS_OPTIMUM = bool(find_spec("optimum") and find_spec("optimum.exporters.onnx"))
@@ -116,7 +116,7 @@ def export(model: nn.Module, probe: Probe, folder: Path, dynamo: bool = False) -
         return single if single.exists() else folder
     names, target = list(probe.inputs), folder / "model.onnx"
     arrays = tuple(torch.from_numpy(array.copy()) for array in probe.inputs.values())
-    with optimum_export._silence(), torch.no_grad():
+    with onnx_export.silence(), torch.no_grad():
         program = torch.onnx.export(
             _Positional(model, names).eval(),
             arrays,

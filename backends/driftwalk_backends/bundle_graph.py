@@ -11,8 +11,8 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Trace
 
-from .onnx_export import STATE_PREFIX, Exported
-from .onnx_file import OnnxFile, _handed_on
+from .onnx_export import Exported
+from .onnx_file import OnnxFile
 from .onnx_layer import Whole
 from .onnx_runtime import OnnxRuntime
 from .openvino_runtime import OpenVino
@@ -41,10 +41,7 @@ def graph_of(candidate: OnnxRuntime | OpenVino, trace: Trace, point: str) -> Sou
 
 def whole_of(exported: Exported) -> Whole:
     """An export of our own: its states are outputs, by name."""
-    tensors = {point.name: STATE_PREFIX + point.name for point in exported.points}
-    if exported.logits is not None:
-        tensors[exported.logits.name] = exported.logits_output
-    return Whole(exported.traced, tensors)
+    return Whole(exported.traced, exported.tensors)
 
 
 def _of_others(candidate: OnnxFile, trace: Trace, point: str) -> Source:
@@ -59,11 +56,6 @@ def _of_others(candidate: OnnxFile, trace: Trace, point: str) -> Source:
     states = {name: arrays[key] for name, key in mine.items()}
     if not np.array_equal(states[point].ravel(), trace[point].ravel(), equal_nan=True):
         raise BackendError(f"The graph has {point} in another order of its axes.")
-    handed: dict[str, Array] = {}
-    for number, part in enumerate(parts.all):
-        feed = candidate._feed_of(part, number, probe, handed)
-        if part is own:
-            break
-        handed = _handed_on(candidate._given(candidate._plain(part), feed))
+    feed = next(feed for part, feed in candidate.fed(probe) if part is own)
     tensors = {name: parts.split(key)[1] for name, key in mine.items()}
     return Source(Whole(own.graph.path, tensors), states, feed)

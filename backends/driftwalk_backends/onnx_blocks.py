@@ -54,8 +54,7 @@ def places_of(graph: OnnxGraph, depth: str) -> Places:
             return Places(STRUCTURE, found)
     modules = scope_by_tensor(graph)
     nodes = [
-        Place(Point(name, modules.get(name) or graph.nodes[graph.producers[name]].op), name)
-        for name in graph.floats
+        Place(Point(name, modules.get(name) or graph.op_of(name)), name) for name in graph.floats
     ]
     return Places(NODES, tuple(nodes))
 
@@ -149,7 +148,7 @@ def _by_structure(graph: OnnxGraph) -> tuple[Place, ...]:
         found: list[tuple[str, Work]] = [
             (name, tuple(sorted(work.items())))
             for name, work in segments(graph, start)
-            if name != start and _op(graph, name) not in COPIES
+            if name != start and graph.op_of(name) not in COPIES
         ]
         # The start is a narrow place itself; what is computed from it is told by those after it.
         row = [(start, ()), *found] if start is not None else found
@@ -167,14 +166,10 @@ def _stack(
     at = [first - 1 + number * period for number in range(times + 1)]
     points = ["embed", *(f"layer.{number}" for number in range(times))]
     return tuple(
-        Place(Point(point, _op(graph, names[place])), names[place])
+        Place(Point(point, graph.op_of(names[place])), names[place])
         for point, place in zip(points, at, strict=True)
         if place >= 0
     )
-
-
-def _op(graph: OnnxGraph, tensor: str) -> str:
-    return graph.nodes[graph.producers[tensor]].op
 
 
 def _repeats(works: Sequence[Work]) -> tuple[int, int, int]:

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from driftwalk.adapter import Sink
+from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
-from driftwalk.states import Point
+from driftwalk.states import Point, State
 
 from .calls import call
 from .hooks import capture
@@ -50,6 +52,22 @@ class Exported:
     @property
     def plain(self) -> Path:
         return self.folder / PLAIN
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """The graph's output that is a point's state, by the point's name."""
+        found = {point.name: STATE_PREFIX + point.name for point in self.points}
+        if self.logits is not None:
+            found[self.logits.name] = self.logits_output
+        return found
+
+    def hand_on(self, named: Mapping[str, Array], sink: Sink | None) -> dict[str, Array]:
+        """Of what a run gave: the states to the sink, the model's own outputs back."""
+        if sink is not None:
+            tensors = self.tensors
+            for point in (*self.points, *([self.logits] if self.logits is not None else [])):
+                sink(State(point, named[tensors[point.name]]))
+        return {name: named[name] for name in self.outputs}
 
 
 class _Exposed(nn.Module):
@@ -89,7 +107,7 @@ def export(
     exposed(*inputs.values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
     try:
-        with _silence():
+        with silence():
             program = torch.onnx.export(
                 exposed,
                 tuple(inputs.values()),
@@ -130,7 +148,7 @@ def read_export(folder: Path) -> Exported:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """The exporter prints progress, and on failure whole graphs; none of it is for our users."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -6,11 +6,10 @@ states, wherever they were found. No weight is copied, and nothing is written be
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,19 +28,18 @@ from .fingerprint import versions
 from .onnx_choice import distance, floats, guessed, ranked, settles
 from .onnx_export import Exported
 from .onnx_finder import Finder, Search
+from .onnx_graph import FLOAT_KINDS
 from .onnx_inputs import Feed, feeds
 from .onnx_match import MARGIN, Candidate, error
+from .onnx_model import hash_of
 from .onnx_parts import Part, Parts, open_parts
 from .onnx_quantised import honest_model
-from .onnx_runtime import DTYPES, EXPORTERS, OnnxRuntime
+from .onnx_runtime import BESIDE, DTYPES, EXPORTERS, OnnxRuntime
 from .sources import LoadedModel
 from .torch_eager import TorchEager
 
-_BESIDE = "session.model_external_initializers_file_folder_path"
-"""Where ONNX Runtime looks for the weights of a graph that comes as bytes."""
 _AT_ONCE = 128
 """Tensors fetched in one run while states are looked for: what bounds the memory of it."""
-_FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class OnnxFile(OnnxRuntime):
         flags = dict(base.flags) | {
             "exporter": "optimum" if self._path is None else "none: a file",
             "file": ", ".join(graph.path.name for graph in graphs),
-            "sha256": ", ".join(_sha256(graph.path)[:16] for graph in graphs),
+            "sha256": ", ".join(hash_of(graph.path)[:16] for graph in graphs),
         }
         if any(graph.quantised for graph in graphs):
             flags["quantised"] = "yes"
@@ -248,6 +246,15 @@ class OnnxFile(OnnxRuntime):
             handed = _handed_on(given)
         return found
 
+    def fed(self, probe: Probe) -> Iterator[tuple[Part, Feed]]:
+        """Every graph with what it is given, in order; the encoder is run for the decoder."""
+        handed: dict[str, Array] = {}
+        for number, part in enumerate(self._parts.all):
+            feed = self._feed_of(part, number, probe, handed)
+            yield part, feed
+            if number + 1 < len(self._parts.all):
+                handed = _handed_on(self._given(self._plain(part), feed))
+
     def _feed_of(self, part: Part, number: int, probe: Probe, handed: Mapping[str, Array]) -> Feed:
         options = feeds(part.graph.path.name, part.graph.inputs, part.takes(probe, handed))
         return options[self._chosen[probe.sha256][number]]
@@ -255,16 +262,14 @@ class OnnxFile(OnnxRuntime):
     def _fetch(self, probe: Probe, keys: Sequence[str], sizes: frozenset[int]) -> list[Candidate]:
         """The values of many tensors, those of a state's size, some at a time."""
         found: list[Candidate] = []
-        handed: dict[str, Array] = {}
         order = {key: place for place, key in enumerate(self._parts.floats)}
-        for number, part in enumerate(self._parts.all):
+        for number, (part, feed) in enumerate(self.fed(probe)):
             mine = {name for own, name in map(self._parts.split, keys) if own is part}
             session = self._exposing(number, frozenset(mine), "off")
-            feed = self._feed_of(part, number, probe, handed)
             plausible = [
                 o.name
                 for o in session.get_outputs()
-                if o.type in _FLOAT_KINDS and o.name in mine and _may_be(o.shape, sizes)
+                if o.type in FLOAT_KINDS and o.name in mine and _may_be(o.shape, sizes)
             ]
             for start in range(0, len(plausible), _AT_ONCE):
                 names = plausible[start : start + _AT_ONCE]
@@ -273,22 +278,14 @@ class OnnxFile(OnnxRuntime):
                         key = self._parts.key(part, name)
                         place = order.get(key, len(order))
                         found.append(Candidate(key, array, place, self._parts.root(key)))
-            handed = _handed_on(self._given(self._plain(part), feed))
             del self._looked[number, frozenset(mine)]
         return sorted(found, key=lambda one: one.order)
 
     def _given(
         self, session: Any, feed: Feed, names: Sequence[str] | None = None
     ) -> dict[str, Array]:
-        wanted = list(names) if names is not None else [o.name for o in session.get_outputs()]
         taken = {item.name for item in session.get_inputs()}
-        try:
-            arrays = session.run(wanted, {n: a for n, a in feed.items() if n in taken})
-        except Exception as error:  # ONNX Runtime's errors share no base class but Exception
-            raise BackendError(
-                f"ONNX Runtime failed on {self._name}: {str(error).splitlines()[0][:400]}"
-            ) from error
-        return dict(zip(wanted, arrays, strict=True))
+        return self._ask(session, names, {n: feed[n] for n in feed if n in taken}, self._name)
 
     def _plain(self, part: Part) -> Any:
         return self._session(part.graph.path)
@@ -299,7 +296,7 @@ class OnnxFile(OnnxRuntime):
             start = time.perf_counter()
             graph = self._parts.all[number].graph
             options = self._options(level)
-            options.add_session_config_entry(_BESIDE, str(graph.folder.resolve()))
+            options.add_session_config_entry(BESIDE, str(graph.folder.resolve()))
             ordered = [name for name in graph.floats if name in names]
             self._looked[key] = self._made(graph.exposing(ordered), options)
             self._seconds["load"] = self._seconds.get("load", 0.0) + time.perf_counter() - start
@@ -318,11 +315,6 @@ def _existing(text: str) -> Path:
     if not text or not path.exists():
         raise UsageError(f"file={text}: there is no such file or folder.")
     return path
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _handed_on(given: Mapping[str, Array]) -> dict[str, Array]:

@@ -18,6 +18,9 @@ from driftwalk.errors import BackendError
 FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
 """onnx.TensorProto.DataType of the float formats a graph may compute in."""
 
+FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
+"""The same in ONNX Runtime's words, as far as numpy has them."""
+
 CACHE_FLAG = "use_cache_branch"
 """The input by which optimum's merged decoders choose: with a past, or without."""
 
@@ -99,6 +102,10 @@ class OnnxGraph:
                     bits |= sets[self.producers[name]]
             sets.append(bits)
         return sets
+
+    def op_of(self, tensor: str) -> str:
+        """The operation that makes a tensor."""
+        return self.nodes[self.producers[tensor]].op
 
     def depends(self, later: str, earlier: str) -> bool:
         """Whether one tensor is computed from another, by another node."""
@@ -221,11 +228,12 @@ def _tensors(graph: Any) -> Iterator[Any]:
     for node in graph.node:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for inner in _branches(attribute):
+            for inner in branches(attribute):
                 yield from _tensors(inner)
 
 
-def _branches(attribute: Any) -> list[Any]:
+def branches(attribute: Any) -> list[Any]:
+    """The graphs inside an attribute: of an `If`, a `Loop`, a `Scan`."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
@@ -259,7 +267,7 @@ def _without_cache_branch(graph: Any) -> None:
 
 def _node(item: Any) -> Node:
     scopes = next((p.value for p in item.metadata_props if p.key.endswith(".name_scopes")), "")
-    inner = [name for a in item.attribute for g in _branches(a) for name in _taken(g)]
+    inner = [name for a in item.attribute for g in branches(a) for name in _taken(g)]
     return Node(
         item.op_type,
         item.name,
@@ -274,7 +282,7 @@ def _taken(graph: Any) -> Iterator[str]:
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
-            for inner in _branches(attribute):
+            for inner in branches(attribute):
                 yield from _taken(inner)
     yield from (value.name for value in graph.output)
 

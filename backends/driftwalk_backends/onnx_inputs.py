@@ -16,7 +16,7 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
-from .onnx_graph import CACHE_FLAG, Value
+from .onnx_graph import CACHE_FLAG, FLOAT_KINDS, Value
 
 Feed = dict[str, Array]
 
@@ -138,7 +138,7 @@ def _cast(value: Value, array: Array, strict: bool = False) -> Array | None:
 def _is_past(value: Value) -> bool:
     """A cache: floats by batch, heads, a length that is open, and the size of a head."""
     fourfold = len(value.shape) == 4 and all(isinstance(value.shape[i], int) for i in (1, 3))
-    floats = value.kind in ("tensor(float)", "tensor(float16)", "tensor(double)")
+    floats = value.kind in FLOAT_KINDS
     return floats and fourfold and not isinstance(value.shape[2], int)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from driftwalk.errors import UsageError
+from driftwalk.files import sha256_of
 
 from .fingerprint import versions
 from .onnx_graph import OnnxGraph, read_graph
@@ -77,7 +78,7 @@ class OnnxModel(LoadedModel):
             "source": self.source,
             "class": f"ONNX graph{made_by}, {len(self.graph.nodes)} nodes, opset {opsets}",
             "parameters": str(sum(_size(t) for t in proto.graph.initializer)),
-            "fingerprint": hash_of(self.path),
+            "fingerprint": self.fingerprint,
             "weights": ", ".join(self.weight_files) or "in the graph",
             "hidden_states": "",
         }
@@ -98,5 +99,4 @@ def hash_of(path: Path) -> str:
 
 @cache
 def _hashed(path: Path, _time: int, _size: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from driftwalk.adapter import Backend
-from driftwalk.dtypes import Array
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
-from .onnx_export import STATE_PREFIX
 from .onnx_file import OnnxFile
 from .onnx_graph import OnnxGraph
 from .onnx_model import OnnxModel
@@ -59,23 +57,16 @@ def graphs_of(backend: Backend, probe: Probe) -> tuple[WalkedGraph, ...]:
     """The graphs a backend runs on a probe; none where it runs no graph."""
     if isinstance(backend, OnnxFile):
         ready = backend._prepare(probe)
+        keys = {f.point.name: backend._parts.split(f.key) for f in ready.search.found}
         found: list[WalkedGraph] = []
-        handed: Mapping[str, Array] = {}
-        for number, part in enumerate(backend._parts.all):
-            feed = backend._feed_of(part, number, probe, handed)
-            keys = {f.point.name: backend._parts.split(f.key) for f in ready.search.found}
+        for part, feed in backend.fed(probe):
             points = {name: tensor for name, (own, tensor) in keys.items() if own is part}
             model = OnnxModel(part.graph.path)
             found.append(WalkedGraph(model, backend.spec, GraphProbe(feed), points))
-            given = backend._given(backend._plain(part), feed)
-            handed = {"encoder_hidden_states": next(iter(given.values()))}
         return tuple(found)
     if isinstance(backend, OnnxRuntime) and not isinstance(backend, GraphRuntime):
         exported = backend._export(probe)
         model = OnnxModel(exported.plain)
         feed = backend._feed(backend._session(exported.plain), probe)
-        points = {point.name: STATE_PREFIX + point.name for point in exported.points}
-        if exported.logits is not None:
-            points[exported.logits.name] = exported.logits_output
-        return (WalkedGraph(model, backend.spec, GraphProbe(feed), points),)
+        return (WalkedGraph(model, backend.spec, GraphProbe(feed), exported.tensors),)
     return ()

@@ -26,18 +26,16 @@ from .fingerprint import versions
 from .looks import Look
 from .onnx_blocks import NODES, Places, places_of
 from .onnx_export import Exported
-from .onnx_graph import OnnxGraph, read_graph
+from .onnx_graph import FLOAT_KINDS, OnnxGraph, branches, read_graph
 from .onnx_model import OnnxModel, hash_of
 from .onnx_partners import output_partners, partners
 from .onnx_probe import Taken, fed, taken_by
-from .onnx_runtime import DTYPES, OnnxRuntime
-from .onnx_survivors import APART, is_empty, made_by
+from .onnx_runtime import BESIDE, DTYPES, WEIGHTS_APART, OnnxRuntime
+from .onnx_survivors import is_empty, made_by
 
 DEPTHS = ("block", "op")
-_BESIDE = "session.model_external_initializers_file_folder_path"
 _UNPACKED = "session.disable_prepacking", "1"
 """Weights as they lie in the file: most of what a session costs is packing them anew."""
-_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
 _RANDOM |= {"Bernoulli", "Multinomial"}
 
@@ -96,6 +94,11 @@ class GraphRuntime(OnnxRuntime):
         self._look = Look(depth, layer)
 
     @property
+    def model_graph(self) -> OnnxGraph:
+        """The graph whose points these are; this one, unless another file was named."""
+        return self._graph_model.graph
+
+    @property
     def optimises(self) -> bool:
         return self._level != "off"
 
@@ -108,7 +111,7 @@ class GraphRuntime(OnnxRuntime):
 
     @cached_property
     def _partners(self) -> dict[str, tuple[str, str]]:
-        return partners(self._graph_model.graph, self.graph)
+        return partners(self.model_graph, self.graph)
 
     def find(self, tensor: str) -> tuple[str, str] | None:
         """This graph's own name for a tensor of the model's graph, and how it was found."""
@@ -117,7 +120,7 @@ class GraphRuntime(OnnxRuntime):
     @cached_property
     def output_names(self) -> dict[str, str]:
         """The model graph's names of outputs, by this graph's own."""
-        return {b: a for a, b in output_partners(self._graph_model.graph, self.graph).items()}
+        return {b: a for a, b in output_partners(self.model_graph, self.graph).items()}
 
     @cached_property
     def left(self) -> dict[str, str]:
@@ -130,7 +133,7 @@ class GraphRuntime(OnnxRuntime):
         target = Path(folder.name) / "optimised.onnx"
         options = self._options()
         options.optimized_model_filepath = str(target)
-        for key, value in APART.items():
+        for key, value in WEIGHTS_APART.items():
             options.add_session_config_entry(key, value)
         options.add_session_config_entry(*_UNPACKED)  # it will not run
         self._made(self.path, options)
@@ -157,7 +160,7 @@ class GraphRuntime(OnnxRuntime):
         session = self._exposing(wanted, packed)
         kinds = {o.name: o.type for o in session.get_outputs()}
         ends = [value.name for value in self.graph.outputs]
-        inner = [n for n in kinds if n in wanted and kinds[n] in _FLOATS and n not in ends]
+        inner = [n for n in kinds if n in wanted and kinds[n] in FLOAT_KINDS and n not in ends]
         given = self._run(session, [*inner, *ends], self.feed(probe))
         outputs = {name: given[name] for name in ends}
         if not keep:
@@ -175,7 +178,7 @@ class GraphRuntime(OnnxRuntime):
         return tuple(dict.fromkeys(_drawing(self.graph._model.graph)))
 
     def places(self, depth: str) -> Places:
-        return places_of(self._graph_model.graph, depth)
+        return places_of(self.model_graph, depth)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         if sink is None:
@@ -215,13 +218,10 @@ class GraphRuntime(OnnxRuntime):
 
     def _run(self, session: Any, names: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            values = session.run(names, dict(feed))
-        except Exception as error:  # ONNX Runtime's errors share no base class but Exception
-            raise BackendError(
-                f"ONNX Runtime failed on {self.path.name}: {str(error).splitlines()[0][:400]} "
-                "(If the made-up inputs are at fault, give them: --probe FILE.safetensors.)"
-            ) from error
-        return dict(zip(names, values, strict=True))
+            return self._ask(session, names, feed, self.path.name)
+        except BackendError as error:
+            hint = "(If the made-up inputs are at fault, give them: --probe FILE.safetensors.)"
+            raise BackendError(f"{error} {hint}") from error
 
     def _exposing(self, names: frozenset[str], packed: bool = True) -> Any:
         if names not in self._exposed:
@@ -229,7 +229,7 @@ class GraphRuntime(OnnxRuntime):
             # What was optimised already is run as it stands: looking cannot undo a fusion there.
             graph = self._optimised or self.graph
             options = self._options("off" if self._optimised else "")
-            options.add_session_config_entry(_BESIDE, str(graph.folder.resolve()))
+            options.add_session_config_entry(BESIDE, str(graph.folder.resolve()))
             if not packed:
                 options.add_session_config_entry(*_UNPACKED)
             ordered = [name for name in graph.producers if name in names]
@@ -263,5 +263,5 @@ def _drawing(graph: Any) -> Iterable[str]:
         if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
             yield node.op_type
         for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            for inner in branches(attribute):
                 yield from _drawing(inner)

@@ -51,7 +51,7 @@ class Plan:
 
 def plan(reference: GraphRuntime, candidate: GraphRuntime, probe: Probe, depth: str) -> Plan:
     """Which tensors of the two are compared, at which point, and how many at a time."""
-    model = reference._graph_model.graph
+    model = reference.model_graph
     places = places_of(model, depth)
     if places.way == NODES:
         pairs, notes = _by_node(model, places.all, reference, candidate)
@@ -164,13 +164,9 @@ def _same_scopes(
         known = candidate.find(mine.tensor)
         if known is not None and known[0] != other.tensor:
             return {}  # an optimiser moved nodes, and left their scopes behind
-        if _op(model, mine.tensor) == _op(candidate.graph, other.tensor):
+        if model.op_of(mine.tensor) == candidate.graph.op_of(other.tensor):
             found[mine.point.name] = other.tensor, others.way
     return found
-
-
-def _op(graph: OnnxGraph, tensor: str) -> str:
-    return graph.nodes[graph.producers[tensor]].op
 
 
 def _by_value(

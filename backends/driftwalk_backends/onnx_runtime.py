@@ -12,11 +12,11 @@ from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Probe, State
+from driftwalk.states import Probe
 
 from .fingerprint import versions
 from .looks import Looks
-from .onnx_export import STATE_PREFIX, Exported
+from .onnx_export import Exported
 from .onnx_exports import Exports
 from .onnx_layer_times import fold, node_points, tensor_points
 from .sources import open_model
@@ -33,11 +33,13 @@ PROVIDERS = {
     "openvino": "OpenVINOExecutionProvider",
     "dml": "DmlExecutionProvider",
 }
-_WEIGHTS_APART = {
+WEIGHTS_APART = {
     "session.optimized_model_external_initializers_file_name": "weights.bin",
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
 }
 """How ONNX Runtime writes an optimised graph of more than 2 GB."""
+BESIDE = "session.model_external_initializers_file_folder_path"
+"""Where ONNX Runtime looks for the weights of a graph that comes as bytes."""
 _HEAVY = 1 << 28
 """Bytes of weights from which on only one session, traced or plain, is kept at a time."""
 OPTIMISATION = {
@@ -128,21 +130,12 @@ class OnnxRuntime(Looks, Backend):
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         exported = self._export(probe)
-        session = self._session(exported.plain if sink is None else exported.traced)
-        try:
-            arrays = session.run(None, self._feed(session, probe))
-        except Exception as error:  # ONNX Runtime's errors share no base class but Exception
-            raise BackendError(
-                f"ONNX Runtime failed on {self._model.label}: {str(error).splitlines()[0][:400]}"
-            ) from error
-        named = dict(zip((o.name for o in session.get_outputs()), arrays, strict=True))
-        outputs = {name: named[name] for name in exported.outputs}
-        if sink is not None:
-            for point in exported.points:
-                sink(State(point, named[STATE_PREFIX + point.name]))
-            if exported.logits is not None:
-                sink(State(exported.logits, outputs[exported.logits_output]))
-        return outputs
+        path = exported.plain if sink is None else exported.traced
+        if path not in self._sessions and _weights_of(path) > _HEAVY:
+            self._sessions.clear()  # each has a copy of all weights
+        session = self._session(path)
+        named = self._ask(session, None, self._feed(session, probe), self._model.label)
+        return exported.hand_on(named, sink)
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""
@@ -156,7 +149,7 @@ class OnnxRuntime(Looks, Backend):
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
             options.optimized_model_filepath = str(optimised)
-            for key, value in _WEIGHTS_APART.items():
+            for key, value in WEIGHTS_APART.items():
                 options.add_session_config_entry(key, value)
             session = self._made(exported.plain, options)
             feed = self._feed(session, probe)
@@ -175,6 +168,20 @@ class OnnxRuntime(Looks, Backend):
             for item in session.get_inputs()
             if (array := probe.inputs.get(item.name)) is not None
         }
+
+    @staticmethod
+    def _ask(
+        session: Any, names: Sequence[str] | None, feed: Mapping[str, Any], what: str
+    ) -> dict[str, Any]:
+        """Outputs by name, all of them if none are named; what goes wrong is told in a line."""
+        wanted = [o.name for o in session.get_outputs()] if names is None else list(names)
+        try:
+            found = session.run(wanted, dict(feed))
+        except Exception as error:  # ONNX Runtime's errors share no base class but Exception
+            raise BackendError(
+                f"ONNX Runtime failed on {what}: {str(error).splitlines()[0][:400]}"
+            ) from error
+        return dict(zip(wanted, found, strict=True))
 
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)
@@ -212,8 +219,6 @@ class OnnxRuntime(Looks, Backend):
 
     def _session(self, path: Path) -> Any:
         if path not in self._sessions:
-            if _weights_of(path) > _HEAVY:
-                self._sessions.clear()  # each has a copy of all weights
             start = time.perf_counter()
             session = self._made(path, self._options())
             self._sessions[path] = session

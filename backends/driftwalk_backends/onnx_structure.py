@@ -30,7 +30,7 @@ def repeated(graph: OnnxGraph, start: str, times: int) -> tuple[str, ...]:
     found = [
         (name, work)
         for name, work in segments(graph, start)
-        if name != start and graph.nodes[graph.producers[name]].op not in COPIES
+        if name != start and graph.op_of(name) not in COPIES
     ]
     works = [work for _, work in found]
     fitting = []

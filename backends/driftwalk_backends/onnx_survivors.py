@@ -11,12 +11,6 @@ from pathlib import Path
 
 from .onnx_graph import OnnxGraph
 
-APART = {
-    "session.optimized_model_external_initializers_file_name": "weights.bin",
-    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
-}
-"""Weights beside the optimised graph, as graphs of more than 2 GB need it."""
-
 
 def made_by(graph: OnnxGraph) -> dict[str, str]:
     """The tensors of a graph, each with the operation that makes it."""

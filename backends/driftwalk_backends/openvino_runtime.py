@@ -18,11 +18,11 @@ from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Probe, State
+from driftwalk.states import Probe
 
 from .fingerprint import versions
 from .looks import Looks
-from .onnx_export import STATE_PREFIX, Exported
+from .onnx_export import Exported
 from .onnx_exports import Exports
 from .onnx_layer_times import AFTER, tensor_points
 from .sources import open_model
@@ -100,13 +100,7 @@ class OpenVino(Looks, Backend):
         exported = self._export(probe)
         compiled = self._load(exported.plain if sink is None else exported.traced)
         named = self._infer(compiled.create_infer_request(), probe)
-        outputs = {name: self._narrowed(named[name]) for name in exported.outputs}
-        if sink is not None:
-            for point in exported.points:
-                sink(State(point, self._narrowed(named[STATE_PREFIX + point.name])))
-            if exported.logits is not None:
-                sink(State(exported.logits, outputs[exported.logits_output]))
-        return outputs
+        return exported.hand_on({name: self._narrowed(a) for name, a in named.items()}, sink)
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run; the request is made before the clock starts, as a deployment keeps one."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
-import logging
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
 from .fingerprint import versions
+from .onnx_export import silence
 
 _PAST = "-with-past"
 
@@ -46,7 +43,7 @@ def export(module: nn.Module, folder: Path) -> None:
 
     own: Any = copy.deepcopy(module)  # optimum changes the config of what it exports
     try:
-        with _silence():
+        with silence():
             task = TasksManager.infer_task_from_model(own)
             known = TasksManager.get_supported_tasks_for_model_type(own.config.model_type, "onnx")
             if f"{task}{_PAST}" in known:
@@ -58,20 +55,3 @@ def export(module: nn.Module, folder: Path) -> None:
             f"optimum could not export {type(module).__name__}: {type(error).__name__}: "
             f"{lines[0][:300]}"
         ) from error
-
-
-@contextlib.contextmanager
-def _silence() -> Any:
-    """Optimum and the tracer below it warn about everything they do."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

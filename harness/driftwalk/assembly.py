@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .adapter import BackendInfo
+from .decisions import Decisions
 from .environment import environment, now, this_tool
 from .gate import run_verdict
-from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
+from .result import InputInfo, LayerDrift, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .states import Probe, Trace
 from .tolerance import Policy
 from .walk import Walk, coverage
@@ -33,7 +34,19 @@ def assemble(
     observer: Mapping[str, Observer],
 ) -> Report:
     """One report of a walk that has met all of the candidate's states."""
-    layers = walk.layers()
+    sides = trace.backend, candidate
+    return report_of(walk.layers(), trace.probe, sides, terms, observer, walk.decisions)
+
+
+def report_of(
+    layers: tuple[LayerDrift, ...],
+    probe: Probe,
+    sides: tuple[BackendInfo, BackendInfo],
+    terms: Terms,
+    observer: Mapping[str, Observer],
+    decisions: Decisions | None,
+) -> Report:
+    """One report of rows that were judged; `sides` are the reference and the candidate."""
     covered = coverage(layers)
     verdict, reason = run_verdict(layers, covered, observer)
     return Report(
@@ -41,14 +54,14 @@ def assemble(
         created=now(),
         command=terms.command,
         model=terms.model,
-        probe=probe_info(trace.probe),
-        reference=trace.backend,
-        candidate=candidate,
-        policy=policy_info(terms.policy, terms.allow_missing),
+        probe=_probe_info(probe),
+        reference=sides[0],
+        candidate=sides[1],
+        policy=_policy_info(terms.policy, terms.allow_missing),
         verdict=verdict,
         reason=reason,
         layers=layers,
-        outputs=walk.decisions,
+        outputs=decisions,
         observer=observer,
         coverage=covered,
         environment=environment(),
@@ -56,13 +69,13 @@ def assemble(
     )
 
 
-def probe_info(probe: Probe) -> ProbeInfo:
+def _probe_info(probe: Probe) -> ProbeInfo:
     """A probe without its arrays."""
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
     return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
 
 
-def policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
+def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
     """A policy as a report tells it."""
     rules = tuple(
         RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))

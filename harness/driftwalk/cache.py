@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .files import sha256_of
+
 BUDGET = 8 << 30
 """Bytes kept at most; the least recently used entries go first."""
 
@@ -50,7 +52,7 @@ class FolderCache:
         scratch = Path(tempfile.mkdtemp(dir=self._root, prefix=".making-"))
         try:
             make(scratch)
-            manifest = {file.name: _sha256(file) for file in sorted(scratch.iterdir())}
+            manifest = {file.name: sha256_of(file) for file in sorted(scratch.iterdir())}
             (scratch / _MANIFEST).write_text(json.dumps(manifest))
             shutil.rmtree(entry, ignore_errors=True)
             try:
@@ -87,12 +89,7 @@ def _intact(entry: Path) -> bool:
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
         return bool(manifest) and all(
-            _sha256(entry / name) == digest for name, digest in manifest.items()
+            sha256_of(entry / name) == digest for name, digest in manifest.items()
         )
     except (OSError, ValueError, AttributeError, TypeError):
         return False
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

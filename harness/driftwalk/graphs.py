@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .adapter import Backend
-from .assembly import Terms, policy_info, probe_info
+from .asking import Ask
+from .assembly import Terms, report_of
 from .decisions import Decisions, decision_impact
-from .environment import environment, now, this_tool
 from .errors import UsageError
-from .gate import run_verdict
 from .node_rows import NodeJudge, unmatched
 from .observing import observe
 from .progress import Progress
@@ -27,7 +26,6 @@ from .result import Culprit, LayerDrift, Observer, Report
 from .spec import Spec
 from .states import Probe, same_bits
 from .tolerance import Policy, Tolerance
-from .walk import coverage
 
 if TYPE_CHECKING:
     from driftwalk_backends.onnx_graph import OnnxGraph
@@ -58,16 +56,6 @@ class Walked:
     decisions: Decisions | None
 
 
-@dataclass(frozen=True)
-class Ask:
-    """What the probe is to be: what was given, and the shape of what is made up."""
-
-    given: object = None
-    batch: int = 0
-    length: int = 0
-    seed: int = 0
-
-
 def is_graph(model: object) -> bool:
     """Whether what a user calls a model is an ONNX graph."""
     if isinstance(model, str | Path):
@@ -90,7 +78,6 @@ def verify_graphs(
     show: Progress,
 ) -> tuple[list[Report], Probe]:
     """`verify_all` where the model is a graph: the first of the sides is the reference."""
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
 
     show.expect(2 * len(sides))
@@ -102,8 +89,7 @@ def verify_graphs(
         for side in (first, *others):
             side.look(depth)
         with show.stage("making the probe"):
-            shape = {"batch": ask.batch or BATCH, "length": ask.length or LENGTH, "seed": ask.seed}
-            fixed = make_probe(loaded, ask.given, **shape)
+            fixed = ask.made_for(loaded)
         for other in others:
             with show.stage(f"walking: {first.spec} and {other.spec}"):
                 walked = walk_graphs(first, other, fixed, terms.policy, depth, terms.allow_missing)
@@ -176,7 +162,7 @@ def walk_graphs(
     policy.check_rules([row.point.name for row in rows])
     inside = len(rows) - len(outputs)
     told = (
-        f"{inside} tensors inside and {len(outputs)} outputs were compared {made.way}, with "
+        f"{inside} tensors inside and {len(outputs)} outputs were compared ({made.way}), with "
         f"{len(made.groups) or 1} session(s) a side in {spent:.2g} s; at most "
         f"{peak / 2**20:.1f} MB of states were in memory at once (bound: {MOST_BYTES >> 20} MB)."
     )
@@ -214,38 +200,23 @@ def _report(
     if first.optimises:  # as written there is no fusion that looking could break
         observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
     observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
-    covered = coverage(walked.rows)
-    verdict, reason = run_verdict(walked.rows, covered, observer)
-    if not covered.compared and any(row.verdict == "shape" for row in walked.rows):
-        verdict, reason = "drift", ""  # outputs of other shapes are a finding, not a lack of one
-    if (first.draws or verdict != "pass") and not _same_again(first, probe, walked.outputs):
+    notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
+    if other.graph.quantised and not first.graph.quantised:
+        notes = (*notes, QUANTISED)
+    told = replace(terms, model=model.describe(), notes=notes)
+    sides = first.info, other.info
+    report = report_of(walked.rows, probe, sides, told, observer, walked.decisions)
+    if not report.coverage.compared and any(row.verdict == "shape" for row in walked.rows):
+        # Outputs of other shapes are a finding, not a lack of one.
+        report = replace(report, verdict="drift", reason="")
+    if (first.draws or report.verdict != "pass") and not _same_again(first, probe, walked.outputs):
         drawn = f" (it draws random numbers: {', '.join(first.draws)})" if first.draws else ""
-        verdict = "unverified"
         reason = (
             f"the reference differs from itself in two runs on the same probe{drawn}, "
             "so nothing can be held against it"
         )
-    notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
-    if other.graph.quantised and not first.graph.quantised:
-        notes = (*notes, QUANTISED)
-    return Report(
-        tool=this_tool(),
-        created=now(),
-        command=terms.command,
-        model=model.describe(),
-        probe=probe_info(probe),
-        reference=first.info,
-        candidate=other.info,
-        policy=policy_info(policy, terms.allow_missing),
-        verdict=verdict,
-        reason=reason,
-        layers=walked.rows,
-        outputs=walked.decisions,
-        observer=observer,
-        coverage=covered,
-        environment=environment(),
-        notes=notes,
-    )
+        report = replace(report, verdict="unverified", reason=reason)
+    return report
 
 
 def _same_again(first: GraphRuntime, probe: Probe, outputs: dict[str, Any]) -> bool:
@@ -266,7 +237,7 @@ def _accused(
     """The first node that diverges, and the row that it lies in."""
     from driftwalk_backends.onnx_blocks import NODES
 
-    graph = first._graph_model.graph
+    graph = first.model_graph
     nodes = walked
     if walked.way != NODES:
         wide = replace(policy, rules=tuple(rule for rule in policy.rules if rule.glob == "*"))

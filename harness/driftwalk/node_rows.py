@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 import numpy as np
 
 from .dtypes import FORMATS, Array, Format, dtype_name, format_of
 from .metrics import measure
-from .result import Allowed, Dtypes, LayerDrift
+from .result import Allowed, Dtypes, LayerDrift, PointVerdict
 from .states import Point, Probe
 from .tolerance import Policy, Tolerance
 from .walk import judge
@@ -171,21 +172,19 @@ def unmatched(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], allow: Iterable[str]
 ) -> list[LayerDrift]:
     """Rows for outputs that only one side has."""
-    from fnmatch import fnmatchcase
-
     globs = tuple(allow)
-    rows = []
-    for name, array in reference.items():
-        if name not in candidate:
-            note, kinds = "the candidate has no such output", Dtypes(dtype_name(array), None)
-            rows.append(LayerDrift(Point(name, "output"), 0, array.shape, kinds, "missing"))
-            rows[-1] = replace(rows[-1], note=note)
-    for name, array in candidate.items():
-        if name not in reference:
-            note, kinds = "the reference has no such output", Dtypes(None, dtype_name(array))
-            rows.append(LayerDrift(Point(name, "output"), 0, array.shape, kinds, "extra"))
-            rows[-1] = replace(rows[-1], note=note)
+
+    def row(
+        name: str, array: Array, kinds: Dtypes, verdict: PointVerdict, whose: str
+    ) -> LayerDrift:
+        allowed = any(fnmatchcase(name, glob) for glob in globs)
+        note = f"the {whose} has no such output"
+        point = Point(name, "output")
+        return LayerDrift(point, 0, array.shape, kinds, verdict, note=note, allowed=allowed)
+
+    gone = {n: a for n, a in reference.items() if n not in candidate}
+    new = {n: a for n, a in candidate.items() if n not in reference}
     return [
-        replace(row, allowed=any(fnmatchcase(row.point.name, glob) for glob in globs))
-        for row in rows
+        *(row(n, a, Dtypes(dtype_name(a), None), "missing", "candidate") for n, a in gone.items()),
+        *(row(n, a, Dtypes(None, dtype_name(a)), "extra", "reference") for n, a in new.items()),
     ]

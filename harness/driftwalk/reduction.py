@@ -126,6 +126,8 @@ def begin(
 def _sums(found: Reduced, dtype: str, rows: Numbers) -> Sums:
     """The same, as measure() has them."""
     (r, c), (row, column) = found.worst, found.worst_at
+    ulps = UlpHistogram(FORMATS[dtype])
+    ulps.add_counts(found.ulps, 1, found.ulp_max)
     return Sums(
         count=found.count,
         abs_d=found.abs_d,
@@ -138,6 +140,6 @@ def _sums(found: Reduced, dtype: str, rows: Numbers) -> Sums:
         worst_at=(int(rows[row]), column),
         exceeded=found.exceeded,
         mismatched=found.mismatched,
-        ulps=UlpHistogram.counted(FORMATS[dtype], found.ulps, found.ulp_max),
+        ulps=ulps,
         row_l2=[np.sqrt(found.row_dd)],
     )

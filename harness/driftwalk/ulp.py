@@ -54,13 +54,6 @@ class UlpHistogram:
         self._lowest = 0
         self._counts: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
 
-    @classmethod
-    def counted(cls, known: Format, counts: NDArray[np.int64], most: int) -> UlpHistogram:
-        """From distances that were counted elsewhere, bucket by bucket."""
-        made = cls(known)
-        made._counts, made._total, made._max = counts, int(counts.sum()), most
-        return made
-
     def add(self, reference: Array, candidate: Array) -> None:
         distance = ulp_distance(reference.ravel(), candidate.ravel(), self._format)
         if not distance.size:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .adapter import Backend
+from .asking import Ask
 from .assembly import Terms, assemble
 from .drill import look, looking
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
-from .graphs import Ask, default_reference, is_graph, verify_graphs
+from .graphs import default_reference, is_graph, verify_graphs
 from .nodes import with_nodes
 from .observing import observe
 from .progress import Progress
@@ -83,12 +84,12 @@ def verify_all(
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
     show = progress or Progress()
+    ask = Ask(probe, batch, length, seed)
     sides = (*default_reference(model, reference), *candidates)
     if is_graph(model):
         if blocks is not None:
             raise UsageError("--blocks names a stack of torch modules; a graph has none.")
         terms = Terms(make_policy(policy), tuple(allow_missing), command)
-        ask = Ask(probe, batch or 0, length or 0, seed)
         reports, fixed = verify_graphs(model, sides, ask, terms, depth, blame, show)
         timed = {"rounds": bench}
         return _with_benchmarks(reports, model, sides, fixed, show, **timed) if bench else reports
@@ -96,9 +97,8 @@ def verify_all(
     judged = make_policy(policy)
     show.expect(3 + 2 * len(candidates))
     source = _Source(model, blocks, trust_remote_code)
-    shape = _Shape(batch, length, seed)
     with ExitStack() as opened:
-        stage = _set_stage(source, sides, probe, shape, depth, show, opened)
+        stage = _set_stage(source, sides, ask, depth, show, opened)
         first, *others = stage.backends
         # A truth is on the host, and so must be what is held against it; a spilled trace is, too.
         on_device = False
@@ -133,15 +133,6 @@ class _Source:
     trust_remote_code: bool = False
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What the default probe is to be like."""
-
-    batch: int | None = None
-    length: int | None = None
-    seed: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class _Stage:
     """All that must be there before anything runs."""
@@ -154,14 +145,12 @@ class _Stage:
 def _set_stage(
     source: _Source,
     sides: Sequence[object],
-    probe: object,
-    shape: _Shape,
+    ask: Ask,
     depth: str,
     show: Progress,
     opened: ExitStack,
 ) -> _Stage:
     """Load the model, make the backends and the probe; each mistake is found as early as can be."""
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
 
     for spec in sides:
@@ -175,11 +164,10 @@ def _set_stage(
     backends = tuple(_opened(item, loaded, opened) for item in sides)
     for backend in backends:
         opened.enter_context(looking(backend, depth))
-    if probe is None:
-        probe = next((b.own_probe for b in backends if b.own_probe is not None), None)
+    if ask.given is None:
+        ask = replace(ask, given=next((b.own_probe for b in backends if b.own_probe), None))
     with show.stage("making the probe"):
-        batch, length = shape.batch or BATCH, shape.length or LENGTH
-        fixed = make_probe(loaded, probe, batch=batch, length=length, seed=shape.seed)
+        fixed = ask.made_for(loaded)
     return _Stage(loaded, backends, fixed)
 
 
@@ -308,9 +296,9 @@ def record(
     """A trace to save: with the model it was made from, and the machine it was made on."""
     show = progress or Progress()
     show.expect(3)
-    source, shape = _Source(model, blocks, trust_remote_code), _Shape(batch, length, seed)
+    source, ask = _Source(model, blocks, trust_remote_code), Ask(probe, batch, length, seed)
     with ExitStack() as opened:
-        stage = _set_stage(source, (backend,), probe, shape, depth, show, opened)
+        stage = _set_stage(source, (backend,), ask, depth, show, opened)
         (seen,) = stage.backends
         with show.stage(f"recording: {seen.spec}"):
             made = seen.trace(stage.probe)

@@ -18,6 +18,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import driftwalk
 import graphs
+from driftwalk_backends import onnx_export
 from driftwalk_backends.onnx_quantised import Rounded, again, fitting_step
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
@@ -76,7 +77,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path
     @cache
     def make(per_channel: bool) -> Path:
         path = tmp_path_factory.mktemp("int8") / "model.onnx"
-        with graphs.optimum_export._silence():
+        with onnx_export.silence():
             quantize_dynamic(
                 str(whole()), str(path), per_channel=per_channel, weight_type=QuantType.QInt8
             )

@@ -38,7 +38,13 @@ FRAMEWORKS = {
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
-    *("driftwalk.verification", "driftwalk.cli", "driftwalk.conformance", "driftwalk.selftest"),
+    *(
+        "driftwalk.asking",
+        "driftwalk.verification",
+        "driftwalk.cli",
+        "driftwalk.conformance",
+        "driftwalk.selftest",
+    ),
     *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction"),
     *("driftwalk.graphs", "driftwalk.nodes"),
 )
