@@ -15,10 +15,11 @@ from functools import lru_cache
 import numpy as np
 
 from .dtypes import Array
+from .fused_norms import VECTORS, fast_difference, fast_products
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
-_SKETCH, _PASSES = 8, 3
+_PASSES = 3
 _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
@@ -84,24 +85,14 @@ def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
     a_rows = a.reshape(-1, width)
     b_rows = None if b is None else b.reshape(-1, width)
     rows = _rows(a, keep, width)
-    channels = np.zeros(width)
-    largest, count, step = 0.0, 0, max(1, BLOCK // max(1, width))
-    total = len(a_rows) if rows is None else len(rows)
+    count = len(a_rows) if rows is None else len(rows)
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
-    whole = np.zeros((total, width), np.float32) if b is not None and width <= _WIDEST else None
+    kept = b is not None and width <= _WIDEST
+    whole = np.empty((count, width), np.float32) if kept else None
     with np.errstate(all="ignore"):
-        for start in range(0, total, step):
-            part = slice(start, start + step) if rows is None else rows[start : start + step]
-            d = a_rows[part].astype(np.float64)
-            if b_rows is not None:
-                d -= b_rows[part].astype(np.float64)
-            if d.size:
-                largest = max(largest, float(d.max()), -float(d.min()))
-                channels += np.einsum("ij,ij->j", d, d)
-                count += len(d)
-                if whole is not None:
-                    whole[start : start + step] = d
-    squares = float(channels.sum())
+        found = fast_difference(a_rows, b_rows, rows, whole)
+        channels, largest = found or _difference(a_rows, b_rows, rows, whole)
+        squares = float(channels.sum())
     if not math.isfinite(squares) or math.isnan(largest):
         return Norms(math.inf, math.inf, math.inf, math.inf)
     worst = float(channels.max()) if width else 0.0
@@ -111,6 +102,25 @@ def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
         math.sqrt(worst / count) if count else 0.0,
         _spectral(whole, largest, math.sqrt(squares)),
     )
+
+
+def _difference(
+    a: Array, b: Array | None, rows: Array | None, whole: Array | None
+) -> tuple[Array, float]:
+    """Squares by channel, and the largest magnitude; fills `whole`. The definition, in numpy."""
+    width = a.shape[1]
+    channels, largest, step = np.zeros(width), 0.0, max(1, BLOCK // max(1, width))
+    for start in range(0, len(a) if rows is None else len(rows), step):
+        part = slice(start, start + step) if rows is None else rows[start : start + step]
+        d = a[part].astype(np.float64)
+        if b is not None:
+            d -= b[part].astype(np.float64)
+        if d.size:
+            largest = max(largest, float(d.max()), -float(d.min()))
+            channels += np.einsum("ij,ij->j", d, d)
+            if whole is not None:
+                whole[start : start + step] = d
+    return channels, largest
 
 
 def _spectral(whole: Array | None, largest: float, l2: float) -> float:
@@ -126,11 +136,15 @@ def _spectral(whole: Array | None, largest: float, l2: float) -> float:
 
 def _largest_singular_value(matrix: Array) -> float:
     """By a randomised range finder with a fixed seed: within a few per cent, in a few passes."""
+    times, times_back = fast_products(matrix) or (
+        lambda vectors: _times(matrix, vectors),
+        lambda vectors: _times(matrix.T, vectors),
+    )
     sketch = _random_sketch(matrix.shape[1])
     for _ in range(_PASSES):
-        basis, _ = np.linalg.qr(_times(matrix, sketch))
-        sketch = _times(matrix.T, basis)
-    return float(np.linalg.norm(sketch, 2))
+        basis, _ = np.linalg.qr(times(sketch))
+        sketch = times_back(basis)
+    return math.sqrt(float(np.linalg.eigvalsh(sketch.T @ sketch)[-1]))
 
 
 def _times(matrix: Array, vectors: Array) -> Array:
@@ -142,7 +156,7 @@ def _times(matrix: Array, vectors: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _random_sketch(width: int) -> Array:
-    return np.random.default_rng(0).standard_normal((width, _SKETCH), np.float32)
+    return np.random.default_rng(0).standard_normal((width, VECTORS), np.float32)
 
 
 def _rows(array: Array, keep: Array | None, width: int) -> Array | None:

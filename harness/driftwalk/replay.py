@@ -9,6 +9,10 @@ from .adapter import Sink
 from .dtypes import Array
 from .norms import Norms, distance
 from .states import Probe, State, Trace
+from .workers import in_threads
+
+_WAITING = 1 << 26
+"""Bytes of states that may wait until several are looked at side by side."""
 
 
 @runtime_checkable
@@ -29,12 +33,24 @@ def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
 def introduced_errors(truth: object, trace: Trace) -> dict[str, Norms]:
     """|c_n - X_n(c_{n-1})| at every point of a trace."""
     found: dict[str, Norms] = {}
+    waiting: list[State] = []
+
+    def error(made: State) -> Norms:
+        keep = trace.probe.keep(made.point.name, made.array.shape)
+        return distance(trace[made.point.name], made.array, keep)
+
+    def work_off() -> None:
+        names = [state.point.name for state in waiting]
+        found.update(zip(names, in_threads(error, waiting, State.elements), strict=True))
+        waiting.clear()
 
     def meet(state: State) -> None:
         own = trace.state(state.point.name)
         if own is not None and own.array.shape == state.array.shape:
-            keep = trace.probe.keep(state.point.name, state.array.shape)
-            found[state.point.name] = distance(own.array, state.array, keep)
+            waiting.append(state)
+            if sum(kept.array.nbytes for kept in waiting) > _WAITING:
+                work_off()
 
     replay_trace(truth, trace, meet)
+    work_off()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,9 @@ class State:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
+
+    def elements(self) -> int:
+        return math.prod(self.shape)
 
 
 @runtime_checkable

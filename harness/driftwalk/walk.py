@@ -81,7 +81,7 @@ class Walk:
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
         known = [s for s in candidate if self._reference.state(s.point.name) is not None]
-        in_threads(self.meet, known)
+        in_threads(self.meet, known, State.elements)
         for state in candidate:
             if self._reference.state(state.point.name) is None:
                 self.meet(state)
@@ -246,8 +246,9 @@ def _errors(reference: Trace, calibration: Calibration | None) -> dict[str, Norm
     """How far the reference is from the truth, point by point."""
     if calibration is None:
         return {}
-    found = {state.point.name: calibration.error(state) for state in reference}
-    return {name: error for name, error in found.items() if error is not None}
+    found = in_threads(calibration.error, reference.states, State.elements)
+    names = reference.names
+    return {name: error for name, error in zip(names, found, strict=True) if error is not None}
 
 
 def _format(name: str) -> tuple[Format, ...]:

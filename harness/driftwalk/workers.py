@@ -43,17 +43,23 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def in_threads(look: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+def in_threads(
+    look: Callable[[Item], Found],
+    items: Sequence[Item],
+    size: Callable[[Item], int] | None = None,
+) -> list[Found]:
     """`look` at every item, in order; side by side where there is more than one core.
 
     The caller's thread works too, and each takes the next item when it is done with one: waking a
-    thread costs as much as a small block.
+    thread costs as much as a small block. By `size` the largest come first, and none is left over
+    for the end.
     """
     helpers = min(workers(), len(items)) - 1
     if helpers < 1 or getattr(_here, "busy", False):
         return [look(item) for item in items]
     found: dict[int, Found] = {}
-    numbers, lock = iter(range(len(items))), Lock()
+    order = sorted(range(len(items)), key=lambda n: -size(items[n])) if size else range(len(items))
+    numbers, lock = iter(order), Lock()
 
     def take() -> int | None:
         with lock:

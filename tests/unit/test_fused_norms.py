@@ -1,0 +1,86 @@
+"""Compiled norms are numpy's: differences exactly, singular values but for the last digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftwalk import fused, norms
+from driftwalk.dtypes import FORMATS, Array
+from driftwalk.norms import Norms, distance
+from unit.material import seeds
+
+pytestmark = pytest.mark.skipif(
+    fused.library() is None, reason="the package was not built with a C compiler"
+)
+KINDS = ("fp64", "fp32", "fp16", "bf16")
+
+
+def generally(a: Array, b: Array, keep: Array | None = None) -> Norms:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norms, "fast_difference", lambda *_: None)
+        patch.setattr(norms, "fast_products", lambda *_: None)
+        return distance(a, b, keep)
+
+
+def assert_alike(fast: Norms, slow: Norms) -> None:
+    assert fast.max_abs == slow.max_abs
+    assert fast.l2 == pytest.approx(slow.l2, rel=1e-12)
+    assert fast.channel == pytest.approx(slow.channel, rel=1e-12)
+    assert fast.spectral == pytest.approx(slow.spectral, rel=1e-3)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rng=seeds(),
+    kinds=st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 40)),
+    size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]),
+    masked=st.booleans(),
+)
+def test_any_difference_is_measured_alike(rng, kinds, shape, size, masked):
+    a = rng.standard_normal(shape) * size
+    b = a + rng.standard_normal(shape) * size * 1e-3
+    with np.errstate(over="ignore"):
+        a, b = (x.astype(FORMATS[kind].dtype) for x, kind in zip((a, b), kinds, strict=True))
+    keep = rng.random(shape[:2]) < 0.6 if masked else None
+    assert_alike(distance(a, b, keep), generally(a, b, keep))
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 257), (1, 9, 8192), (1, 5, 9001), (3, 1, 1)], ids=str)
+def test_states_of_all_widths(shape):
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal(shape)
+    a = (b + 1e-6 * rng.standard_normal(shape)).astype(np.float32)
+    a[..., -1] += np.float32(1e-4)  # one bad channel: a pattern that stands out
+    assert_alike(distance(a, b), generally(a, b))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_infinitely_far(bad):
+    a = np.ones((2, 9, 16), np.float32)
+    a[1, 3, 5] = bad
+    assert distance(a, np.ones_like(a)) == Norms(*[np.inf] * 4)
+    keep = np.ones((2, 9), bool)
+    keep[1, 3] = False
+    assert distance(a, np.ones_like(a), keep) == Norms(0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_state_that_is_not_contiguous():
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((2, 32, 12)).astype(np.float32) for _ in range(2))
+    turned = [x.transpose(0, 2, 1) for x in (a, b)]
+    assert_alike(distance(*turned), generally(*turned))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (9, 600), (11, 256), (64, 257)], ids=str)
+def test_products_leave_nothing_out(shape):
+    rng = np.random.default_rng(2)
+    matrix = rng.standard_normal(shape).astype(np.float32)
+    both = norms.fast_products(matrix)
+    assert both is not None
+    for times, given in zip(both, (matrix, matrix.T), strict=True):
+        vectors = rng.standard_normal((given.shape[1], norms.VECTORS)).astype(np.float32)
+        np.testing.assert_allclose(times(vectors), given @ vectors, rtol=1e-4, atol=1e-4)
