@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["pytester"]  # for the tests of our own plugin
+
 _NOT_OURS = (
     # On CPUs without bf16 units torch tells, with a stack trace, that it takes another path.
     r"ignore:mkldnn_matmul failed:UserWarning",

@@ -4,11 +4,14 @@
 
 is run as `./port --model weights.bin PROBE OUT`: PROBE is a safetensors file with one tensor for
 each of the model's inputs, OUT the folder to write (docs/trace-format.md). No shell is involved.
+What is asked for beyond blocks stands in the environment: DRIFTWALK_DEPTH, DRIFTWALK_LAYER. A
+program may always write all that it has: of states inside a layer, the unasked are left out.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,16 +28,22 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
 from driftwalk.trace_file import load_trace
 
+from .recorded import MAP, naming
+
 TIMEOUT = "DRIFTWALK_COMMAND_TIMEOUT"
+DEPTH, LAYER = "DRIFTWALK_DEPTH", "DRIFTWALK_LAYER"
+"""What a program is told of how closely it is looked at; it may look away."""
 _SECONDS = 600.0
 _LINES, _LETTERS = 12, 2000
 """How much of a program's own words an error shows."""
+_INSIDE = re.compile(r"(.*?layer\.\d+)\..+", re.DOTALL)
 
 
 class Command(Backend):
     """A program run once for each probe; what it wrote is kept until it is asked again."""
 
     name: ClassVar[str] = "command"
+    options: ClassVar[Mapping[str, str]] = {"map": MAP}
     observable: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -50,8 +59,10 @@ class Command(Backend):
                 f"There is no program {self._words[0]!r} that can be run; give its path, and make "
                 "it executable."
             )
+        self._named = naming(spec, model)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._made: tuple[str, Trace] | None = None
+        self._look = ("block", "")
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
@@ -76,6 +87,15 @@ class Command(Backend):
         found = [state.dtype for state in self._made[1]] if self._made else []
         known = [name for name in found if name in FORMATS]
         return max(known, key=known.count, default="fp32")
+
+    @property
+    def looks_at(self) -> tuple[str, str]:
+        return self._look
+
+    def look(self, depth: str, layer: str = "") -> None:
+        """Ask the program for states inside its blocks too, or inside one of them."""
+        if self._look != (depth, layer):
+            self._look, self._made = (depth, layer), None
 
     def prepare(self, probe: Probe) -> None:
         """Run it: what it computes in is known by what it writes."""
@@ -104,6 +124,7 @@ class Command(Backend):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, DEPTH: self._look[0], LAYER: self._look[1]},
                 timeout=seconds,
                 check=False,
             )
@@ -119,11 +140,23 @@ class Command(Backend):
                 f"{self._words[0]!r} ended with exit code {done.returncode}.{_last(done.stdout)}"
             )
         try:
-            return load_trace(out, probe)
+            made = load_trace(out, probe)
+            return self._asked_for(self._named(made, *self._look))
         except UsageError as error:
             raise BackendError(
                 f"What {self._words[0]!r} wrote cannot be used: {error}{_last(done.stdout)}"
             ) from None
+
+    def _asked_for(self, trace: Trace) -> Trace:
+        """The blocks, and of the states inside them those that somebody wants to see."""
+        depth, layer = self._look
+
+        def wanted(name: str) -> bool:
+            inside = _INSIDE.fullmatch(name)
+            return inside is None or (depth != "block" and layer in ("", inside[1]))
+
+        kept = tuple(state for state in trace if wanted(state.point.name))
+        return replace(trace, states=kept)
 
     def _close(self) -> None:
         self._made = None

@@ -56,6 +56,11 @@ class OnnxFile(OnnxRuntime):
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec, model)
         self._path: Path | None = None
+        if "quantize" in spec.options:
+            raise UsageError(
+                f"{spec}: quantize= is for driftwalk's own exports; a graph that others made is "
+                "run as it is."
+            )
         if "file" in spec.options:
             if "exporter" in spec.options:
                 raise UsageError("file= names a graph, exporter= makes one: give one of the two.")

@@ -47,8 +47,10 @@ class GraphRuntime(OnnxRuntime):
         super().__init__(spec, model)
         assert isinstance(self._model, OnnxModel)
         self._graph_model: OnnxModel = self._model
-        if "exporter" in spec.options:
-            raise UsageError(f"{spec}: {self._model.label} is a graph already; nothing exports it.")
+        if unused := [option for option in ("exporter", "quantize") if option in spec.options]:
+            raise UsageError(
+                f"{spec}: {self._model.label} is a graph already; {unused[0]}= has nothing to do."
+            )
         named = spec.options.get("file")
         self.path = Path(named) if named is not None else self._model.path
         if not self.path.is_file():

@@ -64,7 +64,8 @@ def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
             return None
         stored += rounded_matrices(part.graph)
     module = copy.deepcopy(model.at("fp32", "cpu")).eval()
-    if not stored or not all(_put(module, one) for one in stored):
+    rounding = _Rounding(module)
+    if not stored or not all(rounding.put(one) for one in stored):
         return None
     return LoadedModel(module, f"{model.label}, quantised", blocks=model._blocks)
 
@@ -115,33 +116,52 @@ def _step_after(graph: OnnxGraph, product: int) -> Array | None:
     return None
 
 
-def _put(module: nn.Module, one: Rounded) -> bool:
-    """Round the parameter that a matrix was made from, and the inputs of its product."""
-    values = one.values
-    best: tuple[float, nn.Module, torch.Tensor, bool] | None = None
-    for part in module.modules():
-        weight = getattr(part, "weight", None)
-        if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
-            continue
-        table = isinstance(part, nn.Embedding)
-        own = weight.detach().numpy()
-        for turned in (False,) if table else (False, True):
-            mine = own.T if turned else own
-            if table == one.in_product or mine.shape != values.shape:
-                continue
-            alike = _cosine(mine, values)
-            if best is None or alike > best[0]:
-                best = alike, part, weight, turned
-    if best is None or best[0] < _ALIKE:
-        return False
-    _, part, weight, turned = best
-    own = weight.detach().numpy().astype(np.float64)
-    fitted = again(own.T if turned else own, one)
-    with torch.no_grad():
-        weight.copy_(torch.from_numpy(np.ascontiguousarray(fitted.T if turned else fitted)))
-    if one.in_product:
-        part.register_forward_pre_hook(_round_input)
-    return True
+class _Rounding:
+    """Puts a graph's rounded matrices into a module, each where it was made from.
+
+    A parameter that several modules share (an embedding and the head above it) is rounded for each
+    use in its own way, so each gets a copy; one that a graph uses many times is rounded once.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._whole = {
+            part: weight
+            for part in module.modules()
+            if isinstance(weight := getattr(part, "weight", None), nn.Parameter)
+            and weight.ndim == 2
+        }
+        self._done: set[nn.Module] = set()
+
+    def put(self, one: Rounded) -> bool:
+        """Whether there is a parameter that this matrix was rounded from; then it is put there."""
+        values = one.values
+        fits: list[tuple[float, bool, int, nn.Module, bool]] = []
+        for part, weight in self._whole.items():
+            table = isinstance(part, nn.Embedding)
+            own = weight.detach().numpy()
+            for turned in (False,) if table else (False, True):
+                mine = own.T if turned else own
+                if table != one.in_product and mine.shape == values.shape:
+                    fresh = part not in self._done  # of two alike, the one that was not found yet
+                    fits.append((_cosine(mine, values), fresh, -len(fits), part, turned))
+        if not fits or (best := max(fits, key=lambda fit: fit[:3]))[0] < _ALIKE:
+            return False
+        *_, found, turned = best
+        for part, weight in self._whole.items():
+            if weight is self._whole[found] and isinstance(part, type(found)):
+                self._round(part, weight, one, turned)
+        return True
+
+    def _round(self, part: nn.Module, weight: nn.Parameter, one: Rounded, turned: bool) -> None:
+        if part in self._done:
+            return
+        self._done.add(part)
+        own = weight.detach().numpy().astype(np.float64)
+        fitted = again(own.T if turned else own, one)
+        rounded = np.ascontiguousarray(fitted.T if turned else fitted)
+        part.weight = nn.Parameter(torch.from_numpy(rounded).to(weight.dtype), requires_grad=False)
+        if one.in_product:
+            part.register_forward_pre_hook(_round_input)
 
 
 def again(weights: Array, one: Rounded) -> Array:

@@ -24,6 +24,7 @@ from .torch_eager import THREADS_HELP, parse_threads
 
 DTYPES = ("fp32", "fp16", "fp64")
 EXPORTERS = ("torch", "optimum")
+QUANTISATIONS = ("dynamic-int8",)
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -60,6 +61,7 @@ class OnnxRuntime(Looks, Backend):
         "cache": "on or off: reuse an export of the same model and shapes (default on)",
         "file": "verify this .onnx file, or a folder of them, instead of an export",
         "exporter": "torch or optimum: who makes the graph (default torch)",
+        "quantize": "dynamic-int8: round the matrices of driftwalk's own export to eight bits",
         "threads": THREADS_HELP,
     }
 
@@ -77,6 +79,10 @@ class OnnxRuntime(Looks, Backend):
             from .onnx_file import OnnxFile
 
             return super().__new__(OnnxFile)
+        if cls is OnnxRuntime and "quantize" in spec.options:
+            from .onnx_int8 import OnnxInt8
+
+            return super().__new__(OnnxInt8)
         return super().__new__(cls)
 
     def __init__(self, spec: Spec, model: object) -> None:

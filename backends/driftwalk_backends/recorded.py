@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -10,15 +10,43 @@ from typing import ClassVar
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
+from driftwalk.point_map import load_map
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
 from driftwalk.trace_file import load_trace
+
+from .port_match import AUTO, by_value
+
+MAP = "a TOML file: which point each state is; or auto: found by value (docs/trace-format.md)"
+
+Naming = Callable[[Trace, str, str], Trace]
+"""A port's trace under the names of points; what depth and layer it was asked for."""
+
+
+def naming(spec: Spec, model: object) -> Naming:
+    """What `map=` says; a file is read now, so that a mistake in it is found at once."""
+    named = spec.options.get("map")
+    if named is None:
+        return lambda trace, depth, layer: trace
+    if named != AUTO:
+        known = load_map(named)
+        return lambda trace, depth, layer: known.renamed(trace)
+
+    def matched(trace: Trace, depth: str, layer: str) -> Trace:
+        from .torch_eager import TorchEager  # the one that knows what is expected
+
+        with TorchEager(Spec("torch"), model) as eager:
+            eager.look(depth, layer)
+            return by_value(eager.trace(trace.probe), trace)
+
+    return matched
 
 
 class Recorded(Backend):
     """Gives back what was recorded, for the probe it was recorded with and no other."""
 
     name: ClassVar[str] = "trace"
+    options: ClassVar[Mapping[str, str]] = {"map": MAP}
     observable: ClassVar[bool] = False
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -34,7 +62,7 @@ class Recorded(Backend):
 
     @cached_property
     def _recorded(self) -> Trace:
-        return load_trace(self.spec.text)
+        return naming(self.spec, self._model)(load_trace(self.spec.text), "block", "")
 
     def _trace(self) -> Trace:
         found = self._recorded.model.get("fingerprint")

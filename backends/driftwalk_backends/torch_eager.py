@@ -222,6 +222,16 @@ class TorchEager(Looks, Backend):
             with capture(module, layout, exchange) as finish:
                 finish(call(module, inputs))
 
+    @contextmanager
+    def at_work(
+        self, probe: Probe
+    ) -> Iterator[tuple[nn.Module, Mapping[str, torch.Tensor], Layout]]:
+        """The module, the probe's tensors and the points, ready for a run of another kind."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            inputs = inputs_for(module, probe, self._device)
+            yield module, inputs, self._find_layout(module, inputs)
+
     def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
         start = time.perf_counter()
         layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
@@ -248,7 +258,7 @@ def _like(tensor: torch.Tensor, array: Array) -> torch.Tensor:
     """The given state in this model's dtype; a state of another shape cannot take its place."""
     if tuple(array.shape) != tuple(tensor.shape):
         raise UsageError(f"Cannot replay a state of shape {array.shape} at {tuple(tensor.shape)}.")
-    return from_numpy(array).to(tensor.dtype)
+    return from_numpy(array, tensor.device).to(tensor.dtype)
 
 
 def parse_threads(spec: Spec) -> int | None:

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from .comparison import compare as compare
     from .errors import DriftwalkError as DriftwalkError
     from .extraction import extract as extract
-    from .result import LayerDrift as LayerDrift
+    from .hardware import hwcheck as hwcheck
+    from .layer_drift import LayerDrift as LayerDrift
     from .result import Report as Report
     from .result import load as load
+    from .signatures.data import Signature as Signature
     from .states import Point as Point
     from .states import Probe as Probe
     from .states import State as State
     from .states import Trace as Trace
+    from .studies.contrast import contrast as contrast
+    from .studies.geometry import geometry as geometry
+    from .studies.visibility import visibility as visibility
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
     from .verification import record as record
@@ -32,20 +37,25 @@ _WHERE = {
     "Backend": "adapter",
     "BackendInfo": "adapter",
     "DriftwalkError": "errors",
-    "LayerDrift": "result",
+    "LayerDrift": "layer_drift",
     "Point": "states",
     "Probe": "states",
     "Report": "result",
+    "Signature": "signatures.data",
     "State": "states",
     "Tolerance": "tolerance",
     "Trace": "states",
     "backend": "verification",
     "compare": "comparison",
+    "contrast": "studies.contrast",
     "extract": "extraction",
+    "geometry": "studies.geometry",
+    "hwcheck": "hardware",
     "load": "result",
     "record": "verification",
     "verify": "verification",
     "verify_all": "verification",
+    "visibility": "studies.visibility",
 }
 
 __all__ = [*_WHERE]  # noqa: PLE0604

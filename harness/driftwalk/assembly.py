@@ -9,7 +9,8 @@ from .adapter import BackendInfo
 from .decisions import Decisions
 from .environment import environment, now, this_tool
 from .gate import run_verdict
-from .result import InputInfo, LayerDrift, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
+from .layer_drift import LayerDrift
+from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .states import Probe, Trace
 from .tolerance import Policy
 from .walk import Walk, coverage
@@ -40,7 +41,7 @@ def assemble(
 
 def report_of(
     layers: tuple[LayerDrift, ...],
-    probe: Probe,
+    probe: Probe | ProbeInfo,
     sides: tuple[BackendInfo, BackendInfo],
     terms: Terms,
     observer: Mapping[str, Observer],
@@ -54,7 +55,7 @@ def report_of(
         created=now(),
         command=terms.command,
         model=terms.model,
-        probe=_probe_info(probe),
+        probe=probe if isinstance(probe, ProbeInfo) else probe_info(probe),
         reference=sides[0],
         candidate=sides[1],
         policy=_policy_info(terms.policy, terms.allow_missing),
@@ -69,7 +70,7 @@ def report_of(
     )
 
 
-def _probe_info(probe: Probe) -> ProbeInfo:
+def probe_info(probe: Probe) -> ProbeInfo:
     """A probe without its arrays."""
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
     return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)

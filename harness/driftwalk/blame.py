@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from .calibrate import Calibration
+from .layer_drift import Blame, LayerDrift
 from .metrics import TokenErrors, token_errors
 from .norms import ZERO, Norms, distance, ratio
 from .replay import replay_trace
-from .result import Blame, LayerDrift
 from .states import State, Trace
 
 

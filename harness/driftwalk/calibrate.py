@@ -18,9 +18,9 @@ from statistics import median
 from .adapter import Backend
 from .dtypes import FORMATS
 from .errors import BackendError
+from .layer_drift import Closer, TruthErrors
 from .norms import NORM_NAMES, ZERO, Norms, distance, norms_of, ratio
 from .replay import introduced_errors
-from .result import Closer, TruthErrors
 from .states import Probe, State, Trace
 
 K = 4.0

@@ -1,4 +1,4 @@
-"""Two traces held against each other: no model runs, and no framework is needed."""
+"""Two traces, or their signatures, against each other: no model runs, no framework is needed."""
 
 from __future__ import annotations
 
@@ -7,33 +7,56 @@ from collections.abc import Mapping, Sequence
 from .assembly import Terms, assemble
 from .errors import UsageError
 from .result import Report
-from .states import Trace
+from .signatures.compare import L2, compare_signed
+from .signatures.data import Signature
+from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, PolicyLike, make_policy
 from .walk import Walk
 
 
 def compare(
-    reference: Trace,
-    candidate: Trace,
+    reference: Trace | Signature,
+    candidate: Trace | Signature,
     policy: PolicyLike = DEFAULT_POLICY,
     allow_missing: Sequence[str] = (),
 ) -> Report:
-    """A report from two traces alone; no model runs."""
-    if reference.probe.sha256 != candidate.probe.sha256:
-        raise UsageError(
-            "The two traces were made from different probes: "
-            f"{reference.probe.difference(candidate.probe)}."
-        )
+    """A report from two traces alone; no model runs. A signature gives bounds, and says so.
+
+    `policy="l2:1e-5"`, relative L2, is one more that signatures can be judged by.
+    """
+    _same_probe(reference, candidate)
     _same_weights(reference.model, candidate.model)
+    machines = _machines(reference, candidate)
+    if isinstance(reference, Signature) or isinstance(candidate, Signature):
+        return compare_signed(reference, candidate, policy, allow_missing, machines)
+    if isinstance(policy, str) and policy.startswith(L2):
+        raise UsageError(
+            f"Policy {policy!r} is for signatures; whole traces are compared element by element: "
+            "dtype, or fixed:ATOL[,RTOL]."
+        )
     judged = make_policy(policy)
     walk = Walk(reference, candidate.backend, judged, allow_missing)
     walk.meet_trace(candidate)
     alone = "Two traces alone have no truth to be calibrated by: the dtype table decided."
     notes = [alone] if judged.calibrated else []
-    notes += _machines(reference.environment, candidate.environment)
+    notes += machines
     model = {"label": "two traces", **(reference.model or candidate.model)}
     terms = Terms(judged, tuple(allow_missing), model=model, notes=tuple(notes))
     return assemble(walk, reference, candidate.backend, terms, {})
+
+
+def _same_probe(reference: Trace | Signature, candidate: Trace | Signature) -> None:
+    """Refuse traces of different inputs, with the difference where both are at hand."""
+    if reference.probe.sha256 == candidate.probe.sha256:
+        return
+    ours, theirs = _probe(reference), _probe(candidate)
+    told = ours.difference(theirs) if ours and theirs else ""
+    hashes = f"{reference.probe.sha256[:12]} and {candidate.probe.sha256[:12]}"
+    raise UsageError(f"The two traces were made from different probes: {told or hashes}.")
+
+
+def _probe(side: Trace | Signature) -> Probe | None:
+    return side.inputs_as_probe() if isinstance(side, Signature) else side.probe
 
 
 def _same_weights(reference: Mapping[str, str], candidate: Mapping[str, str]) -> None:
@@ -47,10 +70,14 @@ def _same_weights(reference: Mapping[str, str], candidate: Mapping[str, str]) ->
         )
 
 
-def _machines(reference: Mapping[str, str], candidate: Mapping[str, str]) -> list[str]:
+def _machines(reference: Trace | Signature, candidate: Trace | Signature) -> list[str]:
     """In what the machines differ on which two traces were recorded, where both are known."""
-    if not (reference and candidate):
+    ours, theirs = dict(reference.environment), dict(candidate.environment)
+    if not (ours and theirs):
         return []
-    names = [n for n in {**reference, **candidate} if reference.get(n) != candidate.get(n)]
-    told = [f"{n} {reference.get(n, '?')} and {candidate.get(n, '?')}" for n in names]
+    for name in reference.backend.versions.keys() & candidate.backend.versions.keys():
+        ours[name] = reference.backend.versions[name]
+        theirs[name] = candidate.backend.versions[name]
+    names = [n for n in sorted({**ours, **theirs}) if ours.get(n) != theirs.get(n)]
+    told = [f"{n} {ours.get(n, '?')} and {theirs.get(n, '?')}" for n in names]
     return [f"Recorded on different machines: {'; '.join(told)}."] if told else []

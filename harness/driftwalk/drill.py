@@ -23,9 +23,9 @@ from .adapter import Backend
 from .calibrate import Calibration, K
 from .dtypes import Array
 from .errors import UsageError
+from .layer_drift import Culprit
 from .norms import Norms, distance, norms_of
 from .replay import replay_trace
-from .result import Culprit
 from .states import Point, State, Trace
 
 SHARE = 0.5

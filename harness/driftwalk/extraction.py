@@ -22,11 +22,12 @@ from .dtypes import Array
 from .environment import now, this_tool
 from .errors import BackendError, ModelError, ProbeError, UsageError, nearest
 from .jsonable import encode
+from .layer_drift import LayerDrift
 from .norms import Norms, distance
 from .progress import Progress
 from .registry import BUILT_IN, create
 from .replay import replay_trace
-from .result import LayerDrift, Report
+from .result import Report
 from .spec import Spec
 from .states import Probe, State, Trace
 from .verification import as_backend

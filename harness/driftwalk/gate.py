@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .result import Coverage, LayerDrift, Observer, Report, RunVerdict
+from .layer_drift import LayerDrift
+from .result import Coverage, Observer, Report, RunVerdict
 
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
 
@@ -30,7 +31,16 @@ def run_verdict(
                 f"{seen.max_abs:.3g}, more than the tolerance: its states are not those of the "
                 "plain run"
             )
-    return ("pass", "") if all(row.ok for row in rows) else ("drift", "")
+    unknown = [row.point.name for row in rows if row.verdict == "unknown"]
+    if any(not row.ok and row.verdict != "unknown" for row in rows):
+        return "drift", ""
+    if unknown:
+        return "unverified", (
+            f"whether {len(unknown)} of {len(rows)} points, {unknown[0]} the first, are within "
+            "tolerance cannot be told from a signature; record a full trace, or judge signatures "
+            "by L2 (policy l2:TOLERANCE)"
+        )
+    return "pass", ""
 
 
 def exit_code(reports: Iterable[Report]) -> int:

@@ -18,11 +18,12 @@ from .asking import Ask
 from .assembly import Terms, report_of
 from .decisions import Decisions, decision_impact
 from .errors import UsageError
+from .layer_drift import Culprit, LayerDrift
 from .node_rows import NodeJudge, unmatched
 from .observing import observe
 from .progress import Progress
 from .registry import create
-from .result import Culprit, LayerDrift, Observer, Report
+from .result import Observer, Report
 from .spec import Spec
 from .states import Probe, same_bits
 from .tolerance import Policy, Tolerance

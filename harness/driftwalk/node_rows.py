@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from .dtypes import FORMATS, Array, Format, dtype_name, format_of
+from .layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from .metrics import measure
-from .result import Allowed, Dtypes, LayerDrift, PointVerdict
 from .states import Point, Probe
 from .tolerance import Policy, Tolerance
 from .walk import judge

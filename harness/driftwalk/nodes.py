@@ -14,8 +14,9 @@ from .adapter import Backend
 from .errors import UsageError
 from .gate import run_verdict
 from .graphs import first_node, walk_graphs
+from .layer_drift import Culprit, LayerDrift
 from .progress import Progress
-from .result import Culprit, LayerDrift, Report
+from .result import Report
 from .states import Probe
 from .tolerance import Policy
 from .walk import coverage

@@ -2,48 +2,83 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from .adapter import Backend
 from .dtypes import FORMATS, Array, dtype_name
 from .metrics import measure
 from .result import Observer
-from .states import Probe, same_bits
+from .states import Probe
 from .tolerance import Policy
+from .workers import in_threads
 
 _observed: WeakKeyDictionary[Backend, dict[tuple[str, str, Policy], Observer]] = WeakKeyDictionary()
 """What was seen, by probe, depth and policy: looking twice at the same run teaches nothing."""
 
 
+class Observation:
+    """One backend, looked at and not: what the instrumented run gave is kept by its hashes."""
+
+    def __init__(self, seen: Backend, probe: Probe, policy: Policy, depth: str) -> None:
+        self._seen = seen
+        self._probe = probe
+        self._policy = policy
+        self._key = (probe.sha256, depth, policy)
+        self._traced: dict[str, str] | None = None
+
+    def keep(self, traced: Mapping[str, Array]) -> Observation:
+        """Take note of the outputs of the instrumented run; nothing of them stays in memory."""
+        if self._seen.observable and self._key not in _observed.get(self._seen, {}):
+            self._traced = _hashes(traced)
+        return self
+
+    def check(self) -> Observer:
+        """Run plain, once, and hold the outputs against those of the instrumented run."""
+        if not self._seen.observable:
+            return Observer(checked=False)
+        known = _observed.setdefault(self._seen, {})
+        if self._key not in known:
+            plain = self._seen.run(self._probe)
+            same = _hashes(plain) == self._traced
+            known[self._key] = Observer(checked=True) if same else self._apart(plain)
+        return known[self._key]
+
+    def _apart(self, plain: Mapping[str, Array]) -> Observer:
+        """By how much they differ: only now are both needed at once."""
+        traced = self._seen.stream(self._probe, lambda state: None)
+        worst, output, within = 0.0, "", plain.keys() == traced.keys()
+        for name in plain.keys() & traced.keys():
+            if plain[name].shape != traced[name].shape:
+                within, output = False, name
+                continue
+            own = (self._seen.info.dtype, dtype_name(plain[name]))
+            formats = [FORMATS[n] for n in own if n in FORMATS]
+            tolerance = self._policy.tolerance("logits", *formats)
+            keep = self._probe.keep("logits", plain[name].shape)
+            metrics = measure(plain[name], traced[name], tolerance, keep).metrics
+            within = within and not metrics.mismatched
+            if metrics.max_abs >= worst:
+                worst, output = metrics.max_abs, name
+        return Observer(True, False, within, worst, output)
+
+
 def observe(
     seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy, depth: str
 ) -> Observer:
-    """Run plain, once, and hold the outputs against those of the instrumented run."""
-    if not seen.observable:
-        return Observer(checked=False)
-    known, key = _observed.setdefault(seen, {}), (probe.sha256, depth, policy)
-    if key not in known:
-        known[key] = _compare_outputs(seen, probe, traced, policy)
-    return known[key]
+    """The check at once, for outputs that are at hand anyway."""
+    return Observation(seen, probe, policy, depth).keep(traced).check()
 
 
-def _compare_outputs(
-    seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy
-) -> Observer:
-    plain = seen.run(probe)
-    if same_bits(plain, traced):
-        return Observer(checked=True)
-    worst, output, within = 0.0, "", plain.keys() == traced.keys()
-    for name in plain.keys() & traced.keys():
-        if plain[name].shape != traced[name].shape:
-            within, output = False, name
-            continue
-        formats = [FORMATS[n] for n in (seen.info.dtype, dtype_name(plain[name])) if n in FORMATS]
-        tolerance = policy.tolerance("logits", *formats)
-        keep = probe.keep("logits", plain[name].shape)
-        metrics = measure(plain[name], traced[name], tolerance, keep).metrics
-        within = within and not metrics.mismatched
-        if metrics.max_abs >= worst:
-            worst, output = metrics.max_abs, name
-    return Observer(True, False, within, worst, output)
+def _hashes(outputs: Mapping[str, Array]) -> dict[str, str]:
+    """By name; equal where dtype, shape and every bit are."""
+    found = in_threads(_hash, list(outputs.values()))
+    return dict(zip(outputs, found, strict=True))
+
+
+def _hash(array: Array) -> str:
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"{dtype_name(array)}{array.shape}{hashlib.sha256(raw.data).hexdigest()}"

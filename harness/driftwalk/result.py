@@ -13,112 +13,15 @@ from .decisions import Decisions
 from .errors import UsageError
 from .files import read_json
 from .jsonable import decode, encode
-from .metrics import Metrics, TokenErrors
-from .norms import Norms
+from .layer_drift import Culprit, LayerDrift
 from .registry import REPORT_PUBLISHER, load_target
-from .states import Point
+from .studies.meaning import Meaning
+from .studies.patching_result import Patching
+from .studies.propagation_result import Propagation
 
 SCHEMA_VERSION = 1
 
-INTRODUCED = "introduced "
-"""Before the name of a norm: measured on what the layer made of its own input."""
-
-PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra"]
 RunVerdict = Literal["pass", "drift", "unverified"]
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The tolerance an element had, and the one that would have let every element pass."""
-
-    atol: float
-    rtol: float
-    scale: float
-    needed: float
-    """Times both numbers: the smallest tolerance that would pass."""
-    k: float | None = None
-    """Calibrated: how many times the yardstick's error was allowed; atol is then in max-abs."""
-    norm: str = "max_abs"
-    """The norm in which the point came closest to, or went farthest past, its allowance."""
-
-    @property
-    def by_own_doing(self) -> bool:
-        """Whether that was what the layer introduced, not the error that came out of it."""
-        return self.norm.startswith(INTRODUCED)
-
-
-Closer = Literal["candidate", "reference", "tie"]
-
-
-@dataclass(frozen=True)
-class TruthErrors:
-    """Distances from the truth at one point (L2), and who is closer to it."""
-
-    reference: float
-    candidate: float
-    yardstick: float
-    scale: float
-    ratio: float
-    """Candidate to yardstick, in the norm in which it matters most; the limit is k."""
-    closer: Closer
-    norms: Mapping[str, Norms]
-    """Of the reference, the candidate, the yardstick, and of what was allowed."""
-
-
-@dataclass(frozen=True)
-class Blame:
-    """The error of one layer, split (L2): what it made itself and what it was handed."""
-
-    introduced: float
-    inherited: float
-    gain: float
-    """Inherited error over the error of the layer before: how much this layer amplifies."""
-    ratio: float
-    """Introduced error over the yardstick's own, in the norm in which it is largest."""
-    guilty: bool
-    norms: Mapping[str, Norms]
-    tokens: TokenErrors | None = None
-    """The introduced error, token by token."""
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """Where inside the root cause: the smallest part that can be named, and a sentence."""
-
-    module: str
-    ratio: float
-    channel: int | None
-    token: tuple[int, int] | None
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Dtypes:
-    reference: str | None
-    candidate: str | None
-
-
-@dataclass(frozen=True)
-class LayerDrift:
-    """One point: what was found there, and what was allowed."""
-
-    point: Point
-    index: int
-    shape: tuple[int, ...]
-    dtypes: Dtypes
-    verdict: PointVerdict
-    metrics: Metrics | None = None
-    tolerance: Allowed | None = None
-    truth: TruthErrors | None = None
-    blame: Blame | None = None
-    tokens: TokenErrors | None = None
-    note: str = ""
-    allowed: bool = False
-    """A missing or extra point that a pattern allows."""
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict == "ok" or self.allowed
 
 
 @dataclass(frozen=True)
@@ -191,6 +94,18 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
+class ExpectedDrift:
+    """Drift at one point that was known, and no larger than it was known to be (expected.py)."""
+
+    point: str
+    metric: str
+    bound: float
+    found: float
+    reason: str
+    expires: str
+
+
+@dataclass(frozen=True)
 class Tool:
     name: str
     version: str
@@ -223,15 +138,32 @@ class Report:
     cause: str | None = None
     """The name of the root cause."""
     culprit: Culprit | None = None
+    expected: tuple[ExpectedDrift, ...] = ()
+    """Known deviations that were found; the verdict does not hide them."""
+    contrast: Meaning | None = None
+    """Drift in units of meaning, where that was asked for."""
+    propagation: Propagation | None = None
+    """The drift that linear theory predicts beside the one measured, where that was asked for."""
+    patching: Patching | None = None
+    """The flips that each restored layer takes away, where that was asked for."""
 
     @property
     def ok(self) -> bool:
         return self.verdict == "pass"
 
     @property
+    def as_expected(self) -> bool:
+        """Whether it drifts, and all of the drift was known."""
+        known = {item.point for item in self.expected}
+        bad = [layer for layer in self.layers if not layer.ok]
+        fits = all(layer.verdict == "drift" and layer.point.name in known for layer in bad)
+        return self.verdict == "drift" and bool(bad) and fits
+
+    @property
     def first_divergence(self) -> LayerDrift | None:
-        """The first point, in order of execution, that is not ok."""
-        return next((layer for layer in self.layers if not layer.ok), None)
+        """The first point, in order of execution, that is not ok; unknown is no divergence."""
+        bad = (layer for layer in self.layers if not layer.ok and layer.verdict != "unknown")
+        return next(bad, None)
 
     @property
     def last_ok(self) -> LayerDrift | None:
@@ -285,12 +217,19 @@ def to_dict(report: Report) -> dict[str, Any]:
         data[name] = encode(getattr(report, name))
     for name in ("environment", "notes"):
         data[name] = encode(getattr(report, name))
+    if report.expected:
+        data["expected"] = encode(report.expected)
+    for name in ("contrast", "propagation", "patching"):
+        if getattr(report, name) is not None:
+            data[name] = encode(getattr(report, name))
     return data
 
 
 def _layer_to_dict(layer: LayerDrift) -> dict[str, Any]:
     data: dict[str, Any] = encode(layer)
     found = {"found": layer.point.found} if layer.point.found else {}
+    if layer.bounds is None:
+        del data["bounds"]
     return {"point": layer.point.name, "index": layer.index, "module": layer.point.module} | (
         found | {key: value for key, value in data.items() if key not in ("point", "index")}
     )

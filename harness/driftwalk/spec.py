@@ -20,6 +20,8 @@ _DTYPE_ALIASES = {
 }
 TAKES_TEXT = ("trace", "command")
 """Backends that read all that follows their name as one text: a path, a command line."""
+_MAP = re.compile(r"(.*),\s*map=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
+"""The one option that may stand behind such a text."""
 _DEVICE = re.compile(r"[a-z]+\Z")
 
 
@@ -39,7 +41,10 @@ class Spec:
         """Parse `torch:cuda:1:fp16,attn=eager`."""
         first, _, rest = text.strip().partition(":")
         if first in TAKES_TEXT:
-            return cls(first, text=rest.strip())
+            mapped = _MAP.fullmatch(rest.strip())
+            if mapped is None:
+                return cls(first, text=rest.strip())
+            return cls(first, options={"map": _unquoted(mapped[2].strip())}, text=mapped[1].strip())
         head, *option_texts = _split(text.strip())
         name, *parts = head.split(":")
         if not name:
@@ -80,7 +85,8 @@ class Spec:
 
     def __str__(self) -> str:
         if self.name in TAKES_TEXT:
-            return f"{self.name}:{self.text}"
+            tail = "".join(f",{key}={_quoted(value)}" for key, value in self.options.items())
+            return f"{self.name}:{self.text}{tail}"
         head = ":".join(part for part in (self.name, self.device, self.dtype) if part)
         return ",".join([head, *(f"{key}={_quoted(v)}" for key, v in self.options.items())])
 

@@ -1,7 +1,8 @@
 """Traces on disk: a folder with `manifest.json` and the states in one safetensors file.
 
 docs/trace-format.md is for those who write one from another language. The manifest comes last, and
-names the file it speaks of: a crash leaves the trace that was there before, or the new one.
+names the file it speaks of: a crash leaves the trace that was there before, or the new one. Writers
+of one folder wait for each other, so that what lies about when one begins is of the dead.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
 
 VERSION = 1
 MANIFEST, STATES = "manifest.json", "states.safetensors"
+_TEMPORARY = (".states.", f".{MANIFEST}.")
 INPUT, OUTPUT = "input:", "output:"
 """Before the names of inputs and outputs in the file; states stand under their points' names."""
 
@@ -78,45 +81,86 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
     tensors: dict[str, Array] = {state.point.name: state.array for state in trace}
     tensors |= {INPUT + name: array for name, array in trace.probe.inputs.items()}
     tensors |= {OUTPUT + name: array for name, array in trace.outputs.items()}
-    hashes = sha256_of_all(tensors)
-    told = Manifest(
-        points=tuple(_stored(s.point.name, s.array, hashes, module=s.point.module) for s in trace),
-        outputs=tuple(_stored(n, a, hashes, OUTPUT) for n, a in trace.outputs.items()),
-        probe=StoredProbe(
-            trace.probe.sha256,
-            trace.probe.origin,
-            trace.probe.texts,
-            trace.probe.tokens,
-            tuple(_stored(n, a, hashes, INPUT) for n, a in trace.probe.inputs.items()),
-        ),
-        backend=trace.backend,
-        model=trace.model,
-        environment=trace.environment,
-    )
+
+    def told(hashes: Mapping[str, str]) -> Manifest:
+        return Manifest(
+            points=tuple(_stored(s.point.name, s.array, hashes, "", s.point.module) for s in trace),
+            outputs=tuple(_stored(n, a, hashes, OUTPUT) for n, a in trace.outputs.items()),
+            probe=StoredProbe(
+                trace.probe.sha256,
+                trace.probe.origin,
+                trace.probe.texts,
+                trace.probe.tokens,
+                tuple(_stored(n, a, hashes, INPUT) for n, a in trace.probe.inputs.items()),
+            ),
+            backend=trace.backend,
+            model=trace.model,
+            environment=trace.environment,
+        )
+
     try:
         path.mkdir(parents=True, exist_ok=True)
-        return _write(path, told, tensors)
+        with _alone_in(path) as synced:
+            return _write(path, told, tensors, synced)
     except OSError as error:
         raise UsageError(
             f"Cannot write a trace to {str(path)!r}: {error.strerror or error}."
         ) from None
 
 
-def _write(path: Path, told: Manifest, tensors: Mapping[str, Array]) -> Path:
-    if (path / STATES).exists():  # a file that a manifest speaks of is never written over
-        digest = hashlib.sha256(json.dumps(encode(told)).encode()).hexdigest()
-        told = replace(told, file=f"states.{digest[:16]}.safetensors")
+@contextlib.contextmanager
+def _alone_in(path: Path) -> Iterator[Callable[[], None]]:
+    """Keep other writers out of a folder, and clear away what a killed one left there.
+
+    Gives what makes renames in the folder lasting. A lock of the system ends with its process,
+    however that ends; where there are none, two writers of one folder are not kept apart.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield lambda: None
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network folders have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in _left_over(path):
+                left.unlink(missing_ok=True)
+        yield lambda: os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _left_over(path: Path) -> list[Path]:
+    """What has a temporary name; no finished file has one."""
+    return [item for item in path.iterdir() if item.name.startswith(_TEMPORARY)]
+
+
+def _write(
+    path: Path,
+    tell: Callable[[Mapping[str, str]], Manifest],
+    tensors: Mapping[str, Array],
+    synced: Callable[[], None],
+) -> Path:
     handle, temporary = tempfile.mkstemp(dir=path, prefix=".states.", suffix=".tmp")
     os.close(handle)
     try:
-        write_tensors(Path(temporary), tensors)
+        with ThreadPoolExecutor(1) as beside:  # hashing and writing both wait for little else
+            hashing = beside.submit(sha256_of_all, tensors)
+            write_tensors(Path(temporary), tensors)
+            told = tell(hashing.result())
         os.chmod(temporary, 0o644)
+        if (path / STATES).exists():  # a file that a manifest speaks of is never written over
+            digest = hashlib.sha256(json.dumps(encode(told)).encode()).hexdigest()
+            told = replace(told, file=f"states.{digest[:16]}.safetensors")
         os.replace(temporary, path / told.file)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    synced()
     text = json.dumps(encode(told), indent=1, sort_keys=True, allow_nan=False)
     write_atomically(path / MANIFEST, text + "\n")
+    synced()
     for old in path.glob("states*.safetensors"):
         if old.name != told.file:
             with contextlib.suppress(OSError):  # no harm in it but its size
@@ -132,7 +176,7 @@ def _stored(
 
 def _is_trace(path: Path) -> bool:
     """A trace, or what a crash left of the first attempt at one."""
-    names = {item.name for item in path.iterdir() if not item.name.startswith(".states.")}
+    names = {item.name for item in path.iterdir() if not item.name.startswith(_TEMPORARY)}
     return MANIFEST in names or names <= {STATES}
 
 
@@ -142,6 +186,11 @@ def load_trace(folder: str | Path, probe: Probe | None = None) -> Trace:
     `probe` stands in for inputs that the trace does not bring along.
     """
     path = Path(folder)
+    if path.is_file():
+        raise UsageError(
+            f"{str(path)!r} is a file; a trace is a folder with {MANIFEST} and {STATES}. A "
+            "signature has no states to run with: `driftwalk compare` takes one, on either side."
+        )
     if not (path / MANIFEST).is_file():
         raise UsageError(
             f"{str(path)!r} is no trace: a trace is a folder with {MANIFEST} and {STATES}."

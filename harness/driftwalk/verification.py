@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from .environment import environment
 from .errors import UsageError
 from .graphs import default_reference, is_graph, verify_graphs
 from .nodes import with_nodes
-from .observing import observe
+from .observing import Observation, observe
 from .progress import Progress
 from .reduction import holding, not_held
 from .registry import backend_class, create
@@ -24,6 +24,7 @@ from .result import Report
 from .spec import Spec
 from .spill import Spill, spilled_trace
 from .states import Probe, Trace
+from .studies.effects import Effects, with_effects
 from .tolerance import DEFAULT_POLICY, PolicyLike, make_policy
 from .walk import Walk
 from .witness import Witness
@@ -66,6 +67,9 @@ def verify_all(
     cache: bool = True,
     spill: bool | int = False,
     bench: int = 0,
+    contrast: object = None,
+    propagation: bool = False,
+    patch: bool = False,
     command: str = "",
     progress: Progress | None = None,
 ) -> list[Report]:
@@ -75,7 +79,10 @@ def verify_all(
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
     partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh;
     `bench` is how many plain runs of each backend are timed afterwards; `spill` sends the
-    reference's states to a temporary file, or those beyond so many bytes.
+    reference's states to a temporary file, or those beyond so many bytes. `contrast` is a pair of
+    inputs, or True for the built-in one: drift is then also told as a share of their distance.
+    `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
+    flips that each restored layer of the candidate takes away, one run for each.
     """
     if depth not in DEPTHS:
         raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked.")
@@ -83,12 +90,16 @@ def verify_all(
         raise UsageError(f"blame={blame!r}: expected 'auto', True or False.")
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
+    effects = Effects(propagation, patch)
     show = progress or Progress()
     ask = Ask(probe, batch, length, seed)
     sides = (*default_reference(model, reference), *candidates)
     if is_graph(model):
         if blocks is not None:
             raise UsageError("--blocks names a stack of torch modules; a graph has none.")
+        if contrast:
+            raise UsageError("A contrast needs a torch model, for its tokenizer; this is a graph.")
+        effects.refuse_graph()
         terms = Terms(make_policy(policy), tuple(allow_missing), command)
         reports, fixed = verify_graphs(model, sides, ask, terms, depth, blame, show)
         timed = {"rounds": bench}
@@ -106,6 +117,7 @@ def verify_all(
             on_device = opened.enter_context(holding(first, others))
         with show.stage(f"reference: {first.spec}"):
             trace = _traced(first, stage.probe, spill, opened)
+        unit = _unit(stage, contrast) if contrast else None
         witness = Witness(stage.model, stage.probe, cache, show, depth)
         opened.callback(witness.close)
         left = not_held(trace) if on_device else ()
@@ -116,6 +128,11 @@ def verify_all(
         if nodes:
             pairs = zip(reports, others, strict=True)
             reports = [with_nodes(report, b, stage.probe, judged, show) for report, b in pairs]
+        if unit is not None:
+            reports = [unit(report) for report in reports]
+        if effects:
+            pairs = zip(reports, others, strict=True)
+            reports = [with_effects(*pair, effects, trace, witness, show) for pair in pairs]
     if not bench:
         return reports
     # A model that only this process has is timed here; one with a name, each in its own process.
@@ -171,6 +188,14 @@ def _set_stage(
     return _Stage(loaded, backends, fixed)
 
 
+def _unit(stage: _Stage, contrast: object) -> Callable[[Report], Report]:
+    """What adds drift in units of meaning to a report; both inputs are run on the reference."""
+    from .studies.units import measure, with_meaning
+
+    found = measure(stage.model, stage.backends[0], contrast)
+    return lambda report: with_meaning(report, found)
+
+
 def _traced(reference: Backend, probe: Probe, spill: bool | int, opened: ExitStack) -> Trace:
     """The reference's trace, in a file where that was asked for."""
     if spill is False:
@@ -195,14 +220,15 @@ def _verified(
     witness = witness.of(candidate)
     known = witness.calibration(candidate.info.dtype) if policy.calibrated else None
     walk = Walk(trace, candidate.info, policy, terms.allow_missing, known)
+    looked_at = Observation(candidate, probe, policy, depth)
     with show.stage(f"candidate: {candidate.spec}"):
-        outputs = _walk(walk, reference, candidate, probe)
+        looked_at.keep(_walk(walk, reference, candidate, probe))
         if known is not None and witness.has_own_model:
             walk.hold_against(witness.introduced(candidate, known))
     with show.stage("observer check"):
         observer = {
             "reference": observe(reference, probe, trace.outputs, policy, depth),
-            "candidate": observe(candidate, probe, outputs, policy, depth),
+            "candidate": looked_at.check(),
         }
     terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
@@ -212,7 +238,8 @@ def _verified(
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    notes = (*report.notes, *witness.notes(candidate.info.dtype))
+    told = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
+    notes = (*report.notes, *told)
     return replace(report, timings=timings, notes=notes)
 
 

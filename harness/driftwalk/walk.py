@@ -14,19 +14,12 @@ from .adapter import Backend, BackendInfo
 from .calibrate import PER_NORM, Calibration, K, truth_errors
 from .decisions import Decisions, decision_impact
 from .dtypes import FORMATS, Format
+from .layer_drift import INTRODUCED, Allowed, Dtypes, LayerDrift, PointVerdict, TruthErrors
 from .metrics import Measured, measure
 from .norms import Norms
 from .reduction import begin
 from .replay import Replays, introduced_errors
-from .result import (
-    INTRODUCED,
-    Allowed,
-    Coverage,
-    Dtypes,
-    LayerDrift,
-    PointVerdict,
-    TruthErrors,
-)
+from .result import Coverage
 from .states import State, Trace
 from .tolerance import Policy, Tolerance
 from .workers import in_threads

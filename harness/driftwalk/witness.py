@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from .adapter import Backend
+from .adapter import Backend, BackendInfo
 from .blame import blame, root_cause
 from .cache import key_of
 from .calibrate import Calibration, calibrate, yardstick_spec
@@ -15,10 +15,10 @@ from .calibration_cache import stored_calibration
 from .drill import drill, introduced, layer_of, look, looking
 from .dtypes import FORMATS
 from .errors import BackendError, DriftwalkError
+from .layer_drift import Culprit, LayerDrift
 from .norms import NORM_NAMES, Norms, ratio
 from .progress import Progress
 from .registry import create
-from .result import Culprit, LayerDrift
 from .states import Probe, Trace
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ PART_LIMIT = 0.01
 OWN_MODEL = (
     "The candidate is quantised: its allowance is that of the same model, quantised alike by "
     "driftwalk; all other numbers are differences to the reference."
+)
+
+NO_YARDSTICK = (
+    "The candidate is quantised in a way that driftwalk cannot repeat, and so without a yardstick: "
+    "it was held to what its float dtype allows. See docs/onnx.md."
 )
 
 
@@ -113,6 +118,11 @@ class Witness:
     def notes(self, dtype: str) -> tuple[str, ...]:
         """What is to be said about candidates of a dtype, and of no other."""
         return tuple(self._notes.get(dtype, ()))
+
+    def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
+        """What is to be said about one candidate alone."""
+        alone = "quantised" in candidate.flags and not self.has_own_model
+        return (NO_YARDSTICK,) if alone else ()
 
     def _note(self, dtype: str, text: str) -> None:
         self._notes.setdefault(dtype, []).append(text)

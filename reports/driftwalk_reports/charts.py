@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from driftwalk.result import LayerDrift, Report
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
 
 from .chart import Chart, Column, Plot, Series, draw
 from .numbers import clean, number, used
 from .rows import Row
+from .sentences import quoted
 
 MOST_OTHERS = 6
 """Candidates drawn beside the page's own; a chart of more is a tangle."""
@@ -63,8 +65,20 @@ def drift_chart(report: Report, rows: Sequence[Row], others: Sequence[Report] = 
                 1.0,
                 "all of the allowance",
             ),
+            *_meaning(report),
         ],
     )
+
+
+def _meaning(report: Report) -> list[Plot]:
+    """The second axis: drift in units of meaning."""
+    told = report.contrast
+    if told is None or not told.shares:
+        return []
+    shares = tuple(told.shares.get(layer.point.name) for layer in report.layers)
+    fine = tuple(True for _ in report.layers)
+    title = f"drift over the distance between {quoted(told.first, told.second)}"
+    return [Plot(title, (Series("drift in units of meaning", "gain", shares, ok=fine),), 90.0)]
 
 
 def blame_chart(report: Report, rows: Sequence[Row]) -> Chart | None:
@@ -98,7 +112,7 @@ def blame_chart(report: Report, rows: Sequence[Row]) -> Chart | None:
 
 def error(layer: LayerDrift) -> Value:
     """Relative L2: against the truth where there is one, else against the reference."""
-    if layer.metrics is None or layer.verdict == "nonfinite":
+    if layer.metrics is None or layer.verdict in ("nonfinite", "unknown"):
         return None
     found = _of("candidate")(layer)
     return layer.metrics.rel_l2 if found is None else found
@@ -120,7 +134,7 @@ def _over(value: float, scale: float) -> Value:
 
 
 def _share(layer: LayerDrift) -> Value:
-    known = layer.tolerance is not None and layer.verdict != "nonfinite"
+    known = layer.tolerance is not None and layer.verdict not in ("nonfinite", "unknown")
     return layer.tolerance.needed if layer.tolerance and known else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from driftwalk.result import Report, RunVerdict
+from driftwalk.result import Report
 
 from . import markdown
 from .numbers import clean
@@ -16,8 +16,8 @@ MOST_ANNOTATIONS = 10
 MOST_BYTES = 1024 * 1024
 """A step's summary of more than this is dropped whole."""
 
-LEVELS: dict[RunVerdict, str] = {"drift": "error", "unverified": "warning"}
-_WORDS = {"drift": "drifts", "unverified": "could not be verified"}
+LEVELS = {"drift": "error", "unverified": "warning", "expected": "notice"}
+_WORDS = {"drift": "drifts", "unverified": "could not be verified", "expected": "drifts as known"}
 _RULE = "\n---\n\n"
 
 # Commands: `::name key=value::text` at the start of a line, and the older `##[name]` anywhere.
@@ -30,8 +30,8 @@ def annotate(reports: Sequence[Report]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of_verdict(verdict: RunVerdict, reports: Sequence[Report]) -> Iterator[str]:
-    found = [report for report in reports if report.verdict == verdict]
+def _of_verdict(verdict: str, reports: Sequence[Report]) -> Iterator[str]:
+    found = [r for r in reports if ("expected" if r.as_expected else r.verdict) == verdict]
     fits = len(found) <= MOST_ANNOTATIONS
     for report in found if fits else found[: MOST_ANNOTATIONS - 1]:
         view = look(report)

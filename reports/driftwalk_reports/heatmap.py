@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from driftwalk.layer_drift import LayerDrift
 from driftwalk.metrics import TokenErrors
-from driftwalk.result import LayerDrift, Report
+from driftwalk.result import Report
 
 from .numbers import clean, number
 
@@ -130,7 +131,7 @@ def _axis_heatmaps(
             columns=columns,
             names=short,
             binned=across > 1 or down > 1,
-            paths=_paths(field.values, low, high),
+            paths=field_paths(field.values, low, high),
             values=tuple(tuple(None if v is None else number(v) for v in f) for f in field.values),
             low=number(10**low),
             high=number(10**high),
@@ -227,7 +228,7 @@ def _line(group: Sequence[LayerDrift]) -> Line:
     return Line(label, clean(group[0].point.name), all(layer.ok for layer in group))
 
 
-def _paths(values: Sequence[Profile], low: float, high: float) -> tuple[str, ...]:
+def field_paths(values: Sequence[Profile], low: float, high: float) -> tuple[str, ...]:
     """Runs of equal fields, gathered by level: a few bytes a field, whatever their number."""
     found: list[list[str]] = [[] for _ in range(LEVELS + 1)]
     for y, line in enumerate(values):

@@ -10,6 +10,7 @@ from .charts import blame_chart, drift_chart
 from .heatmap import LEVELS, heatmaps
 from .numbers import clean
 from .page import fill, inline_json
+from .studies.effects import effects
 from .view import RUN_SYMBOLS, look
 
 MOST_FULL = 1000
@@ -28,6 +29,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
             ("curve", drift_chart(report, view.rows, [other for _, other in others])),
             ("blame", blame_chart(report, view.rows)),
         ],
+        effects=effects(report),
         heatmaps=maps,
         levels=LEVELS,
         data=inline_json([one.data for one in maps]),

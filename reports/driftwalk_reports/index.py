@@ -58,8 +58,15 @@ def render(entries: Sequence[tuple[str, Report]]) -> str:
     )
 
 
+def _where(report: Report) -> str:
+    """The first divergence; a run whose drift is all known says so."""
+    first = report.first_divergence
+    mark = " (expected)" if report.as_expected else ""
+    return f"{clean(first.point.name, 60)}{mark}" if first else ""
+
+
 def _cell(href: str, report: Report) -> Cell:
-    first, root = report.first_divergence, report.root_cause
+    root = report.root_cause
     shares = [
         layer.tolerance.needed
         for layer in report.layers
@@ -73,7 +80,7 @@ def _cell(href: str, report: Report) -> Cell:
         reference=clean(report.reference.spec, 80),
         verdict=report.verdict,
         symbol=RUN_SYMBOLS[report.verdict],
-        where=clean(first.point.name, 60) if first else "",
+        where=_where(report),
         cause=clean(root.point.name, 60) if root else "",
         closest=used(max(shares)) if shares else "",
         flips=f"{count(said.flips)} of {count(said.positions)}" if said else "",

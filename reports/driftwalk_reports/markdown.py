@@ -42,7 +42,8 @@ def _sections(view: View) -> Iterator[str]:
     yield " · ".join(about)
     for run in view.around:
         yield _details(run)
-    for paragraph in (view.tolerance, view.decisions, *view.disturbed):
+    said = (view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed)
+    for paragraph in said:
         if paragraph:
             yield _paragraph(paragraph)
     if view.rows:

@@ -73,6 +73,11 @@ def share(part: float) -> str:
     return f"{percent:.1f} %" if percent < 10 and percent != round(percent) else f"{percent:.0f} %"
 
 
+def part_of(value: float | None) -> str:
+    """A share that may be tiny or large, in percent, to two digits."""
+    return NOTHING if value is None else f"{number(100 * value, 2)} %"
+
+
 def used(needed: float) -> str:
     """How much of its allowance a point used: percent while within, a factor beyond."""
     if math.isnan(needed):

@@ -24,16 +24,16 @@ def _environment() -> Environment:
 
 
 @cache
-def _script() -> tuple[str, str]:
+def _script(names: tuple[str, ...]) -> tuple[str, str]:
     """The page's own script and the hash that names it: nothing else in the file can ever run."""
-    text = _environment().get_template("report.js").render()
+    text = "".join(_environment().get_template(name).render() for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return text, f"sha256-{digest}"
 
 
-def fill(template: str, **values: Any) -> str:
+def fill(template: str, *, scripts: tuple[str, ...] = ("report.js",), **values: Any) -> str:
     """A whole page as text."""
-    text, digest = _script()
+    text, digest = _script(scripts)
     script = Markup(text)  # our own file, nothing foreign
     return _environment().get_template(template).render(script=script, digest=digest, **values)
 

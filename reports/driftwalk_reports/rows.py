@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from driftwalk.jsonable import encode
-from driftwalk.result import LayerDrift, Report
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
 
 from . import sentences
-from .numbers import NOTHING, apart, clean, cosine, count, ints, number, share, used
+from .numbers import NOTHING, apart, clean, cosine, count, ints, number, part_of, share, used
 
 SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
+SYMBOLS["unknown"] = "?"
 FIRST, ROOT = "first divergence", "root cause"
 
 CLOSE_CALLS = 5
@@ -46,6 +48,8 @@ class Row:
     """Largest absolute difference, likewise."""
     needed: float | None
     """Share of the allowance used, likewise."""
+    meaning: str = ""
+    """Drift as a share of a contrast; empty where none was measured."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,12 @@ def to_rows(report: Report) -> tuple[Row, ...]:
     """Every point of a report, in words."""
     at = ((FIRST, report.first_divergence), (ROOT, report.root_cause))
     found = [(mark, layer.point) for mark, layer in at if layer is not None]
+    shares = report.contrast.shares if report.contrast else None
     return tuple(
-        _row(layer, tuple(mark for mark, point in found if point == layer.point))
+        replace(
+            _row(layer, tuple(mark for mark, point in found if point == layer.point)),
+            meaning=part_of(shares.get(layer.point.name)) if shares is not None else "",
+        )
         for layer in report.layers
     )
 
@@ -78,14 +86,14 @@ def _row(layer: LayerDrift, marks: tuple[str, ...]) -> Row:
         ok=layer.ok,
         allowed=layer.allowed,
         marks=marks,
-        rel_l2=number(metrics.rel_l2) if metrics and whole else NOTHING,
-        max_abs=number(metrics.max_abs)
+        rel_l2=sentences.bound(layer) + number(metrics.rel_l2) if metrics and whole else NOTHING,
+        max_abs=sentences.bound(layer) + number(metrics.max_abs)
         if metrics and whole
         else f"{bad} NaN/Inf"
         if bad
         else NOTHING,
         allowance=sentences.allowance(tolerance),
-        used=used(tolerance.needed) if tolerance and whole else NOTHING,
+        used=sentences.bound(layer) + used(tolerance.needed) if tolerance and whole else NOTHING,
         sentence=sentences.what_happened(layer),
         facts=tuple(_facts(layer)),
         error=metrics.rel_l2 if metrics and whole else None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from driftwalk.result import INTRODUCED, Allowed, LayerDrift, Observer, Report
+from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
+from driftwalk.result import Observer, Report
 
-from .numbers import apart, clean, count, ints, names, number, round_up, share, used
+from .numbers import apart, clean, count, ints, names, number, part_of, round_up, share, used
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -58,7 +59,16 @@ def _drifted(report: Report) -> str:
         text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
     if report.culprit is not None:
         text += f": {clean(report.culprit.sentence, 300).rstrip('. ')}"
-    return f"{text}."
+    return f"{text}.{_all_known(report)}"
+
+
+def _all_known(report: Report) -> str:
+    """Drift that turns no build red says so in the same breath."""
+    if not report.as_expected:
+        return ""
+    until = min(clean(item.expires, 40) for item in report.expected)
+    reasons = dict.fromkeys(clean(item.reason, 200).rstrip(". ") for item in report.expected)
+    return f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
 
 
 def _unmatched(report: Report) -> str:
@@ -84,6 +94,8 @@ def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
             return _nonfinite(layer)
         case "shape":
             return f"the shapes differ: {clean(layer.note, 200)}"
+        case "unknown":
+            return clean(layer.note, 400) or "it cannot be told from a signature"
         case "missing" | "extra":
             side = "candidate" if layer.verdict == "missing" else "reference"
             rows = report.layers if report is not None else (layer,)
@@ -97,7 +109,16 @@ def _within(layer: LayerDrift) -> str:
         return "within tolerance"
     if layer.metrics.max_abs == 0:
         return "equal in every element"
+    if bound(layer):
+        return clean(layer.note, 400)
     return f"within tolerance, at {share_used(layer.tolerance.needed)}"
+
+
+def bound(layer: LayerDrift) -> str:
+    """What stands before a number that a signature only bounds; nothing before all others."""
+    if layer.bounds is None or layer.bounds.exact:
+        return ""
+    return "≥ " if layer.verdict == "drift" else "≤ "
 
 
 def share_used(needed: float) -> str:
@@ -109,6 +130,8 @@ def _beyond(layer: LayerDrift) -> str:
     metrics, tolerance = layer.metrics, layer.tolerance
     if metrics is None or tolerance is None:
         return clean(layer.note, 200) or "beyond tolerance"
+    if bound(layer):
+        return clean(layer.note, 400)
     if tolerance.k is not None:
         return _beyond_yardstick(layer, tolerance)
     elements = f"{count(metrics.mismatched)} of {count(metrics.total)} elements beyond"
@@ -182,6 +205,8 @@ def would_pass(layer: LayerDrift) -> str:
     """The smallest tolerance that would let this point pass, as a rule one can copy."""
     if layer.verdict == "nonfinite":
         return "none: NaN and Inf never pass"
+    if bound(layer):
+        return "cannot be told from a signature"
     if layer.metrics is None or layer.tolerance is None:
         return "none"
     numbers = passing_tolerance(layer)
@@ -211,7 +236,7 @@ def times(ratio: float) -> str:
 def overall_tolerance(report: Report) -> str:
     """By how much the tolerance would have to grow for everything compared to pass; or nothing."""
     beyond = [layer for layer in report.layers if layer.verdict == "drift" and layer.tolerance]
-    if not beyond:
+    if not beyond or any(bound(layer) for layer in beyond):  # a signature cannot tell
         return ""
     worst = max(beyond, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
     needed = worst.tolerance.needed if worst.tolerance else math.inf
@@ -253,6 +278,29 @@ def observer_effect(side: str, seen: Observer) -> str:
     return (
         f"Capturing states changed the {who}'s output {clean(seen.output, 80)} by up to "
         f"{number(seen.max_abs)}, {limit}."
+    )
+
+
+def in_meaning(report: Report) -> str:
+    """Drift in units of meaning; empty where no contrast was measured."""
+    if report.contrast is None:
+        return ""
+    pair = (report.contrast.first, report.contrast.second)
+    worst = report.contrast.largest
+    if worst is None:
+        return f"No drift could be told in units of {quoted(*pair)}."
+    return in_units(report.candidate.spec, worst[1], quoted(*pair), worst[0])
+
+
+def quoted(first: str, second: str) -> str:
+    """What to call two inputs."""
+    return f"“{clean(first, 60)}” and “{clean(second, 60)}”"
+
+
+def in_units(spec: str, part: float, pair: str, point: str) -> str:
+    return (
+        f"The drift of {clean(spec, 60)} is at most {part_of(part)} of the distance between "
+        f"{pair} (at {clean(point, 60)})."
     )
 
 

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from driftwalk.result import LayerDrift, Report
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
 
 from . import sentences
 from .numbers import clean, count, used
@@ -70,6 +71,8 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
         elif root is not None:
             yield Part(", which is also the root cause")
     yield Part(f" (policy {clean(report.policy.name, 40)}).")
+    if report.as_expected:
+        yield Part(" All of it is expected.")
 
 
 def _link(layer: LayerDrift) -> Part:
@@ -99,6 +102,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Does it matter?", (Part("Yes: NaN or Inf reaches "), _link(last), Part(".")))
     elif impact:
         yield Tile("Does it matter?", (Part(impact),))
+    if meaning := sentences.in_meaning(report):
+        yield Tile("In units of meaning", (Part(meaning),))
     if report.layers and report.layers[-1].truth is not None:
         yield _closer(report)
 
@@ -158,6 +163,7 @@ def _steps(report: Report) -> Iterator[Step]:
         yield Step("Run it again", command)
     first, root = report.first_divergence, report.root_cause
     verifies = command.startswith("driftwalk verify ") and " --depth" not in command
+    verifies &= " --only " not in command  # of a configuration, which has its own depth and rules
     if report.verdict == "drift" and verifies:
         inside = root or first
         where = clean(inside.point.name, 80) if inside else "the layers"

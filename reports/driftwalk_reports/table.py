@@ -6,7 +6,8 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 
-from driftwalk.result import LayerDrift, Report
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
 
 from .numbers import clean, ints
 from .rows import FIRST, ROOT

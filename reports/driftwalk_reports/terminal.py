@@ -49,7 +49,7 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
     yield Text()
     for row in marked:
         yield from _details(row, console.width)
-    paragraphs = [view.tolerance, view.decisions, *view.disturbed]
+    paragraphs = [view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed]
     if any(row.verdict in ("missing", "extra") for row in view.rows):
         paragraphs.insert(0, view.coverage)
     paragraphs += [f"Note: {note}" for note in view.notes]
@@ -71,6 +71,7 @@ def _about(view: View) -> Table:
 def _table(view: View, console: Console) -> Table:
     """The widest table that fits: a narrow one leaves out columns before it cuts a verdict."""
     columns = ["rel L2", "max abs", "allowance", "used"]
+    columns += ["of contrast"] if view.meaning else []
     wide = console.options.update(max_width=10_000)
     table = _table_of(view, columns, console.width)
     for dropped in ("allowance", "max abs", "rel L2"):
@@ -92,7 +93,7 @@ def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
             table.add_row(Text(f"… {row.count} more", style="dim"))
         else:
             values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
-            values |= {"allowance": row.allowance, "used": row.used}
+            values |= {"allowance": row.allowance, "used": row.used, "of contrast": row.meaning}
             table.add_row(Text(row.name), *(Text(values[c]) for c in columns), _verdict(row))
     return table
 

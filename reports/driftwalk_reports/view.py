@@ -16,6 +16,7 @@ from . import sentences
 from .numbers import NOTHING, clean, ints, number
 from .rows import Fact, Row, around, to_rows
 from .story import Story, tell
+from .studies.effects import patching_sentence, propagation_sentence
 from .timing import Timing, timing
 
 RUN_SYMBOLS = {"pass": "✓", "drift": "✗", "unverified": "?"}
@@ -59,6 +60,10 @@ class View:
     coverage: str
     tolerance: str
     decisions: str
+    meaning: str
+    """Drift in units of meaning, as a sentence; empty where none was measured."""
+    effects: tuple[str, ...]
+    """Predicted propagation and patching, a sentence each; empty where neither was asked for."""
     flips: tuple[FlipRow, ...]
     observer: tuple[str, ...]
     disturbed: tuple[str, ...]
@@ -87,6 +92,8 @@ def look(report: Report) -> View:
         coverage=sentences.covered(report),
         tolerance=sentences.overall_tolerance(report),
         decisions=sentences.decision_impact(report),
+        meaning=sentences.in_meaning(report),
+        effects=tuple(_effects(report)),
         flips=tuple(_flips(report)),
         observer=tuple(sentences.observer_effect(side, one) for side, one in seen),
         disturbed=tuple(
@@ -144,6 +151,13 @@ def _side(spec: str, device: str, dtype: str) -> str:
 def _probe(probe: ProbeInfo) -> str:
     inputs = ", ".join(f"{clean(name)} {ints(i.shape)}" for name, i in probe.inputs.items())
     return " · ".join(part for part in (clean(probe.origin), inputs, probe.sha256[:12]) if part)
+
+
+def _effects(report: Report) -> Iterator[str]:
+    if report.propagation is not None:
+        yield propagation_sentence(report.propagation)
+    if report.patching is not None:
+        yield patching_sentence(report.patching)
 
 
 def _flips(report: Report) -> Iterator[FlipRow]:

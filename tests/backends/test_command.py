@@ -120,6 +120,37 @@ def test_commands_that_cannot_be(tmp_path):
         verify(f"command:{plain}")
 
 
+def test_names_of_a_port_are_mapped(recorded, tmp_path):
+    body = """
+import os
+assert (os.environ["DRIFTWALK_DEPTH"], os.environ["DRIFTWALK_LAYER"]) == ("block", "")
+states = {"x." + name: state for name, state in states.items()}
+states["x.layer.2.mlp"] = states["x.layer.2"]
+"""
+    (tmp_path / "map.toml").write_text(
+        '[points]\n"x.{name}" = "{name}"\n"x.layer.{i}" = "layer.{i}"\n'
+        '"x.layer.{i}.mlp" = "layer.{i}.mlp"\n'
+    )
+    spec = port(recorded, tmp_path, body)
+    report = verify(f"{spec},map={tmp_path / 'map.toml'}")
+    assert report.verdict == "pass", "what lies inside a block was not asked for"
+    assert report.layers[2].point.found == "map"
+    assert report.candidate.spec.endswith(f",map={tmp_path / 'map.toml'}")
+    (tmp_path / "map.toml").write_text('[points]\n"x.{name}" = "{name}"\n')
+    with pytest.raises(BackendError, match=r"(?s)the state 'x\.layer\.0'.*I read 9"):
+        verify(f"{spec},map={tmp_path / 'map.toml'}")
+    with pytest.raises(UsageError, match="Cannot read 'nowhere"):
+        verify(f"{spec},map=nowhere.toml")
+
+
+def test_a_program_that_looks_away_is_blamed_by_its_blocks(recorded, tmp_path):
+    """Asked for more on drift, it gives no more; nothing is said of what nobody saw."""
+    spoil = "shape, data = states['layer.1']; states['layer.1'] = shape, data[4:] + data[:4]"
+    report = verify(port(recorded, tmp_path, spoil))
+    assert report.root_cause.point.name == "layer.1"
+    assert "no module inside stands out" not in report.culprit.sentence
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_the_writer_for_node(tmp_path):
     arrays = {"embed": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "layer.0": np.ones((1, 4))}

@@ -18,7 +18,7 @@ from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.drill import introduced, looking
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.result import Culprit
+from driftwalk.layer_drift import Culprit
 from driftwalk.spec import Spec
 from driftwalk_backends import onnx_exports
 from driftwalk_backends.demo import decoder, encoder

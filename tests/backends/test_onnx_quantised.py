@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,9 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import driftwalk
 import graphs
+import zoo
+from driftwalk.progress import Progress
+from driftwalk.witness import Witness
 from driftwalk_backends import onnx_export
 from driftwalk_backends.onnx_quantised import Rounded, again, fitting_step
 from driftwalk_backends.probes import make_probe
@@ -127,3 +131,36 @@ def test_a_step_that_is_a_twentieth_off_is_found_in_its_layer(
     assert report.verdict == "drift"
     assert report.root_cause is not None
     assert report.root_cause.point.name == f"layer.{layer}"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert", "t5"])
+def test_shared_weights_are_rounded_for_each_use(name: str) -> None:
+    """A table and the head above it share a matrix, and a graph rounds it once for either."""
+    report = driftwalk.verify(zoo.build(name, 0), candidate="onnxruntime,quantize=dynamic-int8")
+    assert report.ok, report
+    assert report.candidate.flags["quantised"] == "dynamic-int8"
+    worst = max(layer.tolerance.needed for layer in report.layers if layer.tolerance)
+    assert worst < 0.5
+    assert all(layer.metrics.snr_db < 60 for layer in report.layers if layer.metrics)
+
+
+def test_a_quantised_candidate_without_a_yardstick_is_said_to_have_none() -> None:
+    model = open_model(zoo.build("gpt2", 0))
+    witness = Witness(model, make_probe(model), use_cache=False, show=Progress())
+    info = driftwalk.BackendInfo("onnxruntime", "onnxruntime", "cpu", "fp32")
+    assert witness.caution(info) == ()
+    (told,) = witness.caution(replace(info, flags={"quantised": "yes"}))
+    assert "without a yardstick" in told
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("onnxruntime,quantize=int3", "dynamic-int8"),
+        ("onnxruntime:cpu:fp16,quantize=dynamic-int8", "leave the dtype out"),
+        ("onnxruntime,quantize=dynamic-int8,file=pyproject.toml", "run as it is"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(spec: str, why: str) -> None:
+    with pytest.raises(driftwalk.DriftwalkError, match=why):
+        driftwalk.backend(spec, zoo.build("gpt2", 0))

@@ -12,23 +12,18 @@ import numpy as np
 
 from driftwalk.adapter import BackendInfo
 from driftwalk.decisions import Decisions, Flip
+from driftwalk.layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift, TruthErrors
 from driftwalk.metrics import Metrics, Nonfinite, TokenErrors, Worst
 from driftwalk.norms import Norms
 from driftwalk.result import (
-    Allowed,
     Benchmark,
-    Blame,
     Coverage,
-    Culprit,
-    Dtypes,
     InputInfo,
-    LayerDrift,
     Observer,
     PolicyInfo,
     ProbeInfo,
     Report,
     Tool,
-    TruthErrors,
     load,
 )
 from driftwalk.states import Point

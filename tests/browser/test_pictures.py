@@ -10,8 +10,9 @@ import pytest
 
 from browser import pages
 from browser.reader import FILTER, TIP, Reader, is_open, opens, row
+from driftwalk.layer_drift import LayerDrift
 from driftwalk.metrics import TokenErrors
-from driftwalk.result import LayerDrift, Report
+from driftwalk.result import Report
 from driftwalk_reports.numbers import number
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from browser.reader import (
     row,
     shown,
 )
-from driftwalk.result import LayerDrift, Report
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
 
 
 def names(report: Report, wanted: str = "*") -> list[str]:

@@ -23,6 +23,15 @@ def commands() -> dict[str, Any]:
     return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
+def test_the_list_of_commands_says_what_each_says_itself() -> None:
+    from driftwalk.cli.app import COMMANDS
+
+    told = {name: command.help.split("\n\n")[0] for name, command in commands().items()}
+    assert {name: " ".join(text.split()) for name, text in told.items()} == COMMANDS
+    shown = " ".join(invoke("--help").out.replace("│", " ").split())
+    assert all(text in shown for text in COMMANDS.values())
+
+
 @pytest.mark.slow
 def test_demo(here: Path) -> None:
     """The real program, with nothing but its name: PyTorch against ONNX Runtime."""
@@ -116,7 +125,8 @@ def test_help_of_the_program_names_commands_and_exit_codes() -> None:
 def test_help_of_every_command_names_its_options(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    # Typer reads TERMINAL_WIDTH when it is imported, which an earlier test may have done.
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
     done = invoke(name, "--help")
     assert done.code == 0
     shown = re.sub(r"\x1b\[[0-9;]*m", "", done.out)

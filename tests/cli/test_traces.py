@@ -56,6 +56,45 @@ def test_blame_needs_only_the_states_of_a_recording(tmp_path):
     assert json.loads(done.out)["root_cause"] == "layer.3"
 
 
+@pytest.fixture(scope="module")
+def signed(traces):
+    done = driftwalk("record", MODEL, "--signature", "-o", str(traces / "a.signature.json"))
+    assert done.code == 0, done.err
+    assert "(9 states, " in done.err
+    assert (traces / "a.signature.json").stat().st_size < 40_000
+    return traces / "a.signature.json"
+
+
+def test_a_signature_is_compared_on_either_side(traces, signed):
+    same = driftwalk("compare", str(signed), str(traces / "fp32"))
+    assert same.code == 0, same.err
+    assert "agree exactly" in same.out
+    assert "bounds, not measurements" in same.out
+    other = driftwalk("compare", str(traces / "bf16"), str(signed), "--policy", "fixed:1e-6")
+    assert other.code == 1
+    assert "(bounds)" in other.out
+    l2 = driftwalk("compare", str(signed), str(traces / "bf16"), "--policy", "l2:0.1", "--json")
+    assert l2.code == 0
+    assert json.loads(l2.out)["layers"][0]["bounds"]["exact"] is False
+
+
+def test_traces_are_mapped(traces, tmp_path):
+    stored = library.Trace.load(traces / "fp32")
+    states = (replace(s, point=replace(s.point, name=f"my.{s.point.name}")) for s in stored)
+    replace(stored, states=tuple(states)).save(tmp_path / "port")
+    map_file = tmp_path / "map.toml"
+    map_file.write_text('[points]\n"my.{a}" = "{a}"\n"my.layer.{i}" = "layer.{i}"\n')
+    pair = (str(traces / "fp32"), str(tmp_path / "port"))
+    assert driftwalk("compare", *pair, "--map", str(map_file)).code == 0
+    assert driftwalk("compare", *pair).code in (1, 3)
+    spec = f"trace:{tmp_path / 'port'},map={map_file}"
+    assert driftwalk("verify", MODEL, "-c", spec, "--no-blame").code == 0
+    map_file.write_text('[points]\n"my.{a}" = "{a}"\n')
+    wrong = driftwalk("compare", *pair, "--map", str(map_file))
+    assert wrong.code == 2
+    assert "no line matches the state 'my.layer.0'" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -66,11 +105,17 @@ def test_blame_needs_only_the_states_of_a_recording(tmp_path):
         (["verify", MODEL, "-c", "trace:{fp32}", "--length", "4", "--ids", "1 2"], "another probe"),
         (["record", MODEL, "-o", "{here}"], "is no trace; nothing was written"),
         (["compare", "{fp32}", "{fp32}", "--policy", "fixed:x"], "write ATOL or ATOL,RTOL"),
+        (["compare", "{fp32}", "{fp32}", "--policy", "l2:1"], "is for signatures"),
+        (["compare", "{fp32}", "{here}/thesis.txt"], "is not JSON"),
+        (["compare", "{fp32}", "{sig}", "--map", "x"], "the candidate is a signature"),
+        (["verify", MODEL, "-r", "trace:{sig}"], "`driftwalk compare` takes one"),
+        (["record", MODEL, "--signature", "-o", "{here}/thesis.txt"], "and is no signature"),
+        (["record", MODEL, "--signature", "-o", "{here}"], "and is no signature"),
     ],
 )
-def test_mistakes_are_named(traces, tmp_path, arguments, message):
+def test_mistakes_are_named(traces, signed, tmp_path, arguments, message):
     (tmp_path / "thesis.txt").touch()
-    places = {"fp32": str(traces / "fp32"), "here": str(tmp_path)}
+    places = {"fp32": str(traces / "fp32"), "here": str(tmp_path), "sig": str(signed)}
     done = driftwalk(*(word.format(**places) for word in arguments))
     assert done.code == 2
     assert message in done.err

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from light.program import BARE, HEAVY, RESULTS, driftwalk, python
+from light.program import BARE, HEAVY, RESULTS, ROOT, driftwalk, python
 
 FILES = ["junit.xml", "layers.csv", "report.html", "result.json", "summary.md"]
 
@@ -130,3 +130,47 @@ def test_traces_are_written_and_compared(tmp_path: Path, shift: str, code: int) 
     done = driftwalk("compare", "a", "b", cwd=tmp_path)
     assert done.code == code, done.err
     assert ("PASS" if code == 0 else "DRIFT") in done.out
+
+
+GOLDEN = ROOT / "tests" / "data" / "traces"
+SIGN = """
+import sys
+from driftwalk import Signature, Trace
+
+Signature.of(Trace.load(sys.argv[1])).save("made.signature.json")
+"""
+
+
+def test_a_trace_is_signed_and_compared_with_its_signature(tmp_path: Path) -> None:
+    """Byte for byte what another kind of machine made of it; both were recorded on aarch64."""
+    trace, signature = GOLDEN / "gpt2-aarch64.trace", GOLDEN / "gpt2-aarch64.signature.json"
+    made = python(SIGN, str(trace), cwd=tmp_path)
+    assert made.code == 0, made.err
+    assert (tmp_path / "made.signature.json").read_bytes() == signature.read_bytes()
+    for pair in (
+        (trace, signature),
+        (signature, trace),
+        (signature, tmp_path / "made.signature.json"),
+    ):
+        done = driftwalk("compare", *map(str, pair))
+        assert done.code == 0, done.err
+        assert "agree exactly" in done.out
+        assert "bounds, not measurements" in done.out
+
+
+@pytest.mark.parametrize(("shift", "code"), [("1e-12", 0), ("1e-7", 3), ("1e-3", 1)])
+def test_a_signature_gives_bounds(tmp_path: Path, shift: str, code: int) -> None:
+    assert python(RECORD, shift, cwd=tmp_path).code == 0
+    assert python(SIGN, "a", cwd=tmp_path).code == 0
+    done = driftwalk("compare", "made.signature.json", "b", "--report", "out", cwd=tmp_path)
+    assert done.code == code, done.err
+    assert {0: "PASS", 1: "DRIFT", 3: "UNVERIFIED"}[code] in done.out
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_names_are_mapped(tmp_path: Path) -> None:
+    assert python(RECORD, "0", cwd=tmp_path).code == 0
+    (tmp_path / "map.toml").write_text('[points]\n"layer.{i}" = "block.{i}"\n', "utf-8")
+    done = driftwalk("compare", "a", "b", "--map", "map.toml", "--json", cwd=tmp_path)
+    assert done.code in (1, 3)
+    assert "block.2" in json.loads(done.out)["coverage"]["extra"]

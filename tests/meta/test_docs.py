@@ -49,7 +49,12 @@ def parsed(words: list[str]) -> Any:
     assert words[0] in group.commands, f"driftwalk has no command {words[0]!r}"
     if "--help" in words:
         return {}
-    return group.commands[words[0]].make_context(words[0], words[1:]).params
+    command, rest = group.commands[words[0]], words[1:]
+    while hasattr(command, "commands"):  # a group of commands: fleet hwcheck
+        assert rest, f"driftwalk {words[0]} alone only shows its help"
+        assert rest[0] in command.commands, f"driftwalk {words[0]} has no command {rest[0]!r}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command.make_context(words[0], rest).params
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -69,6 +74,7 @@ def test_the_readme_shows_commands_and_code() -> None:
 )
 def test_command_lines_parse(words: list[str]) -> None:
     from driftwalk.registry import backend_class
+    from driftwalk.signatures.compare import L2, l2_limit
     from driftwalk.spec import Spec
     from driftwalk.tolerance import make_policy, parse_rule
 
@@ -83,7 +89,9 @@ def test_command_lines_parse(words: list[str]) -> None:
         for spec in [named] if isinstance(named, str) else named:
             read = Spec.parse(spec)
             read.allow_options(backend_class(read.name).options)
-    if "policy" in given:
+    if words[0] == "compare" and given["policy"].startswith(L2):
+        l2_limit(given["policy"])
+    elif "policy" in given:
         make_policy(given["policy"])
     for rule in given.get("rule") or ():
         parse_rule(rule)

@@ -11,13 +11,19 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
-        *("native", "workers", "norms", "states", "adapter", "registry", "spill"),
-        *("tensor_file", "trace_file"),
+        *("native", "workers", "fused_norms", "norms", "states", "adapter", "registry", "spill"),
+        *("tensor_file", "trace_file", "point_map"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("sums", "fused"),
     "compare": ("metrics", "decisions", "reduction"),
-    "result": ("laps", "result", "bench_result", "selftest_result"),
+    "result": (
+        *("laps", "layer_drift", "result", "bench_result", "selftest_result", "hardware.result"),
+        *("studies.common", "studies.contrast_result", "studies.geometry_result"),
+        *("studies.meaning", "studies.patching_result", "studies.propagation_result"),
+        "studies.visibility_result",
+        *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
+    ),
     "calibrate": ("replay", "calibrate", "calibration_cache"),
     "walk": ("walk", "blame"),
     "gate": ("gate",),
@@ -35,6 +41,7 @@ BOTTOM = tuple(
 
 FRAMEWORKS = {
     *("torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum", "openvino"),
+    "ray",
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
@@ -45,8 +52,9 @@ KNOW_ALL_ROOMS = (
         "driftwalk.conformance",
         "driftwalk.selftest",
     ),
-    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction"),
-    *("driftwalk.graphs", "driftwalk.nodes"),
+    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction", "driftwalk.hardware"),
+    "driftwalk.testing",
+    *("driftwalk.graphs", "driftwalk.nodes", "driftwalk.studies", "driftwalk.fleet"),
 )
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""
@@ -54,9 +62,9 @@ LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 
 def floor_of(module: str) -> int:
     """The number of a harness module's floor; entry points stand above all."""
-    name = module.removeprefix("driftwalk.").partition(".")[0]
+    name = module.removeprefix("driftwalk.")
     for number, names in enumerate(FLOORS.values()):
-        if name in names:
+        if inside(name, names):
             return number
     return ENTRY
 

@@ -12,13 +12,11 @@ from hypothesis.extra import numpy as hnp
 from driftwalk.adapter import BackendInfo
 from driftwalk.decisions import Decisions, Flip
 from driftwalk.dtypes import FORMATS, Array, Format
+from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
 from driftwalk.metrics import Metrics, Nonfinite, Worst
 from driftwalk.result import (
-    Allowed,
     Coverage,
-    Dtypes,
     InputInfo,
-    LayerDrift,
     Observer,
     PolicyInfo,
     ProbeInfo,

@@ -81,6 +81,6 @@ def test_products_leave_nothing_out(shape):
     matrix = rng.standard_normal(shape).astype(np.float32)
     both = norms.fast_products(matrix)
     assert both is not None
-    for times, given in zip(both, (matrix, matrix.T), strict=True):
-        vectors = rng.standard_normal((given.shape[1], norms.VECTORS)).astype(np.float32)
-        np.testing.assert_allclose(times(vectors), given @ vectors, rtol=1e-4, atol=1e-4)
+    for times, left in zip(both, (matrix, matrix.T), strict=True):
+        vectors = rng.standard_normal((left.shape[1], norms.VECTORS)).astype(np.float32)
+        np.testing.assert_allclose(times(vectors), left @ vectors, rtol=1e-4, atol=1e-4)

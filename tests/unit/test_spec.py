@@ -28,6 +28,13 @@ from driftwalk.spec import DTYPE_NAMES, Spec
         ("torch:bfloat16", Spec("torch", "", "bf16")),
         ("emulated:tf32", Spec("emulated", "", "tf32")),
         ("emulated:fp8", Spec("emulated", "", "fp8")),
+        ("trace:a,b.trace", Spec("trace", text="a,b.trace")),
+        ("trace:a,b.trace,map=m.toml", Spec("trace", options={"map": "m.toml"}, text="a,b.trace")),
+        ("command:./p --x=1,2", Spec("command", text="./p --x=1,2")),
+        (
+            'command:./p -m a,map="m,n.toml"',
+            Spec("command", "", "", {"map": "m,n.toml"}, "./p -m a"),
+        ),
         ("torch,attn=eager", Spec("torch", options={"attn": "eager"})),
         ("torch:cuda:fp32,tf32=on", Spec("torch", "cuda", "fp32", {"tf32": "on"})),
         (

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import struct
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from driftwalk import DriftwalkError, Probe, Trace, compare
 from driftwalk.dtypes import FORMATS
@@ -22,9 +13,6 @@ from driftwalk.states import BackendInfo, Point, State
 from driftwalk.tensor_file import read_tensors, write_tensors
 
 DTYPES = [f.dtype for n, f in FORMATS.items() if n != "tf32"]
-fuzz = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 def trace(seed: int = 0, size: int = 8, dtype=np.float32, **told) -> Trace:
@@ -137,74 +125,6 @@ def test_what_a_manifest_may_not_say(tmp_path):
         (folder / "manifest.json").write_text(json.dumps(good | change))
         with pytest.raises(DriftwalkError, match=message):
             Trace.load(folder)
-
-
-@fuzz
-@given(data=st.data())
-def test_no_header_does_harm(tmp_path, data):
-    numbers = st.integers(-(2**70), 2**70) | st.integers(0, 64)
-    anything = st.recursive(
-        st.none() | st.booleans() | numbers | st.text(max_size=5), lambda s: st.lists(s, max_size=3)
-    )
-    entry = st.fixed_dictionaries(
-        {},
-        optional={
-            "dtype": st.sampled_from(["F32", "BF16", "BOOL", "X", "F64"]) | anything,
-            "shape": st.lists(numbers, max_size=4) | anything,
-            "data_offsets": st.lists(numbers, min_size=2, max_size=2) | anything,
-        },
-    )
-    header = data.draw(st.dictionaries(st.text(max_size=5), entry | anything, max_size=3))
-    text = json.dumps(header).encode()
-    length = data.draw(st.just(len(text)) | st.integers(0, 2**64 - 1))
-    file = tmp_path / "x"
-    file.write_bytes(struct.pack("<Q", length) + text + b"\1" * data.draw(st.integers(0, 64)))
-    try:
-        found = read_tensors(file)
-    except DriftwalkError:
-        return
-    assert sum(a.nbytes for a in found.values()) <= 64 * max(1, len(found))
-
-
-@fuzz
-@given(raw=st.binary(max_size=80))
-def test_no_bytes_do_harm(tmp_path, raw):
-    (tmp_path / "states.safetensors").write_bytes(raw)
-    (tmp_path / "manifest.json").write_bytes(raw[:40])
-    with pytest.raises(DriftwalkError):
-        Trace.load(tmp_path)
-    with pytest.raises(DriftwalkError):
-        read_tensors(tmp_path / "states.safetensors")
-
-
-WRITER = """
-import sys
-sys.path[:0] = {path!r}
-from unit.test_trace_file import trace
-print("ready", flush=True)
-for seed in range(1, 10_000):
-    trace(seed, 20_000).save({folder!r})
-"""
-
-
-def test_a_writer_that_is_killed_leaves_the_old_trace_or_the_new_one(tmp_path):
-    folder = trace(0, 20_000).save(tmp_path / "a")
-    code = WRITER.format(path=sys.path, folder=str(folder))
-    for number in range(12):
-        writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.005 + 0.011 * number)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        loaded = Trace.load(folder)
-        assert len(loaded) == 3
-    trace(1).save(folder)
-    left = [f.name for f in Path(folder).iterdir() if not f.name.startswith(".")]
-    assert sorted(left)[0] == "manifest.json"
-    assert len(left) == 2
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_traces_of_other_inputs_or_weights_are_refused_with_the_difference(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from driftwalk.errors import UsageError
-from driftwalk.result import LayerDrift
+from driftwalk.layer_drift import LayerDrift
 from driftwalk.states import Point, State
 from driftwalk.tolerance import BY_DTYPE, Tolerance, make_policy
 from driftwalk.walk import Walk, coverage

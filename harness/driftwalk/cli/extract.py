@@ -74,7 +74,7 @@ def extract(
         bool, typer.Option("--force", help="Replace a bundle that is there already.")
     ] = False,
 ) -> None:
-    """Write one layer of a run, its inputs and both outputs into a folder that stands alone.
+    """Write one layer of a run, its inputs and both outputs into a folder of its own.
 
     `python DIR/replay.py` prints the error the layer introduced, as in the report. It needs torch
     and numpy, and onnxruntime where the candidate is an ONNX graph. The probe is made again from

@@ -19,6 +19,14 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
+AnyModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="As in other commands; left out, all that the configuration names.",
+        show_default=False,
+    ),
+]
 PromptOption = Annotated[
     list[str] | None,
     typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),

@@ -12,6 +12,7 @@ import typer
 
 from ..registry import REPORT_FORMATS
 from .console import guarded, on_github, say, show, show_json, tell_github
+from .studies import render_studies
 
 if TYPE_CHECKING:
     from ..result import Report
@@ -37,11 +38,18 @@ def report(
     from ..stored import load_results
 
     chosen = known_formats([name.strip() for name in formats.split(",") if name.strip()])
-    _save(load_results(results), output, chosen)
+    others = render_studies(results, output)
+    if others:
+        _save(load_results(others), output, chosen)
 
 
-def finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> None:
-    """Print, save, tell GitHub where it listens, and leave with the right exit code."""
+def finish(
+    reports: Sequence[Report], folder: Path | None, as_json: bool, code: int | None = None
+) -> None:
+    """Print, save, tell GitHub where it listens, and leave with the right exit code.
+
+    `code` is that of a gate that knows more than the verdicts: expected drift, runs that failed.
+    """
     from ..gate import exit_code
     from ..result import to_dict
 
@@ -51,7 +59,7 @@ def finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> Non
         data = [to_dict(item) for item in reports]
         document = data[0] if len(data) == 1 else data
         show_json(json.dumps(document, indent=1, allow_nan=False))
-    else:
+    elif reports:
         from driftwalk_reports.terminal import render
 
         color = sys.stdout.isatty()
@@ -59,7 +67,7 @@ def finish(reports: Sequence[Report], folder: Path | None, as_json: bool) -> Non
     _tell_github(reports)
     if folder is not None:
         _save(reports, folder)
-    raise typer.Exit(exit_code(reports))
+    raise typer.Exit(exit_code(reports) if code is None else code)
 
 
 def _save(reports: Sequence[Report], folder: Path, formats: Sequence[str] | None = None) -> None:

@@ -41,7 +41,7 @@ def selftest(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put known bugs into copies of MODEL and report which of them the gate catches, and where.
+    """Put known bugs into copies of MODEL, and report which of them the gate catches.
 
     Exit code 0: every fault above the noise was caught and placed in the right layer; 1: some were
     not; 3: no fault could be injected.

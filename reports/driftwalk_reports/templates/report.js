@@ -141,6 +141,34 @@
     });
     chart.addEventListener("pointerleave", hush);
   }
+  // Marks of a scatter: one stop of the tab key for all, arrow keys walk them, each is told.
+  for (const map of all("svg.scatter")) {
+    const marks = all("g.one", map);
+    const tell = (mark) => {
+      const box = mark.querySelector(".spot").getBoundingClientRect();
+      say(mark.getAttribute("aria-label"), box.right, box.bottom);
+    };
+    marks.forEach((mark, at) => {
+      const title = mark.querySelector("title");
+      mark.setAttribute("aria-label", title.textContent);
+      title.remove();  // the browser's own tip would stand beside ours
+      mark.setAttribute("tabindex", at ? "-1" : "0");
+      mark.addEventListener("focus", () => tell(mark));
+      mark.addEventListener("blur", hush);
+      mark.addEventListener("pointerenter", () => tell(mark));
+      mark.addEventListener("pointerleave", hush);
+    });
+    map.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+      const at = marks.indexOf(document.activeElement), next = marks[at + by];
+      if (!by || at < 0) return;
+      event.preventDefault();
+      if (!next) return;
+      marks[at].setAttribute("tabindex", "-1");
+      next.setAttribute("tabindex", "0");
+      next.focus();
+    });
+  }
   const heat = one("heat-data") ? JSON.parse(one("heat-data").textContent) : [];
   for (const map of all("svg.heat")) {
     const data = heat[Number(map.dataset.heat)], cursor = map.querySelector(".cursor");

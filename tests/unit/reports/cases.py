@@ -10,16 +10,8 @@ import numpy as np
 
 from driftwalk.adapter import BackendInfo
 from driftwalk.gate import run_verdict
-from driftwalk.result import (
-    InputInfo,
-    LayerDrift,
-    Observer,
-    PolicyInfo,
-    ProbeInfo,
-    Report,
-    RuleInfo,
-    Tool,
-)
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from driftwalk.states import Point, Probe, State, Trace
 from driftwalk.tolerance import PolicyLike, make_policy
 from driftwalk.walk import Walk, coverage

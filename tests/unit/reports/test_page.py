@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
 from driftwalk.norms import Norms
-from driftwalk.result import Benchmark, Blame, LayerDrift, Report, TruthErrors
+from driftwalk.result import Benchmark, Report
 from driftwalk_reports import charts, heatmap, html, index, page, story, timing
 from driftwalk_reports.numbers import NOTHING
 from driftwalk_reports.rows import to_rows

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.text import Text
 
-from driftwalk.result import Culprit, Report
+from driftwalk.layer_drift import Culprit
+from driftwalk.result import Report
 from driftwalk_reports import sentences, terminal
 from driftwalk_reports.rows import to_rows
 from driftwalk_reports.tree import RunLine, tree

@@ -1,0 +1,237 @@
+"""One device under test: what it is, what it can do, and how each thing is run on it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.hardware.result import Flip
+from driftwalk.states import Probe, Trace
+
+from ..sources import LoadedModel
+from ..tensors import from_numpy, to_numpy
+from ..torch_eager import _why_not
+from . import memory
+from .digest import as_text, digest, locate
+from .expected import Judged, judge
+from .inject import Injection
+from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe, repeater
+from .sensors import cpu_model, sensors_of
+from .units import Prepared, States, Unit, planned
+
+
+class Station:
+    """A device, with the sensors beside it and the fault that is put in, if one is."""
+
+    def __init__(self, device: str, injection: Injection | None = None) -> None:
+        self.device = torch.device(device)
+        if why := _why_not(self.device):
+            raise BackendUnavailable(f"{device} cannot be checked here: {why}.")
+        self.label = device
+        self.core: int | None = None
+        self._injection = injection
+        self._sensors = sensors_of(self.device)
+
+    def identity(self) -> dict[str, str]:
+        """What decides the bits of a result; two devices with the same must agree in each."""
+        found = {"device": self.device.type, "torch": torch.__version__}
+        if self.device.type == "cuda":
+            matmul = torch.backends.cuda.matmul
+            found |= {
+                "model": torch.cuda.get_device_name(self.device),
+                "capability": ".".join(map(str, torch.cuda.get_device_capability(self.device))),
+                "cuda": str(torch.version.cuda),
+                "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+                "cublas workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "default"),
+                "fp16 reduced reduction": str(matmul.allow_fp16_reduced_precision_reduction),
+                "bf16 reduced reduction": str(matmul.allow_bf16_reduced_precision_reduction),
+            }
+            return found
+        return found | {
+            "model": cpu_model(),
+            "machine": platform.machine(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": str(torch.get_num_threads()),
+            "fpmath": os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "default"),
+        }
+
+    def details(self) -> dict[str, str]:
+        """What names this one device, and explains; it decides no bit."""
+        found = self._sensors.names()
+        if self.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            found["memory"] = f"{total / 2**30:.1f} GiB"
+        return found
+
+    def dtypes(self) -> tuple[str, ...]:
+        """The formats this device computes in; halves on a CPU by whatever way it has."""
+        if self.device.type != "cuda":
+            return ("fp64", "fp32", "bf16", "fp16")
+        capability = torch.cuda.get_device_capability(self.device)
+        found = ["fp64", "fp32"] + ["tf32", "bf16"] * (capability >= (8, 0)) + ["fp16"]
+        return (*found, "fp8") if capability >= (8, 9) else tuple(found)
+
+    def sense(self) -> tuple[dict[str, float], tuple[str, ...]]:
+        """What the sensors say now."""
+        return self._sensors.values(), self._sensors.throttled()
+
+    def cores(self) -> tuple[int, ...]:
+        """The cores this process may use; none where they cannot be chosen."""
+        if self.device.type != "cpu" or not hasattr(os, "sched_setaffinity"):
+            return ()
+        return tuple(sorted(os.sched_getaffinity(0)))
+
+    @contextmanager
+    def on_core(self, core: int) -> Iterator[None]:
+        """One thread, on one core; the process gets all of its cores back."""
+        allowed, threads = os.sched_getaffinity(0), torch.get_num_threads()
+        try:
+            os.sched_setaffinity(0, {core})
+            torch.set_num_threads(1)
+            self.core = core
+            yield
+        finally:
+            self.core = None
+            os.sched_setaffinity(0, allowed)
+            torch.set_num_threads(threads)
+
+    def built_in(self, small: bool = False) -> tuple[LoadedModel, Probe]:
+        """The seeded model, sized for this device, and its probe; `small` is for every device."""
+        size: Size = LARGE if self.device.type == "cuda" and not small else SMALL
+        return built_in(size), default_probe(size)
+
+    def token_model(self) -> tuple[LoadedModel, Probe]:
+        """The seeded model in a size whose float64 a CPU computes in no time."""
+        size = MEDIUM if self.device.type == "cuda" else SMALL
+        return built_in(size), default_probe(size)
+
+    def repeater(self, model: object, dtype: str, threads: int | None = None) -> Repeater:
+        return repeater(model, self.label, dtype, threads if self.device.type == "cpu" else None)
+
+    def as_states(self, trace: Trace) -> States:
+        """Recorded states as tensors on the host."""
+        return {state.point.name: from_numpy(state.array) for state in trace}
+
+    def as_arrays(self, states: States) -> dict[str, Array]:
+        return {name: to_numpy(tensor) for name, tensor in states.items()}
+
+    def token_facts(self, model: LoadedModel) -> tuple[int, bool]:
+        """The id that pads, and whether the model can be told where each token stands."""
+        pad = getattr(model.config, "pad_token_id", None)
+        takes = "position_ids" in inspect.signature(model.module.forward).parameters
+        return (pad if isinstance(pad, int) else 0), takes
+
+    def threads(self) -> int:
+        """How many threads this process computes with; 0 where that decides nothing."""
+        return torch.get_num_threads() if self.device.type == "cpu" else 0
+
+    def model_states(self, backend: Repeater, probe: Probe, case: str, repeat: int) -> States:
+        """All states of one run, with the fault in it that is to be put in."""
+        if self._injection is None:
+            return backend.states(probe)
+        injection = self._injection
+
+        def exchange(state: str, tensor: torch.Tensor) -> torch.Tensor | None:
+            struck = injection.strikes(self.label, case, state, repeat, self.core)
+            return injection.flipped(tensor) if struck else None
+
+        return backend.states(probe, exchange)
+
+    def units(self, dtypes: tuple[str, ...], level: str) -> list[Unit]:
+        return planned(self.device, dtypes, level)
+
+    def prepare(self, unit: Unit) -> Prepared:
+        """A unit with its inputs; what the device does not offer is refused by name."""
+        try:
+            prepared = Prepared(unit, self.device)
+            prepared.run()
+            self.wait()
+        except (RuntimeError, NotImplementedError, AttributeError) as error:
+            if "CUDA error" in str(error):  # the device broke; that is no lack of a feature
+                raise
+            self.free()
+            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise BackendUnavailable(f"{unit.name} does not run here: {text[:160]}") from error
+        return prepared
+
+    def unit_states(self, prepared: Prepared, case: str, repeat: int) -> States:
+        return self._struck(prepared.run(), case, repeat)
+
+    def judged(self, prepared: Prepared, states: States) -> Judged:
+        return judge(prepared.unit, prepared.inputs, states["out"])
+
+    def memory_states(
+        self, kind: str, pattern: str, level: str, repeat: int, case: str
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Each tensor that was copied or kept: its name, what it should be, what it is."""
+        if kind == "memory":
+            found = memory.fill(pattern, level, self.device, 1000 * repeat)
+        else:
+            found = memory.copies(pattern, memory.COPY_WORDS[level], self.device, repeat)
+        for name, right, kept in found:
+            yield name, right, self._struck({name: kept}, case, repeat)[name]
+
+    def digests(self, states: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """In hexadecimal, by state; waits for the device."""
+        texts = as_text([digest(tensor) for tensor in states.values()])
+        return dict(zip(states, texts, strict=True))
+
+    def differences(
+        self, expected: States, found: States, state: str
+    ) -> tuple[int, int, tuple[Flip, ...]]:
+        """How many elements of a state differ, of how many, and the first few exactly."""
+        count, flips = locate(expected[state], found[state])
+        return count, found[state].numel(), flips
+
+    def burn(self, seconds_each: float = 0.2) -> None:
+        """Heavy work for about so long, whose result nobody looks at."""
+        big = 4096 if self.device.type == "cuda" else 384
+        dtype = torch.float16 if self.device.type == "cuda" else torch.float32
+        a = torch.ones(big, big, dtype=dtype, device=self.device)
+        end = time.perf_counter() + seconds_each
+        while time.perf_counter() < end:
+            for _ in range(8):
+                torch.mm(a, a)
+            self.wait()
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def free(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _struck(self, states: States, case: str, repeat: int) -> States:
+        injection = self._injection
+        if injection is None:
+            return states
+        return {
+            name: injection.flipped(tensor)
+            if injection.strikes(self.label, case, name, repeat, self.core)
+            else tensor
+            for name, tensor in states.items()
+        }
+
+
+def device_names(wanted: str) -> tuple[str, ...]:
+    """`all` as names; anything else is one name, or several with commas between."""
+    if wanted == "all":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return tuple(f"cuda:{number}" for number in range(count)) or ("cpu",)
+    names = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    for name in names:
+        kind, _, number = name.partition(":")
+        if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+            raise UsageError(f"No device {name[:40]!r}; write cpu, cuda, cuda:N or all.")
+    if not names:
+        raise UsageError("No device was named; write cpu, cuda, cuda:N or all.")
+    return names

@@ -1,0 +1,136 @@
+"""The command `hwcheck`: does this device give the same bits each time, and the right ones?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import guarded, say, show, show_json, this_command, working
+from .options import JsonOption, ProbeOption, TrustOption
+
+if TYPE_CHECKING:
+    from ..hardware.result import HardwareReport
+
+FILES = {
+    "hwcheck.json": "driftwalk.hardware.result:to_json",
+    "hwcheck.html": "driftwalk_reports.hardware.page:render",
+    "hwcheck.md": "driftwalk_reports.hardware.text:render_markdown",
+}
+
+
+@guarded
+def hwcheck(
+    device: Annotated[
+        str,
+        typer.Option("--device", "-d", metavar="D", help="cpu, cuda, cuda:N, several, or all."),
+    ] = "cpu",
+    level: Annotated[
+        str,
+        typer.Option("--level", metavar="L", help="quick (under a minute), standard or soak."),
+    ] = "quick",
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.0, help="How long a soak takes.")
+    ] = None,
+    golden: Annotated[
+        Path | None,
+        typer.Option("--golden", metavar="TRACE", help="States that a trusted machine recorded."),
+    ] = None,
+    record_golden: Annotated[
+        Path | None,
+        typer.Option("--record-golden", metavar="TRACE", help="Record them here, check nothing."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="M", help="A model instead of the built-in one."),
+    ] = None,
+    probe: ProbeOption = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            metavar="NAME",
+            help="Only this: repeat, units, load, golden, devices, invariance. May be repeated.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", metavar="T", help="Only this: fp64, fp32, tf32, bf16, fp16, fp8."),
+    ] = None,
+    trust_remote_code: TrustOption = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", "-o", metavar="DIR", help=f"Write {', '.join(FILES)} here."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the hardware: the same states to the last bit, cold and hot, in every dtype.
+
+    Exit code 0: no fault found; 1: a fault; 3: nothing could be compared; 130: interrupted by
+    Ctrl-C, no fault until then. What was found until then is printed and written all the same.
+    """
+    from ..errors import UsageError
+    from ..files import writable_folder
+    from ..hardware import check as run
+
+    if record_golden is not None:
+        _record(record_golden, device, dtype, model)
+        return
+    if probe is not None and model is None:
+        raise UsageError("--probe is for --model; the built-in model brings its own.")
+    if report is not None:
+        writable_folder(report)
+    subject: object = model
+    if model is not None and trust_remote_code:
+        from driftwalk_backends.sources import open_model
+
+        subject = open_model(model, trust_remote_code=True)
+    with working() as bar:
+        found = run(
+            device,
+            level,
+            golden,
+            subject,
+            minutes,
+            checks=check,
+            dtypes=dtype,
+            probe=probe,
+            command=this_command(),
+            progress=bar,
+        )
+    if as_json:
+        from ..hardware.result import to_json
+
+        show_json(to_json(found))
+    else:
+        from driftwalk_reports.hardware.text import render
+
+        show(render(found, color=sys.stdout.isatty()))
+    if report is not None:
+        save(found, report)
+    raise typer.Exit(found.exit_code)
+
+
+def save(found: HardwareReport, folder: Path) -> None:
+    """Every file of a check; the texts are made before the first is written."""
+    from ..files import write_atomically
+    from ..registry import load_target
+
+    texts = {name: load_target(target)(found) for name, target in FILES.items()}
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    say(f"Result: {folder / 'hwcheck.json'}")
+    say(f"Report: {folder / 'hwcheck.html'}")
+
+
+def _record(path: Path, device: str, dtype: list[str] | None, model: str | None) -> None:
+    from ..errors import UsageError
+    from ..hardware.golden_check import record
+
+    if model is not None:
+        raise UsageError("--record-golden records the built-in model; `driftwalk record` any.")
+    with working():
+        made = record(device, (dtype or ["fp32"])[0])
+    say(f"Trace: {made.save(path)}")

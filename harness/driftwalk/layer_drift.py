@@ -1,0 +1,132 @@
+"""One point of a run: what was found there, what was allowed, who is to blame. Numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .metrics import Metrics, TokenErrors
+from .norms import Norms
+from .states import Point
+
+INTRODUCED = "introduced "
+"""Before the name of a norm: measured on what the layer made of its own input."""
+
+PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra", "unknown"]
+"""`unknown`: bounds from a signature that neither pass nor fail."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The tolerance an element had, and the one that would have let every element pass."""
+
+    atol: float
+    rtol: float
+    scale: float
+    needed: float
+    """Times both numbers: the smallest tolerance that would pass."""
+    k: float | None = None
+    """Calibrated: how many times the yardstick's error was allowed; atol is then in max-abs."""
+    norm: str = "max_abs"
+    """The norm in which the point came closest to, or went farthest past, its allowance."""
+
+    @property
+    def by_own_doing(self) -> bool:
+        """Whether that was what the layer introduced, not the error that came out of it."""
+        return self.norm.startswith(INTRODUCED)
+
+
+Closer = Literal["candidate", "reference", "tie"]
+
+
+@dataclass(frozen=True)
+class TruthErrors:
+    """Distances from the truth at one point (L2), and who is closer to it."""
+
+    reference: float
+    candidate: float
+    yardstick: float
+    scale: float
+    ratio: float
+    """Candidate to yardstick, in the norm in which it matters most; the limit is k."""
+    closer: Closer
+    norms: Mapping[str, Norms]
+    """Of the reference, the candidate, the yardstick, and of what was allowed."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The error of one layer, split (L2): what it made itself and what it was handed."""
+
+    introduced: float
+    inherited: float
+    gain: float
+    """Inherited error over the error of the layer before: how much this layer amplifies."""
+    ratio: float
+    """Introduced error over the yardstick's own, in the norm in which it is largest."""
+    guilty: bool
+    norms: Mapping[str, Norms]
+    tokens: TokenErrors | None = None
+    """The introduced error, token by token."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Where inside the root cause: the smallest part that can be named, and a sentence."""
+
+    module: str
+    ratio: float
+    channel: int | None
+    token: tuple[int, int] | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a signature says of a difference: not what it is, but between what it lies."""
+
+    exact: bool
+    """Equal bit by bit, by their hashes: no bound, a fact."""
+    l2: float
+    """An unbiased estimate (of its square); nan where there is none."""
+    l2_low: float
+    l2_high: float
+    max_abs_low: float
+    max_abs_high: float
+    needed_low: float
+    needed_high: float
+    """As `Allowed.needed`: drift above 1."""
+    chance: float
+    """That a bound does not hold: for each point and either side."""
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    reference: str | None
+    candidate: str | None
+
+
+@dataclass(frozen=True)
+class LayerDrift:
+    """One point: what was found there, and what was allowed."""
+
+    point: Point
+    index: int
+    shape: tuple[int, ...]
+    dtypes: Dtypes
+    verdict: PointVerdict
+    metrics: Metrics | None = None
+    tolerance: Allowed | None = None
+    truth: TruthErrors | None = None
+    blame: Blame | None = None
+    tokens: TokenErrors | None = None
+    note: str = ""
+    allowed: bool = False
+    """A missing or extra point that a pattern allows."""
+    bounds: Bounds | None = None
+    """Where a side is a signature: the metrics are then the bounds that decided."""
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "ok" or self.allowed

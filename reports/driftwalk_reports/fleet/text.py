@@ -1,0 +1,115 @@
+"""A fleet's report on a terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftwalk.fleet.result import FleetReport
+
+from ..console import plain_console, printed
+from ..markdown import code, escaped
+from ..numbers import NOTHING
+from .view import Field, FleetView, Line, look
+
+_STYLES = {"pass": "green", "drift": "red", "unverified": "yellow"}
+
+
+def render(report: FleetReport, width: int | None = None, color: bool = False) -> str:
+    """The report as text; ANSI colours only where asked for."""
+    view = look(report)
+    last = Text(f"\n{view.symbol} {view.headline}", style=f"bold {_STYLES[view.tone]}")
+    return printed(plain_console(width, color), _parts(view), last)
+
+
+def _parts(view: FleetView) -> Iterator[RenderableType]:
+    yield Text(f"ran on     {view.cluster}")
+    yield Text(f"jobs       {view.counted}, in {view.took}")
+    yield _table(view)
+    for line in view.lines:
+        if line.verdict.tone != "pass" and line.said:
+            yield Text(f"{line.name}: {line.said}")
+    yield from map(Text, view.contradicted)
+    if view.troubles:
+        yield Text("\nAttempts without a result", style="bold")
+        for item in view.troubles:
+            where = f" on {item.place}" if item.place else ""
+            yield Text(f"{item.job}{where}: {item.ending} after {item.seconds}: {item.reason}")
+    if view.groups:
+        yield Text("\nNot the same everywhere", style="bold")
+        for group in view.groups:
+            for value, who, _ in group.values:
+                yield Text(f"{group.key} = {value}: {who}")
+    for note in view.notes:
+        yield Text(f"Note: {note}")
+
+
+def _table(view: FleetView) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for title in _titles(view):
+        table.add_column(title, overflow="fold")
+    for line in view.lines:
+        fields = [_short(item) for item in line.fields]
+        verdict = Text(f"{line.verdict.symbol} {line.verdict.word}", _STYLES[line.verdict.tone])
+        table.add_row(Text(line.name), verdict, *fields, Text(line.seconds), *_more(view, line))
+    return table
+
+
+def _titles(view: FleetView) -> list[str]:
+    if view.task == "hwcheck":
+        return ["device", "verdict", *view.columns, "time"]
+    return ["job", "verdict", "time", "where"]
+
+
+def _more(view: FleetView, line: Line) -> list[Text]:
+    return [] if view.task == "hwcheck" else [Text(line.where)]
+
+
+def _short(item: Field | None) -> Text:
+    """Only the symbol fits beside its neighbours; what is wrong is said below."""
+    return Text(NOTHING) if item is None else Text(item.symbol, _STYLES[item.tone])
+
+
+def render_markdown(report: FleetReport) -> str:
+    """The report as a pull-request comment."""
+    view = look(report)
+    parts = [f"### driftwalk fleet: {escaped(view.task)}", f"**{escaped(view.headline, 1500)}**"]
+    parts.append(f"{escaped(view.cluster)}; {escaped(view.counted)}, in {view.took}")
+    parts.append(_markdown_table(view))
+    parts += [f"- {escaped(said, 600)}" for said in view.contradicted]
+    if view.troubles:
+        lines = ["| job | place | ended | after | reason |", "|---|---|---|--:|---|"]
+        lines += [
+            f"| {code(t.job)} | {code(t.place)} | {t.ending} | {t.seconds} | {escaped(t.reason)} |"
+            for t in view.troubles
+        ]
+        parts.append("\n".join(["Attempts without a result", "", *lines]))
+    if view.groups:
+        lines = ["| not the same everywhere | value | where |", "|---|---|---|"]
+        lines += [
+            f"| {escaped(group.key)} | {escaped(value)} | {escaped(who)} |"
+            for group in view.groups
+            for value, who, _ in group.values
+        ]
+        parts.append("\n".join(lines))
+    parts += [f"> {escaped(note)}" for note in view.notes]
+    if view.command:
+        parts.append(f"Reproduce: {code(view.command)}")
+    parts.append(f"<sub>{escaped(view.tool)}, {escaped(view.created)}</sub>")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(view: FleetView) -> str:
+    titles = [*_titles(view), "said"]
+    lines = [f"| {' | '.join(escaped(t) for t in titles)} |", "|" + "---|" * len(titles)]
+    for line in view.lines:
+        fields = ["" if item is None else item.symbol for item in line.fields]
+        where = [] if view.task == "hwcheck" else [code(line.where)]
+        cells = [f"{line.verdict.symbol} {line.verdict.word}", *fields, line.seconds, *where]
+        said = escaped(line.said, 200) if line.verdict.tone != "pass" else ""
+        lines.append(f"| {code(line.name)} | {' | '.join(cells)} | {said} |")
+    return "\n".join(lines)

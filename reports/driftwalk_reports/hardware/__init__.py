@@ -1,0 +1,1 @@
+"""A hardware check as text, Markdown and a page."""

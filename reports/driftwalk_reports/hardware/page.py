@@ -1,0 +1,13 @@
+"""A hardware check as one HTML file, like a drift report."""
+
+from __future__ import annotations
+
+from driftwalk.hardware.result import HardwareReport
+
+from ..page import fill
+from .view import look
+
+
+def render(report: HardwareReport) -> str:
+    """The whole page as text."""
+    return fill("hardware.html.j2", view=look(report))
