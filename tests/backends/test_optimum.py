@@ -16,6 +16,8 @@ import driftwalk
 import graphs
 import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk_backends.onnx_match import error
+from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 
 with_optimum = pytest.mark.skipif(not graphs.HAS_OPTIMUM, reason="needs optimum-onnx")
@@ -111,6 +113,29 @@ def test_a_real_model_exported_by_optimum_passes_at_every_point(
     check(report)
     layers = [layer for layer in report.layers if layer.point.name.startswith("layer.")]
     assert len(layers) == REAL[name][2]
+
+
+@with_optimum
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*TINY, *REAL])
+def test_an_export_without_any_name_is_found_by_value_and_never_wrongly(
+    name: str,
+    real: Callable[[str], LoadedModel],
+    exported: Callable[[LoadedModel], Path],
+    tmp_path: Path,
+) -> None:
+    model = real(name) if name in REAL else tiny(name)
+    folder, probe = exported(model), make_probe(model)
+    for file in folder.glob("*.onnx"):
+        graphs.strip(file, tmp_path / file.name)
+    traces = []
+    for path in (folder, tmp_path):
+        with driftwalk.backend(f"onnxruntime,file={path}", model) as backend:
+            traces.append(backend.trace(probe))
+    right, found = traces
+    assert {state.point.found for state in found} <= {"value", "output name"}
+    assert len(found) >= 0.95 * len(right), set(right.names) - set(found.names)
+    assert [s.point.name for s in found if error(right[s.point.name], s.array) > 1e-5] == []
 
 
 def spoilt(folder: Path, target: Path, scope: str, number: int = -1) -> Path:

@@ -1,14 +1,11 @@
-"""Who is the odd one out among devices, cores or nodes that should all give the same bits.
-
-More than half of all must agree for the others to be called wrong. Of two that disagree nobody
-knows which one is.
-"""
+"""Who is the odd one out among devices or cores that should all give the same bits."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from ..majority import Digests, ballots
 
 
 @dataclass(frozen=True)
@@ -17,7 +14,7 @@ class Vote:
 
     voters: tuple[str, ...]
     compared: tuple[str, ...]
-    """The cases and states that all of them have."""
+    """The cases and states that at least two of them have."""
     outliers: Mapping[str, str]
     """Who differs from the majority, and the first state in which it does."""
     undecided: tuple[str, ...] = ()
@@ -28,23 +25,13 @@ class Vote:
         return bool(self.compared) and not self.outliers and not self.undecided
 
 
-def vote(digests: Mapping[str, Mapping[str, str]]) -> Vote:
+def vote(digests: Digests) -> Vote:
     """Digests of each voter, by case and state in order of execution."""
-    voters = tuple(digests)
-    if len(voters) < 2:
-        return Vote(voters, (), {})
-    first = digests[voters[0]]
-    compared = tuple(key for key in first if all(key in digests[name] for name in voters))
+    held = list(ballots(digests))
     outliers: dict[str, str] = {}
-    undecided = []
-    for key in compared:
-        ((most, count),) = Counter(digests[name][key] for name in voters).most_common(1)
-        if count == len(voters):
-            continue
-        if 2 * count <= len(voters):
-            undecided.append(key)
-            continue
-        for name in voters:
-            if digests[name][key] != most:
-                outliers.setdefault(name, key)
-    return Vote(voters, compared, outliers, tuple(undecided))
+    for ballot in held:
+        for name in ballot.wrong:
+            outliers.setdefault(name, ballot.name)
+    compared = tuple(ballot.name for ballot in held)
+    undecided = tuple(ballot.name for ballot in held if not ballot.decided)
+    return Vote(tuple(digests), compared, outliers, undecided)
