@@ -144,12 +144,14 @@ def walk_graphs(
         given, theirs = other.tensors(probe, [pair.candidate for pair in group])
         peak = max(peak, held(mine, given))
         start = time.perf_counter()
-        rows += [
-            judge.inner(pair, mine[pair.reference], given[pair.candidate])
-            for pair in group
-            if pair.reference in mine and pair.candidate in given
-            if pair.point.name not in outputs
-        ]
+        rows += judge.inner(
+            [
+                (pair, mine[pair.reference], given[pair.candidate])
+                for pair in group
+                if pair.reference in mine and pair.candidate in given
+                if pair.point.name not in outputs
+            ]
+        )
         spent += time.perf_counter() - start
     # What was rewritten into another shape is no partner after all; the outputs tell a fault.
     reshaped = [row.point.name for row in rows if row.verdict == "shape"]

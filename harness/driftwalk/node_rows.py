@@ -25,6 +25,7 @@ from .metrics import measure
 from .states import Point, Probe
 from .tolerance import Policy, Tolerance
 from .walk import judge
+from .workers import in_threads
 
 
 class Made(Protocol):
@@ -54,6 +55,24 @@ class _Size:
         return self.scale / self.rms if self.rms > 0 else 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A pair of tensors as it is compared."""
+
+    made: Made
+    reference: Array
+    candidate: Array
+    alike: int
+    rms: float
+
+    @classmethod
+    def of(cls, made: Made, reference: Array, candidate: Array) -> _Ready:
+        alike = 0
+        if reference.shape == candidate.shape:
+            reference, candidate, alike = without_shared(reference, candidate)
+        return cls(made, reference, candidate, alike, _rms(reference))
+
+
 class NodeJudge:
     """Judges the tensors of two graphs one by one, in topological order."""
 
@@ -63,16 +82,17 @@ class NodeJudge:
         self._nominal: tuple[Format, ...] = tuple(FORMATS[d] for d in dtypes if d in FORMATS)
         self._sizes: dict[str, _Size] = {}
 
-    def inner(self, made: Made, reference: Array, candidate: Array) -> LayerDrift:
-        """A tensor inside: what is infinite or NaN in both alike is no fault there (masks)."""
-        if reference.shape == candidate.shape:
-            reference, candidate, alike = without_shared(reference, candidate)
-        else:
-            alike = 0
-        size = self._size(made, reference)
-        row = self._row(made.point, reference, candidate, size.scale, inner=True)
-        words = [made.remark] if made.remark else []
-        words += [f"{alike} elements are infinite or NaN on both sides alike"] if alike else []
+    def inner(self, pairs: Sequence[tuple[Made, Array, Array]]) -> list[LayerDrift]:
+        """Tensors inside: what is infinite or NaN in both alike is no fault there (masks)."""
+        ready = in_threads(lambda pair: _Ready.of(*pair), pairs)
+        sized = [(one, self._size(one.made, one.rms).scale) for one in ready]  # in order
+        return in_threads(lambda pair: self._inner(*pair), sized)
+
+    def _inner(self, one: _Ready, scale: float) -> LayerDrift:
+        row = self._row(one.made.point, one.reference, one.candidate, scale, inner=True)
+        words = [one.made.remark] if one.made.remark else []
+        if one.alike:
+            words.append(f"{one.alike} elements are infinite or NaN on both sides alike")
         words += [row.note] if row.note else []
         return replace(row, note="; ".join(words), tokens=None if row.ok else row.tokens)
 
@@ -80,8 +100,7 @@ class NodeJudge:
         """An output of the graph; whole numbers, flags and texts must be the same."""
         return self._row(Point(name, "output"), reference, candidate, None)
 
-    def _size(self, made: Made, array: Array) -> _Size:
-        rms = _rms(array)
+    def _size(self, made: Made, rms: float) -> _Size:
         known = [self._sizes[name] for name in made.inputs if name in self._sizes]
         if made.is_sum:
             scale = max([rms, *(size.scale for size in known)])

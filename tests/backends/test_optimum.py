@@ -126,7 +126,7 @@ def test_an_export_without_any_name_is_found_by_value_and_never_wrongly(
 ) -> None:
     model = real(name) if name in REAL else tiny(name)
     folder, probe = exported(model), make_probe(model)
-    for file in folder.glob("*.onnx"):
+    for file in folder.glob("*model.onnx"):  # a merged decoder is for generating only
         graphs.strip(file, tmp_path / file.name)
     traces = []
     for path in (folder, tmp_path):
