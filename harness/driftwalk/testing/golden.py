@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..signatures.data import Signature
-from ..states import Probe, Trace
+from ..states import Probe, Trace, same_bits
 from ..tolerance import Policy, make_policy
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -78,11 +78,6 @@ def _same(stored: Trace | Signature, made: Trace | Signature) -> bool:
     if isinstance(stored, Signature) and isinstance(made, Signature):
         return [s.sha256 for s in stored.states] == [s.sha256 for s in made.states]
     if isinstance(stored, Trace) and isinstance(made, Trace):
-        pairs = zip(stored, made, strict=True)
-        return all(
-            a.array.dtype == b.array.dtype
-            and a.array.shape == b.array.shape
-            and a.array.tobytes() == b.array.tobytes()
-            for a, b in pairs
-        )
+        ours, theirs = ({s.point.name: s.array for s in trace} for trace in (stored, made))
+        return same_bits(ours, theirs)
     return False
