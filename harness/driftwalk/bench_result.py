@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .adapter import BackendInfo
-from .errors import UsageError
-from .jsonable import decode, encode
+from .jsonable import VERSION, decode, encode, to_text, versioned
 from .laps import Ratio, Summary, compare_laps, summarise
 from .result import Benchmark, Tool
 
@@ -122,17 +120,10 @@ def to_dict(report: BenchReport) -> dict[str, Any]:
 
 
 def to_json(report: BenchReport) -> str:
-    return json.dumps(to_dict(report), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return to_text(to_dict(report))
 
 
 def from_dict(data: Any) -> BenchReport:
     """Rebuild a report; the figures are computed again from the samples."""
-    version = data.get("bench_schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
-        raise UsageError("Not a driftwalk benchmark: it has no bench_schema_version.")
-    if version > BENCH_SCHEMA_VERSION:
-        raise UsageError(
-            f"This benchmark has schema version {version}; this driftwalk reads up to "
-            f"{BENCH_SCHEMA_VERSION}. Upgrade driftwalk to read it."
-        )
-    return decode(BenchReport, data, "benchmark")
+    told = versioned(data, BENCH_SCHEMA_VERSION, "benchmark", f"bench_{VERSION}")
+    return decode(BenchReport, told, "benchmark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -14,7 +15,28 @@ from .errors import UsageError
 
 T = TypeVar("T")
 
+VERSION = "schema_version"
+
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def to_text(document: Any) -> str:
+    """Strict JSON: `allow_nan=False` raises if a non-finite number were left."""
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def versioned(data: Any, newest: int, what: str, key: str = VERSION) -> dict[str, Any]:
+    """A document that says which version of its schema it has, and one that can be read here."""
+    version = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise UsageError(f"Not a driftwalk {what}: it has no {key}.")
+    if version > newest:
+        raise UsageError(
+            f"This {what} has schema version {version}; this driftwalk reads up to {newest}. "
+            "Upgrade driftwalk to read it."
+        )
+    found: dict[str, Any] = data
+    return found
 
 
 def encode(value: Any) -> Any:

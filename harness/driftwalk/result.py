@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from .adapter import BackendInfo
 from .decisions import Decisions
 from .errors import UsageError
 from .files import read_json
-from .jsonable import decode, encode
+from .jsonable import decode, encode, to_text, versioned
 from .layer_drift import Culprit, LayerDrift
 from .registry import REPORT_PUBLISHER, load_target
 from .studies.meaning import Meaning
@@ -236,19 +235,13 @@ def _layer_to_dict(layer: LayerDrift) -> dict[str, Any]:
 
 
 def to_json(report: Report) -> str:
-    """Strict JSON: `allow_nan=False` would raise if a non-finite number were left."""
-    return json.dumps(to_dict(report), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    """The document as strict JSON."""
+    return to_text(to_dict(report))
 
 
 def from_dict(data: Any) -> Report:
     """Rebuild a report; a result of a newer schema is refused by name."""
-    if not isinstance(data, dict) or not isinstance(data.get("schema_version"), int):
-        raise UsageError("Not a driftwalk result: it has no schema_version.")
-    if data["schema_version"] > SCHEMA_VERSION:
-        raise UsageError(
-            f"This result has schema version {data['schema_version']}; this driftwalk reads up to "
-            f"{SCHEMA_VERSION}. Upgrade driftwalk to render it."
-        )
+    data = versioned(data, SCHEMA_VERSION, "result")
     layers = data.get("layers")
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         raise UsageError("Not a driftwalk result: it has no list of layers.")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .adapter import BackendInfo
-from .jsonable import encode
+from .jsonable import encode, to_text
 from .result import RunVerdict, Tool
 
 SCHEMA_VERSION = 1
@@ -130,4 +129,4 @@ def to_json(result: SelfTest) -> str:
         "above_noise_placed": sum(trial.outcome == "placed" for trial in owed),
     }
     document = {"schema_version": result.schema_version, "summary": summary} | encode(result)
-    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return to_text(document)

@@ -170,15 +170,13 @@ def _set_stage(
     """Load the model, make the backends and the probe; each mistake is found as early as can be."""
     from driftwalk_backends.sources import open_model
 
-    for spec in sides:
-        if isinstance(spec, str):
-            backend_class(Spec.parse(spec).name)  # a typo is found before a model is loaded
+    check_names(sides)
     with show.stage("loading the model"):
         loaded = open_model(
             source.model, blocks=source.blocks, trust_remote_code=source.trust_remote_code
         )
     # All backends are made, and refuse what they cannot do, before anything slow runs.
-    backends = tuple(_opened(item, loaded, opened) for item in sides)
+    backends = tuple(open_backend(item, loaded, opened) for item in sides)
     for backend in backends:
         opened.enter_context(looking(backend, depth))
     if ask.given is None:
@@ -275,7 +273,14 @@ def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> M
     return met.outputs
 
 
-def _opened(given: object, model: LoadedModel, opened: ExitStack) -> Backend:
+def check_names(sides: Sequence[object]) -> None:
+    """A typo in a spec is found before a model is loaded."""
+    for spec in sides:
+        if isinstance(spec, str):
+            backend_class(Spec.parse(spec).name)
+
+
+def open_backend(given: object, model: LoadedModel, opened: ExitStack) -> Backend:
     """A backend that is closed with the run, unless the caller made it."""
     made = as_backend(given, model)
     return made if made is given else opened.enter_context(made)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, say, show, show_json, this_command, working
+from .console import guarded, save_as, say, show, show_json, this_command, working
 from .options import (
     BlocksOption,
     JsonOption,
@@ -118,7 +118,7 @@ def bench(
         )
     _show(found, as_json)
     if report is not None:
-        save(found, report)
+        save_as(FILES, found, report)
     code = _gate(found, max_slowdown) if fail_on else 0
     raise typer.Exit(code if found.complete else INTERRUPTED)
 
@@ -132,18 +132,6 @@ def _show(found: BenchReport, as_json: bool) -> None:
     from driftwalk_reports.bench_text import render
 
     show(render(found, color=sys.stdout.isatty()))
-
-
-def save(found: BenchReport, folder: Path) -> None:
-    """Every file of a benchmark; the texts are made before the first is written."""
-    from ..files import write_atomically
-    from ..registry import load_target
-
-    texts = {name: load_target(target)(found) for name, target in FILES.items()}
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    say(f"Result: {folder / 'bench.json'}")
-    say(f"Report: {folder / 'bench.html'}")
 
 
 def _gate(found: BenchReport, most: float) -> int:

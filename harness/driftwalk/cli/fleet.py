@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .configured import ConfigOption, OnlyOption
-from .console import guarded, say, show, show_json, this_command
+from .console import guarded, say, show, show_json, this_command, write_files
 from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_policy
 
 if TYPE_CHECKING:
@@ -307,12 +307,7 @@ def _published(report: FleetReport, folder: Path) -> FleetReport:
 
 def _finish(report: FleetReport, folder: Path, as_json: bool) -> None:
     """Write the report's files, show it, and leave with the right exit code."""
-    from ..files import write_atomically
-    from ..registry import load_target
-
-    texts = {name: load_target(target)(report) for name, target in FILES.items()}
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
+    texts = write_files(FILES, report, folder)
     if as_json:
         show_json(texts["fleet.json"])
     else:

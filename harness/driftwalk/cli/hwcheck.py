@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, say, show, show_json, this_command, working
+from .console import guarded, save_as, say, show, show_json, this_command, working
 from .options import JsonOption, ProbeOption, TrustOption
 
 if TYPE_CHECKING:
-    from ..hardware.result import HardwareReport
+    pass
 
 FILES = {
     "hwcheck.json": "driftwalk.hardware.result:to_json",
@@ -109,20 +109,8 @@ def hwcheck(
 
         show(render(found, color=sys.stdout.isatty()))
     if report is not None:
-        save(found, report)
+        save_as(FILES, found, report)
     raise typer.Exit(found.exit_code)
-
-
-def save(found: HardwareReport, folder: Path) -> None:
-    """Every file of a check; the texts are made before the first is written."""
-    from ..files import write_atomically
-    from ..registry import load_target
-
-    texts = {name: load_target(target)(found) for name, target in FILES.items()}
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    say(f"Result: {folder / 'hwcheck.json'}")
-    say(f"Report: {folder / 'hwcheck.html'}")
 
 
 def _record(path: Path, device: str, dtype: list[str] | None, model: str | None) -> None:

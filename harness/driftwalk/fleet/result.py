@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import UsageError
-from ..jsonable import decode, encode
+from ..jsonable import decode, encode, to_text, versioned
 from ..result import Tool
 from .job import Job, JobKind, Place
 
@@ -179,17 +178,11 @@ def to_dict(report: FleetReport) -> dict[str, Any]:
 
 
 def to_json(report: FleetReport) -> str:
-    return json.dumps(to_dict(report), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return to_text(to_dict(report))
 
 
 def from_dict(data: Any) -> FleetReport:
     """Rebuild a report; verdicts are computed again."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(f"Not the result of a fleet: its kind is not {KIND!r}.")
-    version = data.get("schema_version")
-    if not isinstance(version, int) or version > FLEET_SCHEMA_VERSION:
-        raise UsageError(
-            f"This fleet result has schema version {version!r}; this driftwalk reads up to "
-            f"{FLEET_SCHEMA_VERSION}. Upgrade driftwalk to read it."
-        )
-    return decode(FleetReport, data, "fleet")
+    return decode(FleetReport, versioned(data, FLEET_SCHEMA_VERSION, "fleet result"), "fleet")

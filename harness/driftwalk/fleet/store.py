@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import DriftwalkError
 from ..files import read_json, write_atomically
-from ..jsonable import decode, encode
+from ..jsonable import decode, encode, to_text
 from .job import Job, Place
 from .result import Attempt, Finding, Record
 
@@ -62,7 +62,7 @@ class Store:
         done = tuple(attempts)
         head = Stored(KIND, SCHEMA_VERSION, job, place, done, _hash(result), code)
         document = encode(head) | {"result": result}
-        text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        text = to_text(document)
         path = write_atomically(self.path(job), text)
         name = path.relative_to(self.folder).as_posix()
         return Record(job.id, job, "done", place, done, finding, name)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,51 +98,40 @@ def check(
     )
 
 
+@dataclass(eq=False)
 class _Run:
     """What is the same for every device."""
 
-    def __init__(
-        self,
-        level: Level,
-        wanted: tuple[str, ...],
-        dtypes: Sequence[str] | None,
-        model: object,
-        probe: object,
-        golden: str | Path | None,
-        injection: Injection | None,
-        show: Progress,
-        begun: float,
-    ) -> None:
-        self._level = level
-        self._wanted = wanted
-        self._dtypes = dtypes
-        self._model = model
-        self._probe = probe
-        self._golden = golden
-        self._injection = injection
-        self._show = show
-        self._begun = begun
-        self.described: dict[str, str] = {}
-        self.probe_hash = ""
+    level: Level
+    wanted: tuple[str, ...]
+    dtypes: Sequence[str] | None
+    model: object
+    probe: object
+    golden: str | Path | None
+    injection: Injection | None
+    show: Progress
+    begun: float
+    described: dict[str, str] = field(default_factory=dict)
+    probe_hash: str = ""
 
     def on(self, device: str) -> tuple[DeviceResult, bool]:
         """All checks on one device; False where Ctrl-C ended them."""
         from driftwalk_backends.hardware.station import Station
 
-        station = Station(device, self._injection)
-        log = Log(self._begun)
-        with self._show.stage(f"{device}: making the model"):
+        station = Station(device, self.injection)
+        log = Log(self.begun)
+        with self.show.stage(f"{device}: making the model"):
             model, probe = self._material(station)
-        known = _known("dtype", self._dtypes, station.dtypes())
-        given = self._model is not None
-        work = Work(station, self._level, log, model, probe, known, given)
+        known = _known("dtype", self.dtypes, station.dtypes())
+        given = self.model is not None
+        work = Work(station, self.level, log, model, probe, known, given)
         done: dict[str, Check] = {}
         digests: dict[str, str] = {}
         complete = True
         steps = self._steps(work, Load(work, Findings("load")))
         try:
             for name, findings, step in steps:
-                with self._show.stage(f"{device}: {name}"):
+                with self.show.stage(f"{device}: {name}"):
                     complete = _carried_out(name, findings, step, done, work)
                 digests |= findings.digests
                 if not complete:
@@ -176,19 +166,19 @@ class _Run:
             load.hot()
             return load.sentence()
 
-        if "load" in self._wanted:
+        if "load" in self.wanted:
             steps.append(("load", load.findings, load.cold))
-        if "repeat" in self._wanted:
+        if "repeat" in self.wanted:
             add("repeat", lambda findings: repeat_check.run(work, findings))
-        if "units" in self._wanted:
+        if "units" in self.wanted:
             add("units", lambda findings: units_check.run(work, findings))
-        if "golden" in self._wanted and self._golden is not None:
-            golden = self._golden
+        if "golden" in self.wanted and self.golden is not None:
+            golden = self.golden
             add("golden", lambda findings: golden_check.run(work, findings, golden))
-        if "invariance" in self._wanted:
-            given = self._model is not None
+        if "invariance" in self.wanted:
+            given = self.model is not None
             add("invariance", lambda findings: invariance_check.run(work, findings, given))
-        if "load" in self._wanted:
+        if "load" in self.wanted:
             steps.append(("load", load.findings, hot))
         return steps
 
@@ -196,11 +186,11 @@ class _Run:
         from driftwalk_backends.probes import make_probe
         from driftwalk_backends.sources import open_model
 
-        if self._model is None:
+        if self.model is None:
             model, probe = station.built_in()
             return model, probe
-        model = open_model(self._model)
-        return model, make_probe(model, self._probe)
+        model = open_model(self.model)
+        return model, make_probe(model, self.probe)
 
 
 def _carried_out(

@@ -6,13 +6,12 @@ found is all that a check can know.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import UsageError
-from ..jsonable import decode, encode
+from ..jsonable import decode, encode, to_text, versioned
 from ..result import Tool
 
 SCHEMA_VERSION = 1
@@ -226,19 +225,12 @@ def to_dict(report: HardwareReport) -> dict[str, Any]:
 
 
 def to_json(report: HardwareReport) -> str:
-    return json.dumps(to_dict(report), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return to_text(to_dict(report))
 
 
 def from_dict(data: Any) -> HardwareReport:
     """Rebuild a report from its JSON document."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError("Not a hardware check: its 'kind' is not 'hardware'.")
-    version = data.get("schema_version")
-    if not isinstance(version, int):
-        raise UsageError("Not a hardware check: it has no schema_version.")
-    if version > SCHEMA_VERSION:
-        raise UsageError(
-            f"This hardware check has schema version {version}; this driftwalk reads up to "
-            f"{SCHEMA_VERSION}. Upgrade driftwalk to read it."
-        )
-    return decode(HardwareReport, data, "hardware check")
+    told = versioned(data, SCHEMA_VERSION, "hardware check")
+    return decode(HardwareReport, told, "hardware check")

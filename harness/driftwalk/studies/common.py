@@ -7,7 +7,6 @@ Its `layers`, where it has some, each have a `point`; in JSON that is a name, as
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from ..adapter import BackendInfo
 from ..errors import UsageError, nearest
 from ..files import read_json, writable_folder, write_atomically
-from ..jsonable import decode, encode
+from ..jsonable import decode, encode, to_text, versioned
 from ..registry import load_target
 from ..result import Tool
 
@@ -81,21 +80,17 @@ def _nested(layer: Any) -> Any:
 
 
 def to_json(study: Study) -> str:
-    return json.dumps(to_dict(study), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return to_text(to_dict(study))
 
 
 def from_dict(data: Any) -> Study:
     """Rebuild a study of any known kind; one of a newer schema is refused by name."""
     kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or not isinstance(data.get("schema_version"), int):
-        raise UsageError("Not a driftwalk study: it has no kind and schema_version.")
+    if not isinstance(kind, str):
+        raise UsageError("Not a driftwalk study: it has no kind.")
     if kind not in STUDIES:
         raise UsageError(f"Unknown kind of study {kind[:60]!r}. {nearest(kind, STUDIES)}")
-    if data["schema_version"] > STUDY_SCHEMA_VERSION:
-        raise UsageError(
-            f"This study has schema version {data['schema_version']}; this driftwalk reads up to "
-            f"{STUDY_SCHEMA_VERSION}. Upgrade driftwalk to read it."
-        )
+    data = versioned(data, STUDY_SCHEMA_VERSION, "study")
     found: type[Study] = load_target(STUDIES[kind])
     layers = data.get("layers")
     if isinstance(layers, list):

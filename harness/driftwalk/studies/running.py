@@ -11,9 +11,7 @@ from ..adapter import Backend
 from ..environment import environment, now, this_tool
 from ..errors import UsageError
 from ..graphs import is_graph
-from ..registry import backend_class
-from ..spec import Spec
-from ..verification import as_backend
+from ..verification import check_names, open_backend
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -42,16 +40,10 @@ def opened(
             "A study needs a model that torch can run, for its tokenizer and its layers; "
             "name the model the graph was exported from."
         )
-    for spec in specs:
-        if isinstance(spec, str):
-            backend_class(Spec.parse(spec).name)  # a typo is found before a model is loaded
+    check_names(specs)
     loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
-        made = []
-        for spec in specs:
-            backend = as_backend(spec, loaded)
-            made.append(backend if backend is spec else stack.enter_context(backend))
-        yield Opened(loaded, tuple(made))
+        yield Opened(loaded, tuple(open_backend(spec, loaded, stack) for spec in specs))
 
 
 def head(model: LoadedModel, backend: Backend, command: str = "") -> dict[str, Any]:
