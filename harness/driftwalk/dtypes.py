@@ -48,20 +48,21 @@ FORMATS: dict[str, Format] = {
 }
 
 
-@cache
-def _by_numpy_name() -> dict[str, Format]:
-    return {f.numpy: f for f in FORMATS.values() if f.name != "tf32"}
+@cache  # numpy makes up a dtype's name each time it is asked for
+def _known(dtype: np.dtype[Any]) -> tuple[str, Format | None]:
+    """The name of a dtype, ours where we have one, and its format."""
+    own = {f.numpy: f for f in FORMATS.values() if f.name != "tf32"}.get(dtype.name)
+    return (own.name if own else dtype.name), own
 
 
 def format_of(array: Array) -> Format | None:
     """The format of an array, or None where it holds no floating-point numbers."""
-    return _by_numpy_name().get(array.dtype.name)
+    return _known(array.dtype)[1]
 
 
 def dtype_name(array: Array) -> str:
     """The short name (`fp16`) of a float array's dtype, numpy's own name of any other."""
-    known = format_of(array)
-    return known.name if known else array.dtype.name
+    return _known(array.dtype)[0]
 
 
 def loosest(formats: Iterable[Format]) -> Format:

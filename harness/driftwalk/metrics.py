@@ -88,11 +88,8 @@ def measure(
     r_rows, c_rows = _as_rows(reference), _as_rows(candidate)
     rows = np.flatnonzero(keep) if keep is not None else np.arange(len(r_rows))
     pair = Pair(r_rows, c_rows, rows)
-    known = format_of(candidate)
-    sums = Sums(ulps=UlpHistogram(known) if known else None)
-    with np.errstate(all="ignore"):
-        add = add_fused if usable(pair) else _add_plainly
-        scale = add(sums, pair, tolerance)
+    sums = Sums()
+    scale = (add_fused if usable(pair) else _add_plainly)(sums, pair, tolerance)
     return finish(sums, shape, rows, scale, lambda at: (float(reference[at]), float(candidate[at])))
 
 
@@ -119,6 +116,7 @@ def _width(shape: tuple[int, ...]) -> int:
     return math.prod(shape) // max(1, math.prod(shape[:-1][:2]))
 
 
+@np.errstate(all="ignore")
 def _add_plainly(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
     """Pairs of any dtype, block by block; gives the scale."""
     step = max(1, BLOCK // max(1, pair.r.shape[1]))
@@ -128,8 +126,14 @@ def _add_plainly(sums: Sums, pair: Pair, tolerance: Tolerance) -> float:
         sums.r_unit, sums.c_unit = _unit(r_peak), _unit(c_peak)
         sums.d_unit = _unit(max(r_peak, c_peak))
     scale = _rms(pair.r, blocks, sums.r_unit) if tolerance.scale == "rms" else 1.0
+    known, ulps = format_of(pair.c), UlpHistogram()
     for block in blocks:
-        _add_block(sums, pair.r[block], pair.c[block], tolerance, scale, block)
+        r, c = pair.r[block], pair.c[block]
+        finite = _add_block(sums, r, c, tolerance, scale, block)
+        if known is not None:
+            ulps.add(r[finite], c[finite], known)
+    if known is not None:
+        sums.ulp_max, sums.ulp_p99 = ulps.max, ulps.quantile(0.99)
     return scale
 
 
@@ -177,7 +181,8 @@ def _in_units(values: Float64, unit: float) -> Float64:
 
 def _add_block(
     sums: Sums, r_raw: Array, c_raw: Array, tolerance: Tolerance, scale: float, numbers: Numbers
-) -> None:
+) -> Array:
+    """Add a block of rows, those numbered `numbers`; gives where both sides are finite."""
     r: Float64 = r_raw.astype(np.float64)
     c: Float64 = c_raw.astype(np.float64)
     r_finite, c_finite = np.isfinite(r), np.isfinite(c)
@@ -205,8 +210,6 @@ def _add_block(
         allowed = tolerance.atol * scale + tolerance.rtol * r_abs
         sums.exceeded = max(sums.exceeded, largest_ratio(a, allowed))
         sums.mismatched += int(np.count_nonzero(a > allowed)) + int(np.count_nonzero(~finite))
-    if sums.ulps is not None:
-        sums.ulps.add(r_raw if clean else r_raw[finite], c_raw if clean else c_raw[finite])
 
     if sums.d_unit != 1.0:
         d = c / sums.d_unit - r / sums.d_unit
@@ -221,6 +224,7 @@ def _add_block(
     if not clean:
         per_row[~finite.all(axis=1)] = math.inf  # a token with NaN is not a token without error
     sums.row_l2.append(np.sqrt(per_row) * sums.d_unit)
+    return finite
 
 
 def _first_false(flags: Array, numbers: Numbers) -> tuple[int, int] | None:
@@ -239,8 +243,8 @@ def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) 
         rel_l2=_rel_l2(sums),
         cosine=_cosine(sums),
         snr_db=_snr_db(sums),
-        ulp_max=sums.ulps.max if sums.ulps else math.nan,
-        ulp_p99=sums.ulps.quantile(0.99) if sums.ulps else math.nan,
+        ulp_max=sums.ulp_max,
+        ulp_p99=sums.ulp_p99,
         mismatched=sums.mismatched,
         total=int(rows.size * _width(shape)),
         nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
@@ -275,9 +279,12 @@ def _worst(sums: Sums, shape: tuple[int, ...], values: Values) -> Worst | None:
     at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
     if at is None:
         return None
-    flat = at[0] * _width(shape) + at[1]
-    index = tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()
-    return Worst(index, *values(index))
+    left, index = at[0] * _width(shape) + at[1], []
+    for side in reversed(shape):
+        left, place = divmod(left, side)
+        index.append(place)
+    found = tuple(reversed(index))
+    return Worst(found, *values(found))
 
 
 def token_errors(a: Array, b: Array, keep: Array | None = None) -> TokenErrors | None:
@@ -301,21 +308,19 @@ def _token_profile(
     if len(shape) < 3 or not row_l2:
         return None
     found = _four_digits(np.concatenate(row_l2))
-    profile: list[float | None] = list(found)
-    if len(found) < math.prod(shape[:2]):
-        profile = [None] * math.prod(shape[:2])
-        for row, value in zip(rows.tolist(), found, strict=True):
-            profile[row] = value
+    if found.size == math.prod(shape[:2]):
+        return tuple(map(tuple, found.reshape(shape[:2]).tolist()))
+    profile: list[float | None] = [None] * math.prod(shape[:2])
+    for row, value in zip(rows.tolist(), found.tolist(), strict=True):
+        profile[row] = value
     width = shape[1]
     return tuple(tuple(profile[i * width : (i + 1) * width]) for i in range(shape[0]))
 
 
-def _four_digits(values: Float64) -> list[float]:
-    """Each as float(f"{value:.4g}") has it."""
+def _four_digits(values: Float64) -> Float64:
+    """Each as float(f"{value:.4g}") has it; the array given is written to."""
     known = library()
     if known is None:
-        return [float(f"{value:.4g}") for value in values.tolist()]
-    rounded = np.array(values)
-    known.driftwalk_four_digits(rounded.ctypes.data, rounded.size)
-    found: list[float] = rounded.tolist()
-    return found
+        return np.array([float(f"{value:.4g}") for value in values.tolist()])
+    known.driftwalk_four_digits(values.ctypes.data, values.size)
+    return values

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .dtypes import Array, format_of
-from .ulp import UlpHistogram
 
 Float64 = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -38,7 +38,8 @@ class Sums:
     bad_candidate: int = 0
     bad_reference_at: tuple[int, int] | None = None
     bad_candidate_at: tuple[int, int] | None = None
-    ulps: UlpHistogram | None = None
+    ulp_max: float = math.nan
+    ulp_p99: float = math.nan
     row_l2: list[Float64] = field(default_factory=list)
 
 
@@ -53,10 +54,9 @@ class Pair:
     @property
     def widened(self) -> Pair:
         """Formats of 16 bits in float32, which holds all of their values; all in one piece."""
-        return replace(self, r=_widened(self.r), c=_widened(self.c))
+        return Pair(_widened(self.r), _widened(self.c), self.rows)
 
 
 def _widened(array: Array) -> Array:
-    known = format_of(array)
-    narrow = known is not None and known.dtype.itemsize == 2
+    narrow = array.dtype.itemsize == 2 and format_of(array) is not None
     return np.ascontiguousarray(array, np.float32 if narrow else None)

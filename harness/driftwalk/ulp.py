@@ -40,52 +40,32 @@ def _start(bucket: int) -> float:
     return float(np.uint32(bucket << SHIFT).view(np.float32))
 
 
-def _bucket(distance: int) -> int:
-    return int(_buckets(np.array([distance]))[0])
-
-
 class UlpHistogram:
     """Collects ULP distances block by block; knows the maximum and any quantile."""
 
-    def __init__(self, known: Format) -> None:
-        self._format = known
+    def __init__(self) -> None:
         self._max = 0
-        self._total = 0
-        self._lowest = 0
         self._counts: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
 
-    def add(self, reference: Array, candidate: Array) -> None:
-        distance = ulp_distance(reference.ravel(), candidate.ravel(), self._format)
-        if not distance.size:
-            return
-        self._max = max(self._max, int(distance.max()))
-        self._total += distance.size
-        self._counts += np.bincount(_buckets(distance), minlength=BUCKETS)
+    def add(self, reference: Array, candidate: Array, known: Format) -> None:
+        distance = ulp_distance(reference.ravel(), candidate.ravel(), known)
+        if distance.size:
+            counts = np.bincount(_buckets(distance), minlength=BUCKETS)
+            self.add_counts(counts, int(distance.max()))
 
-    def add_counts(self, counts: NDArray[np.int64], rest: int, highest: int) -> None:
-        """Add distances counted by bucket, those below `rest` all in the first.
-
-        Quantiles below `rest`, the edge of a bucket, are then not known.
-        """
+    def add_counts(self, counts: NDArray[np.int64], highest: int) -> None:
+        """Add distances counted by bucket, and the largest of them."""
         self._counts += counts
-        self._total += int(counts.sum())
         self._max = max(self._max, highest)
-        self._lowest = max(self._lowest, _bucket(rest) if rest > 1 else 0)
 
     @property
     def max(self) -> float:
         return float(self._max)
 
-    def knows(self, q: float) -> bool:
-        """Whether enough was told apart for this quantile."""
-        return not self._total or self._at(q) >= self._lowest
-
     def quantile(self, q: float) -> float:
         """The smallest bucket value that at least a share `q` of all distances do not exceed."""
-        if not self._total:
+        up_to = np.cumsum(self._counts)
+        if not up_to[-1]:
             return 0.0
         # A count rounded up to float32 may top the maximum.
-        return min(_start(self._at(q)), self.max)
-
-    def _at(self, q: float) -> int:
-        return int(np.searchsorted(np.cumsum(self._counts), q * self._total))
+        return min(_start(int(np.searchsorted(up_to, q * int(up_to[-1])))), self.max)

@@ -119,7 +119,9 @@ class Walk:
         self._judge(reference, candidate)
 
     def _judge(self, reference: State, candidate: State) -> None:
-        point = replace(reference.point, found=candidate.point.found)
+        point = reference.point
+        if candidate.point.found != point.found:
+            point = replace(point, found=candidate.point.found)
         dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
         if shape != candidate.shape:
             note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
@@ -181,7 +183,10 @@ class Walk:
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
         rows = [self._with_introduced(row) for row in rows]
         rows += self._extra
-        return tuple(replace(row, index=index) for index, row in enumerate(rows))
+        return tuple(
+            row if row.index == index else replace(row, index=index)
+            for index, row in enumerate(rows)
+        )
 
     def _with_introduced(self, row: LayerDrift) -> LayerDrift:
         """The row, or the worse one that the layer's own doing makes it."""

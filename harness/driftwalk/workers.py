@@ -34,6 +34,11 @@ _here = local()
 """Whether this thread is at work on an item already: then it shares out no work of its own."""
 
 
+def sharers() -> int:
+    """How many threads would work on items of this one: it alone, where it is at work on one."""
+    return 1 if getattr(_here, "busy", False) else workers()
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers(), thread_name_prefix="driftwalk")
@@ -54,8 +59,8 @@ def in_threads(
     thread costs as much as a small block. By `size` the largest come first, and none is left over
     for the end.
     """
-    helpers = min(workers(), len(items)) - 1
-    if helpers < 1 or getattr(_here, "busy", False):
+    helpers = min(sharers(), len(items)) - 1
+    if helpers < 1:
         return [look(item) for item in items]
     found: dict[int, Found] = {}
     order = sorted(range(len(items)), key=lambda n: -size(items[n])) if size else range(len(items))

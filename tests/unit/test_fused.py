@@ -142,7 +142,7 @@ def test_a_misleading_sample_costs_time_and_no_more(monkeypatch):
     r, c = state(), noisy(state(), 1e-6)
     slow = generally(r, c, TOLERANCES[0])
     for rest in (1, 2, 640, 896, 98_304, 1 << 22):  # edges of buckets
-        monkeypatch.setattr(fused, "_rest", lambda pair, rest=rest: rest)
+        monkeypatch.setattr(fused, "_SAMPLED", rest)
         assert_alike(measure(r, c, TOLERANCES[0]), slow, 1e-6)
 
 
@@ -152,7 +152,7 @@ def test_no_number_depends_on_how_threads_share_a_state(threads, monkeypatch):
     c = noisy(r, 1e-6)
     c[2, 5, 7] = np.nan
     before = measure(r, c, TOLERANCES[0])
-    monkeypatch.setattr(fused, "workers", lambda: threads)
+    monkeypatch.setattr(fused, "sharers", lambda: threads)
     assert repr(measure(r, c, TOLERANCES[0])) == repr(before)
 
 

@@ -15,22 +15,18 @@ from pathlib import Path
 LIBRARY = "_native.so"
 
 
-class Found(ctypes.Structure):
-    """found_t of compare.c."""
+class Total(ctypes.Structure):
+    """total_t of compare.h: what all rows came to."""
 
     _fields_ = (
-        ("max_abs", ctypes.c_double),
-        ("max_rel", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("rr", "cc", "rc", "dd", "abs", "most")),
+        *((name, ctypes.c_double) for name in ("max_abs", "max_rel", "rms", "ulp_max", "ulp_p99")),
         ("worst", ctypes.c_int64 * 2),
         ("bad", ctypes.c_int64 * 2),
-        ("bad_either", ctypes.c_int64),
-        ("lone", ctypes.c_int64),
-        ("lone_rr", ctypes.c_double),
         ("bad_at", (ctypes.c_int64 * 2) * 2),
-        ("ulp_max", ctypes.c_uint64),
-        ("ulps", ctypes.c_void_p),
-        ("rest", ctypes.c_uint64),
-        ("precise", ctypes.c_int64),
+        ("bad_either", ctypes.c_int64),
+        ("rest", ctypes.c_int64),
+        ("known", ctypes.c_int64),
     )
 
 
@@ -45,10 +41,11 @@ def library() -> ctypes.CDLL | None:
         return None
     whole, array, real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
     rows = (array, array, array, whole, whole)
-    found.driftwalk_compare.argtypes = (*rows, array, ctypes.POINTER(Found))
+    found.driftwalk_compare.argtypes = (*rows, whole, whole, array, array)
     found.driftwalk_compare.restype = None
-    found.driftwalk_sample.argtypes = (array, array, whole, whole, ctypes.c_uint64)
-    found.driftwalk_sample.restype = ctypes.c_uint64
+    found.driftwalk_found_size.restype = whole
+    found.driftwalk_settle.argtypes = (array, whole, whole, array, whole, array, array)
+    found.driftwalk_settle.restype = None
     found.driftwalk_steps16.argtypes = (*rows, array, array, array)
     found.driftwalk_steps16.restype = ctypes.c_uint64
     found.driftwalk_beyond.argtypes = (*rows, array, real, real, ctypes.POINTER(real))

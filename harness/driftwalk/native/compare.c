@@ -6,58 +6,58 @@
  *
  * Up to CHUNK elements at a time are summed in float32, their sums in float64: that is within
  * CHUNK * 2^-24 = 6e-5 of the truth for any order of adding, and some 1e-8 off in practice. Where
- * it is not safe (something is not finite or subnormal, squares leave the range, both sides differ
- * by more than 3 %) the chunk is looked at carefully: one by one, in float64. Counts, maxima,
- * places and distances in ULPs are exact either way.
+ * it is not safe (something is not finite, squares leave the range, both sides differ by more than
+ * 3 %) the chunk is looked at carefully: one by one, in float64. Counts, maxima, places and
+ * distances in ULPs are exact either way.
  */
-#include "native.h"
+#include "compare.h"
+#include "lanes.h"
 
-enum { WORD = 4, BUCKET_SHIFT = 20 };
+enum { AHEAD = 2 * CHUNK, FARTHEST = 1 << 22 };
 
-static const uint32_t SMALLEST_NORMAL = 0x00800000u;
 static const float LOW = 0x1p-80f, CLOSE = 1e-3f;
 
-/* What is known of all rows of a call; fused.py has the same structure. */
-typedef struct {
-    double max_abs, max_rel;
-    int64_t worst[2];     /* row and column of the largest difference */
-    int64_t bad[2];       /* elements that are not finite: reference, candidate */
-    int64_t bad_either;   /* pairs of which one is not */
-    int64_t lone;         /* those of them of which the reference is, */
-    double lone_rr;       /* and its squares there: they count for its scale */
-    int64_t bad_at[2][2]; /* the first such row and column of each side */
-    uint64_t ulp_max;
-    int64_t *ulps; /* how many distances from `rest` on by bucket (ulp.py); the others in the first */
-    uint64_t rest; /* at least 1, at most 2^22 */
-    int64_t precise; /* be careful with all */
-} found_t;
-
-/* The numbers of one row; no |difference| in it is larger than `most`. */
-typedef struct {
-    double rr, cc, rc, dd, abs, most;
-} row_t;
-
 /* An integer that counts every float32 from zero; -0 and +0 are one. No branch: signs are random. */
-static inline int64_t place(float x) {
-    int64_t b = bits(x) & ~SIGN, negative = -(int64_t)(bits(x) >> 31);
+static inline int32_t place(float x) {
+    int32_t b = (int32_t)(bits(x) & ~SIGN), negative = -(int32_t)(bits(x) >> 31);
     return (b ^ negative) - negative;
 }
 
-static inline uint64_t steps(float r, float c) {
-    int64_t between = place(r) - place(c);
-    return (uint64_t)(between < 0 ? -between : between);
+static inline uint32_t steps(float r, float c) {
+    int32_t x = place(r), y = place(c);
+    return x > y ? (uint32_t)x - (uint32_t)y : (uint32_t)y - (uint32_t)x;
 }
 
-static inline void note(found_t *found, float r, float c) {
-    uint64_t u = steps(r, c);
-    double d = fabs((double)c - (double)r), size = fabs((double)r);
-    if (u > found->ulp_max) found->ulp_max = u;
-    found->ulps[u < found->rest ? 0 : bits((float)u) >> BUCKET_SHIFT]++;
-    if (d > found->max_rel * size) found->max_rel = d / size; /* x / 0 is infinite, 0 / 0 nothing */
+/* Finite pairs whose distances are to be told apart: some hundreds at a time go fastest. */
+typedef struct {
+    int64_t count;
+    float r[2 * CHUNK], c[2 * CHUNK];
+} pairs_t;
+
+/* Count distances by bucket, and find the largest ratio. */
+WIDE static void tell_apart(const float *restrict r, const float *restrict c, int64_t n,
+                            found_t *found) {
+    uint32_t far = found->ulp_max, more = 0;
+    float least = (float)(found->max_rel * (1 - 0x1p-20));
+    uint16_t bucket[2 * CHUNK];
+#pragma omp simd reduction(max : far) reduction(| : more)
+    for (int64_t j = 0; j < n; j++) {
+        uint32_t u = steps(r[j], c[j]);
+        far = u > far ? u : far;
+        more |= fabsf(c[j] - r[j]) > least * fabsf(r[j]);
+        bucket[j] = (uint16_t)bucket_of(u);
+    }
+    found->ulp_max = far;
+    for (int64_t j = 0; j < n; j++) found->ulps[bucket[j]]++;
+    for (int64_t j = 0; more && j < n; j++) {
+        double d = fabs((double)c[j] - (double)r[j]), m = fabs((double)r[j]);
+        if (d > found->max_rel * m) found->max_rel = d / m; /* x / 0 is infinite, 0 / 0 nothing */
+    }
 }
 
+/* At most CHUNK elements, one by one. */
 static void careful(const float *r, const float *c, int64_t n, int64_t row, int64_t first,
-                    row_t *sums, found_t *found) {
+                    row_t *sums, pairs_t *met, found_t *found) {
     for (int64_t j = 0; j < n; j++) {
         int bad[2] = {!isfinite(r[j]), !isfinite(c[j])};
         if (bad[0] || bad[1]) {
@@ -81,72 +81,130 @@ static void careful(const float *r, const float *c, int64_t n, int64_t row, int6
         sums->dd += d * d;
         sums->abs += fabs(d);
         if (fabs(d) > sums->most) sums->most = fabs(d);
-        note(found, r[j], c[j]);
+        met->r[met->count] = r[j], met->c[met->count++] = c[j];
     }
 }
 
-/* At most CHUNK elements; gives 0, and changes nothing, where they must be looked at carefully. */
-WIDE static int fast(const float *restrict r, const float *restrict c, int64_t n, row_t *sums,
-                     found_t *found) {
-    float rr = 0, rd = 0, dd = 0, total = 0;
-    uint32_t most = 0, least = UINT32_MAX, reach = (uint32_t)found->rest - 1;
-    uint16_t far[CHUNK];
-#pragma omp simd reduction(+ : rr, rd, dd, total) reduction(max : most) reduction(min : least)
-    for (int64_t j = 0; j < n; j++) {
-        float d = c[j] - r[j];
-        uint32_t a = bits(d) & ~SIGN, b = bits(r[j]) & ~SIGN;
-        rr += r[j] * r[j];
-        rd += r[j] * d;
-        dd += d * d;
-        total += from_bits(a);
-        most = a > most ? a : most; /* floats without sign are in the order of their bits */
-        least = b < least ? b : least;
-        /* Within reach, up or down? Unlike signs are 2^23 or more apart, however integers wrap. */
-        far[j] = bits(c[j]) - bits(r[j]) + reach > 2 * reach;
-    }
-    int safe = rr > LOW && rr < INFINITY && dd < CLOSE * rr && (dd > LOW || !most);
-    if (!safe || least < SMALLEST_NORMAL) return 0;
-    sums->rr += rr;
-    sums->cc += (double)rr + 2 * (double)rd + dd;
-    sums->rc += (double)rr + rd;
-    sums->dd += dd;
-    sums->abs += total;
-    double limit = from_bits(most) * (1 + 0x1p-22);
-    if (limit > sums->most) sums->most = limit;
+/* Some elements of a chunk, as flags of groups of them. */
+typedef struct {
+    int64_t groups;
+    uint64_t flags[CHUNK / GROUP];
+    uint16_t first[CHUNK / GROUP];
+} chosen_t;
 
-    /* Note what is far, WORD flags at a time; which words to visit is found without a branch. */
-    memset(far + n, 0, (size_t)(-n & (WORD - 1)) * sizeof *far);
-    uint16_t visit[CHUNK / WORD];
-    int64_t visits = 0, noted = 0;
-    uint64_t word;
-    for (int64_t start = 0; start < n; start += WORD) {
-        memcpy(&word, far + start, sizeof word);
-        visit[visits] = (uint16_t)start;
-        visits += word != 0;
-    }
-    for (int64_t k = 0; k < visits; k++) {
-        memcpy(&word, far + visit[k], sizeof word);
-        for (; word; word &= word - 1, noted++) {
-            int64_t j = visit[k] + __builtin_ctzll(word) / 16;
-            note(found, r[j], c[j]);
+/* Take them to the others. */
+static void meet(const float *restrict r, const float *restrict c, const chosen_t *chosen,
+                 pairs_t *restrict met) {
+    int64_t count = met->count;
+    for (int64_t k = 0; k < chosen->groups; k++) {
+        const float *x = r + chosen->first[k], *y = c + chosen->first[k];
+        for (uint64_t left = chosen->flags[k]; left; left &= left - 1, count++) {
+            int next = __builtin_ctzll(left) >> FLAG_SHIFT;
+            met->r[count] = x[next], met->c[count] = y[next];
         }
     }
-    found->ulps[0] += n - noted;
+    met->count = count;
+}
+
+/* At most CHUNK elements; gives 0, and changes nothing, where they must be looked at carefully.
+ *
+ * Who is nearer than `near` times |reference| is fewer than `rest` steps away, since there a step is
+ * 2^-24 of it or more, and half a step for rounding is left. Only the others are met one by one. */
+WIDE static int fast(const float *restrict r, const float *restrict c, int64_t n, row_t *sums,
+                     pairs_t *met, found_t *found) {
+    float near = (float)(found->rest - 1) * (0x1p-24f * (1 - 0x1p-20f));
+    floats rr[2] = {{0}}, cc[2] = {{0}}, dd[2] = {{0}}, total[2] = {{0}}, most = {0};
+    float last[2][GROUP] = {{0}};
+    chosen_t beyond;
+    int64_t groups = 0;
+    for (int64_t start = 0; start < n; start += GROUP) {
+        const float *x = r + start, *y = c + start;
+        if (n - start < GROUP) { /* what is missing are zeros, which change nothing */
+            x = memcpy(last[0], x, (size_t)(n - start) * sizeof *x);
+            y = memcpy(last[1], y, (size_t)(n - start) * sizeof *y);
+        }
+        __builtin_prefetch(x + AHEAD); /* what follows the chunk comes while some of it are met */
+        __builtin_prefetch(y + AHEAD);
+        words far[GROUP / LANES];
+#pragma GCC unroll 4
+        for (int k = 0; k < GROUP / LANES; k++) {
+            floats one = load(x + k * LANES), other = load(y + k * LANES), d = apart(one, other);
+            rr[k & 1] += one * one;
+            cc[k & 1] += other * other;
+            dd[k & 1] += d * d;
+            total[k & 1] += d;
+            most = larger(most, d);
+            far[k] = exceeds(d, one * near);
+        }
+        /* Which groups to visit is found without a branch. */
+        beyond.flags[groups] = flags(far);
+        beyond.first[groups] = (uint16_t)start;
+        groups += beyond.flags[groups] != 0;
+    }
+    beyond.groups = groups;
+    float all_rr = sum(rr[0] + rr[1]), all_cc = sum(cc[0] + cc[1]), all_dd = sum(dd[0] + dd[1]);
+    float highest = most[0];
+    for (int k = 1; k < LANES; k++) highest = most[k] > highest ? most[k] : highest;
+    int safe = all_rr > LOW && all_rr < INFINITY && all_cc < INFINITY;
+    if (!safe || !(all_dd < CLOSE * all_rr) || !(all_dd > LOW || highest == 0)) return 0;
+    sums->rr += all_rr;
+    sums->cc += all_cc;
+    sums->rc += ((double)all_rr + all_cc - all_dd) / 2; /* says more than a large product */
+    sums->dd += all_dd;
+    sums->abs += sum(total[0] + total[1]);
+    double limit = highest * (1 + 0x1p-22);
+    if (limit > sums->most) sums->most = limit;
+    int64_t known = met->count;
+    meet(r, c, &beyond, met);
+    found->ulps[0] += n - (met->count - known);
     return 1;
 }
 
-/* The numbers of `n` rows, those numbered `rows`, and what is known of all of them. */
+/* A distance that three in two hundred reach, judging by some runs of elements from all over `n`
+ * rows: the smallest of its bucket. */
+static uint32_t sample(const float *r, const float *c, const int64_t *rows, int64_t n,
+                       int64_t width) {
+    enum { RUN = 256, RUNS = 16 };
+    int64_t run = width < RUN ? width : RUN, every = n > RUNS ? n / RUNS : 1, seen = 0;
+    found_t found;
+    memset(&found, 0, sizeof found);
+    found.max_rel = INFINITY; /* not wanted here */
+    for (int64_t i = 0; i < n; i += every, seen += run) {
+        int64_t at = rows[i] * width + (i * RUN) % (width - run + 1);
+        tell_apart(r + at, c + at, run, &found);
+    }
+    int64_t bucket = BUCKETS - 1;
+    for (int64_t above = 0; bucket > 0; bucket--) {
+        above += found.ulps[bucket];
+        if (above > seen / 66) break;
+    }
+    float edge = ceilf(bucket_start(bucket));
+    return edge < 1 ? 1 : edge > FARTHEST ? FARTHEST : (uint32_t)edge;
+}
+
+/* The numbers of `n` rows, those numbered `rows`, and what is known of all of them. Distances from
+ * `rest` on are told apart; 0 is for one that few reach, as a sample has it. */
 EXPORT void driftwalk_compare(const float *r, const float *c, const int64_t *rows, int64_t n,
-                              int64_t width, row_t *out, found_t *found) {
+                              int64_t width, int64_t rest, int64_t precise, row_t *out,
+                              found_t *found) {
     double certain = -1;
+    pairs_t met;
+    met.count = 0;
+    memset(found, 0, sizeof *found);
+    found->max_abs = -1;
+    found->rest = precise ? 1 : rest ? (uint32_t)rest : sample(r, c, rows, n, width);
     for (int64_t i = 0; i < n; i++) {
         const float *x = r + rows[i] * width, *y = c + rows[i] * width;
         int64_t bad = found->bad_either;
         row_t sums = {0};
         for (int64_t start = 0; start < width; start += CHUNK) {
             int64_t part = width - start < CHUNK ? width - start : CHUNK;
-            if (found->precise || !fast(x + start, y + start, part, &sums, found)) {
-                careful(x + start, y + start, part, rows[i], start, &sums, found);
+            if (precise || !fast(x + start, y + start, part, &sums, &met, found)) {
+                careful(x + start, y + start, part, rows[i], start, &sums, &met, found);
+            }
+            if (met.count > CHUNK) {
+                tell_apart(met.r, met.c, met.count, found);
+                met.count = 0;
             }
         }
         if (found->bad_either > bad) sums.most = INFINITY; /* fused.py: tokens, not maxima */
@@ -154,6 +212,7 @@ EXPORT void driftwalk_compare(const float *r, const float *c, const int64_t *row
         double least = isfinite(sums.most) ? sums.most * (1 - 0x1p-20) : -1;
         if (least > certain) certain = least;
     }
+    tell_apart(met.r, met.c, met.count, found);
     for (int64_t i = 0; i < n; i++) {
         if (out[i].most < certain) continue;
         const float *x = r + rows[i] * width, *y = c + rows[i] * width;
@@ -169,27 +228,8 @@ EXPORT void driftwalk_compare(const float *r, const float *c, const int64_t *row
     }
 }
 
-/* A distance that about one in fifty reaches, judging by `pieces` runs of 16 elements from all over
- * both states: the smallest of its bucket, and no more than `farthest`. */
-EXPORT uint64_t driftwalk_sample(const float *r, const float *c, int64_t n, int64_t pieces,
-                                 uint64_t farthest) {
-    enum { RUN = 16, BUCKETS = 256 << 3 };
-    int64_t runs = n / RUN, every = runs > pieces ? runs / pieces : 1, seen = 0;
-    int32_t counts[BUCKETS] = {0};
-    for (int64_t run = 0; run < runs; run += every) {
-        for (int64_t j = run * RUN; j < (run + 1) * RUN; j++, seen++) {
-            uint64_t u = steps(r[j], c[j]);
-            counts[bits((float)u) >> BUCKET_SHIFT]++;
-        }
-    }
-    int bucket = BUCKETS - 1;
-    for (int64_t above = 0; bucket > 0; bucket--) {
-        above += counts[bucket];
-        if (above > seen / 50) break;
-    }
-    float edge = ceilf(from_bits((uint32_t)bucket << BUCKET_SHIFT));
-    return edge < 1 ? 1 : edge > (float)farthest ? farthest : (uint64_t)edge;
-}
+/* Bytes of what driftwalk_compare leaves; only compiled code looks inside. */
+EXPORT int64_t driftwalk_found_size(void) { return sizeof(found_t); }
 
 /* How many |differences| exceed floor + rtol * |reference|; the largest ratio of both, if above
  * `ratio`. Rows that can hold neither are passed over. */

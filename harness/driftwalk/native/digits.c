@@ -14,11 +14,15 @@ EXPORT void driftwalk_four_digits(double *values, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double x = values[i];
         if (!(x > 0) || isinf(x)) continue;
-        double places = 3 - floor(log10(x));
+        uint64_t word;
+        memcpy(&word, &x, sizeof word);
+        int power = (int)(word >> 52) - 1023; /* of two: x is at least that, and less than twice */
+        int places = 3 - (int)floor(power * 0.30102999566398120);
+        if (places >= 0 && places <= 22 && x * POWERS[places] >= 10000) places--;
         if (places >= 0 && places <= 22) {
-            double scaled = x * POWERS[(int)places], digits = rint(scaled);
+            double scaled = x * POWERS[places], digits = rint(scaled);
             if (fabs(fabs(scaled - digits) - 0.5) > 1e-6 && digits >= 1000) {
-                values[i] = digits / POWERS[(int)places];
+                values[i] = digits / POWERS[places];
                 continue;
             }
         }
