@@ -1,4 +1,7 @@
-"""A trace from another machine: it gives a verdict here, and says in what the machines differ."""
+"""Traces from other machines: each gives a verdict here, and says in what the machines differ.
+
+They were recorded on aarch64 and on an H200 (tests/benchmarks/cross_machine.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cross_machine import SIGNATURE, TRACE, recorded
+from benchmarks.cross_machine import files, known, recorded
 from driftwalk import Signature, State, Trace, compare
+
+MACHINES = {"aarch64": "torch", "h200-fp16": "torch:cuda:fp16", "h200-fp32": "torch:cuda:fp32"}
+TRACE, SIGNATURE = files("aarch64")
 
 
 @pytest.fixture(scope="module")
@@ -16,19 +22,32 @@ def here() -> Trace:
     return recorded("torch")
 
 
-def test_the_weights_are_the_same_everywhere(here):
-    assert here.model["fingerprint"] == Trace.load(TRACE).model["fingerprint"]
+def test_there_is_a_trace_of_each():
+    assert known() == sorted(MACHINES)
 
 
-def test_the_committed_trace_holds_on_this_machine(here):
-    report = compare(Trace.load(TRACE), here, "dtype")
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_committed_trace_holds_on_this_machine(name, here):
+    golden = Trace.load(files(name)[0])
+    assert golden.backend.spec == MACHINES[name]
+    assert golden.model["fingerprint"] == here.model["fingerprint"]
+    report = compare(golden, here, "dtype")
     assert report.verdict == "pass"
     assert len(report.layers) == 6
 
 
-def test_the_committed_signature_holds_on_this_machine(here):
-    assert compare(Signature.load(SIGNATURE), here, "l2:1e-5").verdict == "pass"
-    assert compare(Signature.load(SIGNATURE), here, "dtype").verdict != "drift"
+@pytest.mark.parametrize("name", ["aarch64", "h200-fp32"])
+def test_a_committed_signature_holds_on_this_machine(name, here):
+    golden = Signature.load(files(name)[1])
+    assert compare(golden, here, "l2:1e-5").verdict == "pass"
+    assert compare(golden, here, "dtype").verdict != "drift"
+
+
+def test_a_signature_in_half_precision_is_as_far_off_as_half_precision_is(here):
+    golden = Signature.load(files("h200-fp16")[1])
+    assert compare(golden, here, "l2:1e-5").verdict == "drift"
+    assert compare(golden, here, "l2:1e-2").verdict == "pass"
+    assert compare(golden, here, "dtype").verdict == "unverified"
 
 
 def test_the_difference_of_the_machines_is_told(here):

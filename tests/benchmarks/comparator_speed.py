@@ -4,9 +4,9 @@ Each is given all pairs at once: driftwalk two traces, Polygraphy two results, t
 
 PYTHONPATH=harness:backends:reports python3 tests/benchmarks/comparator_speed.py
 
-Needs polygraphy. Ratios of one run: all take turns, medians of ROUNDS. `read` is what the machine
-can do at best: both arrays are read once, by as many threads as the comparator has, each summing
-products of blocks.
+Polygraphy is left out where it is not installed. Ratios of one run: all take turns, medians of
+ROUNDS. `read` is what the machine can do at best: both arrays are read once, by as many threads as
+the comparator has, each summing products of blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 import torch
-from polygraphy.comparator import CompareFunc, IterationResult
-from polygraphy.logger import G_LOGGER
 
 from driftwalk import Probe, compare
 from driftwalk.states import BackendInfo, Point, State, Trace
@@ -48,10 +47,6 @@ def trace(arrays) -> Trace:
 
 def contestants(given) -> dict[str, Callable[[], object]]:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    G_LOGGER.module_severity = {"": G_LOGGER.ULTRA_VERBOSE + 1000}
-    left = IterationResult({f"layer.{n}": r for n, (r, _) in enumerate(given)})
-    right = IterationResult({f"layer.{n}": c for n, (_, c) in enumerate(given)})
-    simple = CompareFunc.simple(atol=ATOL, rtol=RTOL)
     tensors = [(torch.from_numpy(r), torch.from_numpy(c)) for r, c in given]
     flat = [(r.reshape(-1, SHAPE[-1]), c.reshape(-1, SHAPE[-1])) for r, c in given]
 
@@ -59,15 +54,27 @@ def contestants(given) -> dict[str, Callable[[], object]]:
         return in_threads(lambda n: float(np.einsum("ij,ij->", *flat[n])), range(len(flat)))
 
     reference, candidate = (trace([pair[side] for pair in given]) for side in (0, 1))
-    return {
+    found: dict[str, Callable[[], object]] = {
         "driftwalk": lambda: compare(reference, candidate, TOLERANCE),
         "torch.testing.assert_close": lambda: [
             torch.testing.assert_close(c, r, atol=ATOL, rtol=RTOL) for r, c in tensors
         ],
         "numpy.allclose": lambda: [np.allclose(c, r, atol=ATOL, rtol=RTOL) for r, c in given],
-        "polygraphy CompareFunc.simple": lambda: simple(left, right),
-        "read": read,
     }
+    if find_spec("polygraphy"):
+        found["polygraphy CompareFunc.simple"] = polygraphy(given)
+    return {**found, "read": read}
+
+
+def polygraphy(given) -> Callable[[], object]:
+    from polygraphy.comparator import CompareFunc, IterationResult
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.module_severity = {"": G_LOGGER.ULTRA_VERBOSE + 1000}
+    left = IterationResult({f"layer.{n}": r for n, (r, _) in enumerate(given)})
+    right = IterationResult({f"layer.{n}": c for n, (_, c) in enumerate(given)})
+    simple = CompareFunc.simple(atol=ATOL, rtol=RTOL)
+    return lambda: simple(left, right)
 
 
 def medians(given, rounds: int = ROUNDS) -> dict[str, float]:
