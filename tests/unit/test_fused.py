@@ -87,7 +87,7 @@ CASES = {
 
 @pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", [1.0, 1e-30, 1e25])
+@pytest.mark.parametrize("size", [1.0, 1e-30, 3e-22, 1e25])
 def test_whole_states_are_measured_alike(case, tolerance, size):
     r, c = state(size=size), CASES[case](state()) * np.float32(size)
     fast, slow = measure(r, c, tolerance), generally(r, c, tolerance)
@@ -147,8 +147,25 @@ def test_differences_whose_squares_are_too_small_for_a_float32():
 
 def test_a_candidate_whose_squares_alone_leave_the_range():
     r = np.full((2, 40, 768), np.sqrt(3.4e38 / 768) * 0.99999, np.float32)
-    c = r * np.float32(1.0001)
+    c = r * np.float32(1.001)
     assert_alike(measure(r, c, TOLERANCES[0]), generally(r, c, TOLERANCES[0]), 1e-6)
+
+
+@pytest.mark.parametrize("over", [0.9995, 1.0005])
+def test_one_element_on_either_side_of_its_allowance(over):
+    r, room = state(), Tolerance(1e-3)
+    c = r.copy()
+    c[1, 7, 9] += np.float32(1e-3 * over)
+    assert_alike(measure(r, c, room), generally(r, c, room), 1e-6)
+    assert measure(r, c, room).metrics.mismatched == (over > 1)
+
+
+def test_a_distance_that_a_float32_rounds_up():
+    r = np.ones((2, 40, 768), np.float32)
+    c = (r.view(np.uint32) + np.uint32((1 << 25) - 1)).view(np.float32)
+    fast = measure(r, c, TOLERANCES[0])
+    assert_alike(fast, generally(r, c, TOLERANCES[0]), 1e-6)
+    assert fast.metrics.ulp_p99 == fast.metrics.ulp_max == (1 << 25) - 1
 
 
 def test_a_misleading_sample_costs_time_and_no_more(monkeypatch):
@@ -163,7 +180,7 @@ def test_a_misleading_sample_costs_time_and_no_more(monkeypatch):
 def test_no_number_depends_on_how_threads_share_a_state(threads, monkeypatch):
     r = state(shape=(3, 41, 768))
     c = noisy(r, 1e-6)
-    c[2, 5, 7] = np.nan
+    c[0, 9, 3] = c[2, 5, 7] = np.nan
     before = measure(r, c, TOLERANCES[0])
     monkeypatch.setattr(fused, "sharers", lambda: threads)
     assert repr(measure(r, c, TOLERANCES[0])) == repr(before)
@@ -195,3 +212,13 @@ def test_compiled_code_can_be_switched_off():
         check=True,
     )
     assert asked.stdout.strip() == "True"
+
+
+AROUND = [*(10.0**k for k in range(-25, 26)), 0.99995, 9999.5, 1.0005, 12345.0, 0.00012345, np.inf]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(0, 1e30) | st.floats(1e-8, 1e8) | st.sampled_from(AROUND), min_size=1))
+def test_four_digits_are_those_of_the_text(values):
+    near = [*values, *np.nextafter(values, 0), *np.nextafter(values, np.inf)]
+    assert metrics._four_digits(np.array(near)).tolist() == [float(f"{v:.4g}") for v in near]
