@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from .adapter import BackendInfo
 from .decisions import Decisions
@@ -66,8 +67,15 @@ def report_of(
         observer=observer,
         coverage=covered,
         environment=environment(),
-        notes=terms.notes,
+        notes=(*terms.notes, *_idle(terms.allow_missing, layers)),
     )
+
+
+def _idle(allow_missing: Iterable[str], layers: Iterable[LayerDrift]) -> list[str]:
+    """What to say of patterns that stand for no point: a typo allows nothing, without a word."""
+    names = [layer.point.name for layer in layers]
+    idle = [glob for glob in allow_missing if not any(fnmatchcase(name, glob) for name in names)]
+    return [f"No point matches the pattern {glob!r} of what may be missing." for glob in idle]
 
 
 def probe_info(probe: Probe) -> ProbeInfo:

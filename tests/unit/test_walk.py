@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from driftwalk import compare
 from driftwalk.errors import UsageError
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.states import Point, State
@@ -143,6 +144,12 @@ def test_a_pattern_allows_missing_and_extra_points_and_nothing_else():
 def test_a_pattern_that_does_not_match_allows_nothing():
     made = walk({"embed": ONES}, allow_missing=["layer"])
     assert not any(row.allowed for row in made.layers())
+
+
+def test_a_report_names_patterns_that_stand_for_no_point():
+    one, two = trace(states()), trace(states())
+    (note,) = compare(one, two, "dtype", allow_missing=["layer.1*", "lyer.*"]).notes
+    assert "'lyer.*'" in note
 
 
 def test_points_of_another_shape_were_not_compared():

@@ -165,18 +165,18 @@ WIDE static int fast(const float *restrict r, const float *restrict c, int64_t n
 static uint32_t sample(const float *r, const float *c, const int64_t *rows, int64_t n,
                        int64_t width) {
     enum { RUN = 256, RUNS = 16 };
-    int64_t run = width < RUN ? width : RUN, every = n > RUNS ? n / RUNS : 1, seen = 0;
+    int64_t run = width < RUN ? width : RUN;
     found_t found;
     memset(&found, 0, sizeof found);
     found.max_rel = INFINITY; /* not wanted here */
-    for (int64_t i = 0; i < n; i += every, seen += run) {
-        int64_t at = rows[i] * width + (i * RUN) % (width - run + 1);
+    for (int64_t k = 0; k < RUNS; k++) {
+        int64_t at = rows[k * n / RUNS] * width + k * (width - run) / (RUNS - 1);
         tell_apart(r + at, c + at, run, &found);
     }
     int64_t bucket = BUCKETS - 1;
     for (int64_t above = 0; bucket > 0; bucket--) {
         above += found.ulps[bucket];
-        if (above > seen / 66) break;
+        if (above > RUNS * run / 66) break;
     }
     float edge = ceilf(bucket_start(bucket));
     return edge < 1 ? 1 : edge > FARTHEST ? FARTHEST : (uint32_t)edge;
