@@ -222,3 +222,9 @@ AROUND = [*(10.0**k for k in range(-25, 26)), 0.99995, 9999.5, 1.0005, 12345.0, 
 def test_four_digits_are_those_of_the_text(values):
     near = [*values, *np.nextafter(values, 0), *np.nextafter(values, np.inf)]
     assert metrics._four_digits(np.array(near)).tolist() == [float(f"{v:.4g}") for v in near]
+
+
+def test_four_digits_where_the_fifth_is_a_five():
+    values = [float(f"{digits}5e{power}") for digits in range(1000, 9999, 7) for power in (-9, -3)]
+    expected = [float(f"{value:.4g}") for value in values]
+    assert metrics._four_digits(np.array(values)).tolist() == expected
