@@ -82,7 +82,8 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
     table = _Table(given.widened)
     numbers = np.empty((table.count, _ROW))
     total, row_l2 = _compare(table, _SAMPLED, numbers)
-    while not total.known:  # the sample was misleading: tell more distances apart
+    half = given.c.dtype.itemsize == 2  # distances are counted in its own steps
+    while not (half or total.known):  # the sample was misleading: tell more distances apart
         fewer = total.rest // 8 if total.rest >= 64 else 1  # still the edge of a bucket
         total, row_l2 = _compare(table, fewer, numbers)
     bad: int = total.bad_either
@@ -95,7 +96,7 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
     sums.row_l2.append(row_l2)
     if total.max_abs >= 0:
         sums.max_abs, sums.worst_at = total.max_abs, (total.worst[0], total.worst[1])
-    if given.c.dtype.itemsize == 2:
+    if half:
         _add_steps(sums, given, table)
     else:
         sums.ulp_max, sums.ulp_p99 = total.ulp_max, total.ulp_p99
