@@ -14,8 +14,9 @@ from onnx import numpy_helper
 from torch import nn
 
 from driftwalk.states import Probe
-from driftwalk_backends import onnx_export, optimum_export
 from driftwalk_backends.calls import call
+from driftwalk_backends.onnx import optimum
+from driftwalk_backends.onnx.export import silence
 
 HAS_OPTIMUM = bool(find_spec("optimum") and find_spec("optimum.exporters.onnx"))
 
@@ -111,12 +112,12 @@ def export(model: nn.Module, probe: Probe, folder: Path, dynamo: bool = False) -
     """A graph that driftwalk did not make: optimum's where it is installed, else torch's own."""
     folder.mkdir(parents=True, exist_ok=True)
     if HAS_OPTIMUM and not dynamo:
-        optimum_export.export(model, folder)
+        optimum.export(model, folder)
         single = folder / "model.onnx"
         return single if single.exists() else folder
     names, target = list(probe.inputs), folder / "model.onnx"
     arrays = tuple(torch.from_numpy(array.copy()) for array in probe.inputs.values())
-    with onnx_export.silence(), torch.no_grad():
+    with silence(), torch.no_grad():
         program = torch.onnx.export(
             _Positional(model, names).eval(),
             arrays,

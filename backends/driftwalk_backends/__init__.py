@@ -1,1 +1,11 @@
-"""One file per runtime; all that knows torch, transformers and ONNX Runtime."""
+"""All that knows torch, transformers, ONNX Runtime and the rest; a runtime is one file, one class.
+
+    torch_eager, emulated, truth     PyTorch as it is, in formats it lacks, in float64
+    onnx/runtime, openvino_runtime   exported graphs; `onnx/` has a map of its own
+    recorded, command                states from a file, or from any program
+
+Below them: `sources` and `probes` (models and their inputs), `points`, `hooks` and `anatomy` (where
+the states of a torch model are), `held*` (sums where tensors live), `rounding` and `precision`
+(formats). Beside them: `faults/` (for the self-test), `bundles/` (one layer in a folder),
+`hardware/` (checks of a machine), `ray_cluster` (jobs of a fleet).
+"""

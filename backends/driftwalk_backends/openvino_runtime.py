@@ -22,9 +22,9 @@ from driftwalk.states import Probe
 
 from .fingerprint import versions
 from .looks import Looks
-from .onnx_export import Exported
-from .onnx_exports import Exports
-from .onnx_layer_times import AFTER, tensor_points
+from .onnx.export import Exported
+from .onnx.export_cache import Exports
+from .onnx.layer_times import AFTER, tensor_points
 from .sources import open_model
 from .torch_eager import THREADS_HELP, parse_threads
 

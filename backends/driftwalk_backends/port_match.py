@@ -1,7 +1,7 @@
 """`map=auto`: which state of a port is which point, found by value; its names say nothing.
 
 Points are taken in order of execution, and a port's states in the order in which it wrote them: a
-match never goes back. What is not clearly the one (onnx_match.py) has no partner, and is `missing`.
+match never goes back. What is not clearly the one (matching.py) has no partner, and is `missing`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from driftwalk.errors import UsageError
 from driftwalk.states import Point, State, Trace
 
-from .onnx_match import Candidate, Pool, clear
+from .matching import Candidate, Pool, clear
 
 AUTO = "auto"
 FOUND = "value"

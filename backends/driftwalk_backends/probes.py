@@ -31,7 +31,7 @@ def make_probe(
 ) -> Probe:
     """A checked probe from whatever a user may give."""
     if model.source == GRAPH:
-        from .onnx_probe import graph_probe
+        from .onnx.pairs.probe import graph_probe
 
         return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)

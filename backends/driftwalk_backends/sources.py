@@ -34,7 +34,7 @@ _AUTO_CLASSES = (
     "AutoModel",
 )
 GRAPH = "ONNX graph"
-"""The source of a model that is no torch model (onnx_model.py)."""
+"""The source of a model that is no torch model (onnx/pairs/model.py)."""
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -169,7 +169,7 @@ def open_model(
             DEMOS[given](), given, source="built in", tokenizer=tokenizer, blocks=blocks
         )
     if given.endswith(".onnx"):
-        from .onnx_model import OnnxModel
+        from .onnx.pairs.model import OnnxModel
 
         return OnnxModel(Path(given), given)
     path = Path(given)

@@ -77,7 +77,7 @@ def extract(
     `point` is the root cause, if not said. What the report cannot name (a module or a backend that
     was an object, arrays) is given again: `model`, `candidate`, `probe`.
     """
-    from driftwalk_backends.bundle import Subject, write_bundle
+    from driftwalk_backends.bundles.bundle import Subject, write_bundle
 
     layer = _layer(report, point)
     name = layer.point.name

@@ -29,9 +29,9 @@ from .states import Probe, same_bits
 from .tolerance import Policy, Tolerance
 
 if TYPE_CHECKING:
-    from driftwalk_backends.onnx_graph import OnnxGraph
-    from driftwalk_backends.onnx_model import OnnxModel
-    from driftwalk_backends.onnx_pair import GraphRuntime
+    from driftwalk_backends.onnx.graph import OnnxGraph
+    from driftwalk_backends.onnx.pairs.model import OnnxModel
+    from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
 
 AS_WRITTEN = "onnxruntime,opt=off"
 """The default reference: the graph itself, nothing optimised."""
@@ -107,7 +107,7 @@ def verify_graphs(
 
 def _opened(given: object, model: OnnxModel, opened: ExitStack) -> GraphRuntime:
     """A backend for a graph; what needs the torch model is refused in so many words."""
-    from driftwalk_backends.onnx_pair import GraphRuntime
+    from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
 
     if isinstance(given, GraphRuntime):
         return given
@@ -129,8 +129,8 @@ def walk_graphs(
     allow_missing: Sequence[str] = (),
 ) -> Walked:
     """Compare two graphs at every place they share, and at their outputs."""
-    from driftwalk_backends.onnx_plan import plan
-    from driftwalk_backends.onnx_sizes import MOST_BYTES, held
+    from driftwalk_backends.onnx.pairs.plan import plan
+    from driftwalk_backends.onnx.pairs.sizes import MOST_BYTES, held
 
     made = plan(first, other, probe, depth)
     judge = NodeJudge(policy, probe, (first.dtype, other.dtype))
@@ -238,7 +238,7 @@ def _accused(
     walked: Walked,
 ) -> Report:
     """The first node that diverges, and the row that it lies in."""
-    from driftwalk_backends.onnx_blocks import NODES
+    from driftwalk_backends.onnx.pairs.blocks import NODES
 
     graph = first.model_graph
     nodes = walked
@@ -265,8 +265,8 @@ def _first_bad(rows: Iterable[LayerDrift]) -> LayerDrift | None:
 
 def first_node(rows: Iterable[LayerDrift], graph: OnnxGraph) -> Culprit | None:
     """The first tensor that diverges, in words: operation, inputs, attributes and module."""
-    from driftwalk_backends.onnx_blocks import scope_by_tensor
-    from driftwalk_backends.onnx_plan import described
+    from driftwalk_backends.onnx.pairs.blocks import scope_by_tensor
+    from driftwalk_backends.onnx.pairs.plan import described
 
     guilty = _first_bad(rows)
     if guilty is None:

@@ -29,7 +29,7 @@ def with_nodes(
     report: Report, candidate: Backend, probe: Probe, policy: Policy, show: Progress
 ) -> Report:
     """The report, with a row for every float tensor of the candidate's graph."""
-    from driftwalk_backends.onnx_nodes import graphs_of
+    from driftwalk_backends.onnx.pairs.nodes import graphs_of
 
     graphs = graphs_of(candidate, probe)
     if not graphs:

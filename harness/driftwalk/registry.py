@@ -17,7 +17,7 @@ ENTRY_POINT_GROUP = "driftwalk.backends"
 BUILT_IN: dict[str, str] = {
     "torch": "driftwalk_backends.torch_eager:TorchEager",
     "emulated": "driftwalk_backends.emulated:Emulated",
-    "onnxruntime": "driftwalk_backends.onnx_runtime:OnnxRuntime",
+    "onnxruntime": "driftwalk_backends.onnx.runtime:OnnxRuntime",
     "openvino": "driftwalk_backends.openvino_runtime:OpenVino",
     "truth": "driftwalk_backends.truth:Truth",
     "trace": "driftwalk_backends.recorded:Recorded",

@@ -36,8 +36,8 @@ from .walk import Walk, coverage
 from .witness import Witness
 
 if TYPE_CHECKING:
-    from driftwalk_backends.fault_weights import Fault
-    from driftwalk_backends.faults import FaultyModel
+    from driftwalk_backends.faults.fault import Fault
+    from driftwalk_backends.faults.planning import FaultyModel
 
 FAULTS = 66
 """Three of every kind and variant; seconds on a small model with a torch candidate."""
@@ -63,8 +63,8 @@ def selftest(
 ) -> SelfTest:
     """Inject `faults` seeded faults, one at a time, and judge the candidate with each."""
     from driftwalk_backends.anatomy import examine
-    from driftwalk_backends.faults import KINDS, FaultyModel, plan
-    from driftwalk_backends.onnx_faults import faulty_backend
+    from driftwalk_backends.faults.graph import faulty_backend
+    from driftwalk_backends.faults.planning import KINDS, FaultyModel, plan
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
 

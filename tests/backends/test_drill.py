@@ -20,8 +20,8 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.layer_drift import Culprit
 from driftwalk.spec import Spec
-from driftwalk_backends import onnx_exports
 from driftwalk_backends.demo import decoder, encoder
+from driftwalk_backends.onnx import export_cache
 from driftwalk_backends.torch_eager import TorchEager
 
 OUT, IN = 3, 5
@@ -287,7 +287,7 @@ def test_a_drill_that_breaks_costs_a_note_and_not_the_report() -> None:
 
 def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
     """Every export from now on has one weight changed in the graphs that were written."""
-    real = onnx_exports.export
+    real = export_cache.export
 
     def export(module: nn.Module, layout: Any, inputs: Any, folder: Path) -> None:
         real(module, layout, inputs, folder)
@@ -299,7 +299,7 @@ def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
             found.CopyFrom(onnx.numpy_helper.from_array(weight, found.name))
             onnx.save(graph, str(folder / name))
 
-    monkeypatch.setattr(onnx_exports, "export", export)
+    monkeypatch.setattr(export_cache, "export", export)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.registry import create
 from driftwalk.states import Probe
-from driftwalk_backends.layer_code import LayerCode, layer_code
+from driftwalk_backends.bundles.layer_code import LayerCode, layer_code
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.tensors import from_numpy, to_numpy

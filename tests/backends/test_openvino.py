@@ -16,7 +16,8 @@ import driftwalk
 import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.registry import create
-from driftwalk_backends import onnx_exports, openvino_runtime
+from driftwalk_backends import openvino_runtime
+from driftwalk_backends.onnx import export_cache
 from driftwalk_backends.openvino_runtime import OpenVino
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
@@ -172,7 +173,7 @@ def test_it_reads_the_export_onnxruntime_made(
     probe = make_probe(decoder)
     with create("onnxruntime", decoder) as first:
         first.trace(probe)
-    monkeypatch.setattr(onnx_exports, "export", lambda *_: pytest.fail("exported once more"))
+    monkeypatch.setattr(export_cache, "export", lambda *_: pytest.fail("exported once more"))
     with create("openvino", decoder) as second:
         assert second.trace(probe).names[0] == "embed"
 

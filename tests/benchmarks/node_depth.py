@@ -26,8 +26,8 @@ import driftwalk
 from driftwalk.graphs import walk_graphs
 from driftwalk.spec import Spec
 from driftwalk.tolerance import make_policy
-from driftwalk_backends.onnx_model import OnnxModel
-from driftwalk_backends.onnx_pair import GraphRuntime
+from driftwalk_backends.onnx.pairs.model import OnnxModel
+from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from graphs import export

@@ -22,7 +22,7 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.registry import create
 from driftwalk.result import to_json
 from driftwalk_backends.demo import faulty_decoder
-from driftwalk_backends.onnx_runtime import OnnxRuntime
+from driftwalk_backends.onnx.runtime import OnnxRuntime
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import os
 import subprocess
@@ -122,3 +123,13 @@ def test_no_file_has_two_jobs() -> None:
         if (lines := len(source.path.read_text("utf-8").splitlines())) >= LONGEST
     }
     assert long == {}
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnx/finding", "onnx/pairs", "faults", "bundles"])
+def test_the_map_of_a_package_names_every_file(name: str) -> None:
+    folder = PACKAGES["driftwalk_backends"] / name
+    tree = ast.parse((folder / "__init__.py").read_text("utf-8"))
+    text = ast.get_docstring(tree, clean=False) or ""
+    told = {line.split()[0].rstrip("/") for line in text.splitlines() if line.startswith("    ")}
+    there = {path.name.removesuffix(".py") for path in folder.iterdir()}
+    assert told == there - {"__init__", "__pycache__"}

@@ -10,7 +10,7 @@ from driftwalk.norms import distance
 from driftwalk.registry import create
 from driftwalk.states import Probe, Trace
 from driftwalk_backends.anatomy import Anatomy, examine
-from driftwalk_backends.faults import Fault, FaultyModel, Plan, plan
+from driftwalk_backends.faults.planning import Fault, FaultyModel, Plan, plan
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 

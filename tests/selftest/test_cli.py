@@ -9,8 +9,8 @@ import pytest
 
 import driftwalk.selftest as under_test
 from cli.program import invoke
-from driftwalk_backends import faults
-from driftwalk_backends.faults import Plan
+from driftwalk_backends.faults import planning
+from driftwalk_backends.faults.planning import Plan
 
 
 def test_a_table_and_exit_code_0() -> None:
@@ -39,7 +39,7 @@ def test_a_blind_gate_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_no_faults_give_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {"bit_flip": "there is nothing to flip"}
-    monkeypatch.setattr(faults, "plan", lambda *_: Plan((), absent))
+    monkeypatch.setattr(planning, "plan", lambda *_: Plan((), absent))
     done = invoke("selftest", "demo:decoder")
     assert done.code == 3
     assert "there is nothing to flip" in done.out

@@ -11,7 +11,7 @@ import transformers as tf
 from torch import nn
 
 from driftwalk_backends.activations import identify
-from driftwalk_backends.faults import KINDS, Fault, inject
+from driftwalk_backends.faults.planning import KINDS, Fault, inject
 from selftest.subjects import Subject, subject
 
 ABSENT = {

@@ -10,10 +10,10 @@ import pytest
 import driftwalk.selftest as under_test
 import zoo
 from driftwalk.registry import create
-from driftwalk_backends import faults
-from driftwalk_backends.faults import Fault, FaultyModel, Plan
-from driftwalk_backends.onnx_faults import PatchedOnnxRuntime, faulty_backend
-from driftwalk_backends.onnx_runtime import OnnxRuntime
+from driftwalk_backends.faults import planning
+from driftwalk_backends.faults.graph import PatchedOnnxRuntime, faulty_backend
+from driftwalk_backends.faults.planning import Fault, FaultyModel, Plan
+from driftwalk_backends.onnx.runtime import OnnxRuntime
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 
@@ -87,7 +87,7 @@ def test_selftest_through_onnx_runtime(
     model: LoadedModel, clean: OnnxRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (flip(DENSE, "layer.1"), flip(NORM, "layer.2"))
-    monkeypatch.setattr(faults, "plan", lambda *_: Plan(given, {}))
+    monkeypatch.setattr(planning, "plan", lambda *_: Plan(given, {}))
     result = under_test.selftest(model, "onnxruntime")
     assert [trial.root_cause for trial in result.trials] == ["layer.1", "layer.2"]
     assert result.exit_code == 0

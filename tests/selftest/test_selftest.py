@@ -15,8 +15,8 @@ import zoo
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.selftest import selftest
 from driftwalk.selftest_result import SelfTest, to_json
-from driftwalk_backends import fault_code, faults
-from driftwalk_backends.faults import Fault, Plan
+from driftwalk_backends.faults import code, planning
+from driftwalk_backends.faults.planning import Fault, Plan
 from driftwalk_reports.selftest_text import render
 
 WTE = "transformer.wte.weight"
@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The self-test with faults given by hand."""
 
     def run(model: nn.Module, *given: Fault, candidate: str = "torch") -> SelfTest:
-        monkeypatch.setattr(faults, "plan", lambda *_: Plan(given, {}))
+        monkeypatch.setattr(planning, "plan", lambda *_: Plan(given, {}))
         return selftest(model, candidate, probe=IDS)
 
     return run
@@ -168,7 +168,7 @@ def test_a_candidate_that_drifts_without_a_fault_proves_nothing(
 
 
 def test_a_faulty_model_that_cannot_run_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fault_code._CHANGES, "leaking_mask", lambda *_: torch.zeros(3, 5))
+    monkeypatch.setitem(code._CHANGES, "leaking_mask", lambda *_: torch.zeros(3, 5))
     settings = {"argument": "attention_mask"}
     odd = Fault("leaking_mask", ("layer.1",), "transformer.h.1", "odd", settings)
     result = run(zoo.build("gpt2"), odd, FAULT)

@@ -1,0 +1,210 @@
+"""One layer of a torch model as plain Python: what it computes, op by op, without the model's code.
+
+The model runs once under torch's tracer with given states in place of its own, just as in a replay.
+Of all that was traced, only what the wanted point needs is kept. The result is text that calls
+nothing but `torch.ops.aten`, and arrays: no pickle, and a reader sees every operation.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
+from driftwalk.states import Point, Probe
+
+from ..calls import call, inputs_for, quietly
+from ..hooks import capture
+from ..tensors import from_numpy
+from ..torch_eager import TorchEager
+
+_HEAD = '''"""One layer, as PyTorch ran it: traced for these inputs, one line an operation."""
+
+import torch
+
+
+def layer(weights, inputs):
+'''
+_WORDS = (torch.dtype, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCode:
+    """A module with one function, `layer(weights, inputs)`, and what to call it with."""
+
+    source: str
+    weights: Mapping[str, torch.Tensor]
+    names: Mapping[str, str]
+    """What a weight is called in the model, where it is a parameter or a buffer of it."""
+    inputs: tuple[str, ...]
+    """States by the name of their point, the rest by the name of the probe's input."""
+    device: str
+
+
+def layer_code(
+    backend: TorchEager, probe: Probe, given: Mapping[str, Array], point: str
+) -> LayerCode:
+    """What this backend's model makes at `point` of the given states."""
+    module, device = backend._open(), backend._device
+    with quietly(module):
+        inputs = inputs_for(module, probe, device)
+        layout = backend._find_layout(module, inputs)
+        taken = {name: from_numpy(array, device) for name, array in probe.inputs.items()}
+        states = {name: from_numpy(array, device) for name, array in given.items()}
+        clashing = inputs.keys() & states.keys()
+        if clashing:
+            raise BackendError(f"The model has an input and a point of one name: {min(clashing)}.")
+
+        def run(*tensors: torch.Tensor) -> torch.Tensor:
+            found: dict[str, torch.Tensor] = {}
+            named = dict(zip((*taken, *states), tensors, strict=True))
+
+            def exchange(seen: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+                if seen.name == point:
+                    found[point] = tensor.clone()
+                instead = named.get(seen.name) if seen.name in states else None
+                fits = instead is not None and instead.shape == tensor.shape
+                return instead.to(tensor.dtype) if fits and instead is not None else None
+
+            with backend._arithmetic(), capture(module, layout, exchange) as finish:
+                finish(call(module, {n: named[n].to(inputs[n].dtype) for n in inputs}))
+            if point not in found:
+                raise BackendError(f"{backend.spec} has no point {point!r}.")
+            return found[point]
+
+        graph = _traced(run, (*taken.values(), *states.values()))
+    written = _Writer(graph, (*taken, *states)).write()
+    paths = {id(t): name for name, t in (*module.named_buffers(), *module.named_parameters())}
+    known = {key: paths[id(t)] for key, t in written.weights.items() if id(t) in paths}
+    return LayerCode(written.source, written.weights, known, written.inputs, str(device))
+
+
+def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        # Values read on the way (which experts, how long) are in the code: it is for these inputs.
+        return make_fx(run, _error_on_data_dependent_ops=False)(*tensors)
+    except BackendError:
+        raise
+    except Exception as error:  # the tracer raises whatever any of its parts raises
+        text = (str(error).strip().splitlines() or [""])[0][:300]
+        raise BackendError(
+            f"The layer cannot be written down: {type(error).__name__}: {text}"
+        ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class _Written:
+    source: str
+    weights: dict[str, torch.Tensor]
+    inputs: tuple[str, ...]
+
+
+class _Writer:
+    """Writes the part of a graph that its output needs."""
+
+    def __init__(self, module: GraphModule, inputs: tuple[str, ...]) -> None:
+        self._module = module
+        self._needed = needed(module.graph)
+        self._inputs = inputs
+        self._names: dict[Node, str] = {}
+        self._weights: dict[int, tuple[str, torch.Tensor]] = {}
+
+    def write(self) -> _Written:
+        lines: list[str] = []
+        used: list[str] = []
+        placeholders = [node for node in self._module.graph.nodes if node.op == "placeholder"]
+        for node, name in zip(placeholders, self._inputs, strict=True):
+            if node in self._needed:
+                self._names[node] = f"inputs[{len(used)}]"
+                used.append(name)
+        for node in self._module.graph.nodes:
+            if node in self._needed and node.op != "placeholder":
+                lines += self._line(node)
+        weights = dict(self._weights.values())
+        return _Written(_HEAD + "".join(f"    {line}\n" for line in lines), weights, tuple(used))
+
+    def _line(self, node: Node) -> list[str]:
+        if node.op == "output":
+            return [f"return {self._text(node.args[0])}"]
+        if node.op == "get_attr":
+            self._names[node] = self._weight(getattr(self._module, str(node.target)))
+            return []
+        if node.target is operator.getitem:
+            told = f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+        else:
+            told = f"{_function(node)}({self._arguments(node)})"
+        self._names[node] = name = f"v{len(self._names)}"
+        return [f"{name} = {told}"]
+
+    def _weight(self, tensor: torch.Tensor) -> str:
+        key, _ = self._weights.setdefault(id(tensor), (f"w{len(self._weights)}", tensor))
+        return f'weights["{key}"]'
+
+    def _arguments(self, node: Node) -> str:
+        named = [f"{key}={self._text(value)}" for key, value in node.kwargs.items()]
+        return ", ".join([*map(self._text, node.args), *named])
+
+    def _text(self, value: Any) -> str:
+        """A constant of a kind that is known to be harmless; nothing else becomes code."""
+        if isinstance(value, Node):
+            return self._names[value]
+        if isinstance(value, list | tuple):
+            return "[" + ", ".join(map(self._text, value)) + "]"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
+        if value is None or type(value) in (bool, int, float, str):
+            return repr(value)
+        if isinstance(value, torch.device):
+            return f"torch.device({str(value)!r})"
+        if isinstance(value, _WORDS):
+            return str(value)
+        raise BackendError(f"The layer cannot be written down: it uses a {type(value).__name__}.")
+
+
+def _function(node: Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
+        return f"torch.ops.{target}"
+    raise BackendError(f"The layer cannot be written down: it calls {target}.")
+
+
+def needed(graph: Graph) -> set[Node]:
+    """The nodes that the output depends on, writes in place to any of their tensors included."""
+    writers: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if _writes(node):
+            writers.setdefault(_owner(node), []).append(node)
+    found: set[Node] = set()
+    waiting = [node for node in graph.nodes if node.op == "output"]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [*node.all_input_nodes, *writers.get(_owner(node), ())]
+    return found
+
+
+def _owner(node: Node) -> Node:
+    """The node that made the memory a node looks at: views and writes look at their first input."""
+    while node.all_input_nodes and (_views(node) or _writes(node)):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _views(node: Node) -> bool:
+    is_op = isinstance(node.target, torch._ops.OpOverload)
+    return node.target is operator.getitem or (is_op and node.target.is_view)  # type: ignore[union-attr]
+
+
+def _writes(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable

@@ -1,0 +1,135 @@
+"""One layer of an ONNX graph as a graph of its own: from the states before it to its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
+
+from ..onnx.graph import uses
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+LARGEST = 1 << 30
+"""Bytes of weights inside the file; protobuf ends at two GB, and more lie beside it."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole graph: its file, and which of its tensors is which point's state."""
+
+    path: Path
+    tensors: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Input:
+    """What an input of the layer is in the whole model: a point, or else an input of the graph."""
+
+    what: str
+    dtype: str
+    """As numpy calls it; a runtime may hand on states narrower than its graph says."""
+
+
+def write_layer(
+    whole: Whole, point: str, states: Mapping[str, Array], file: Path
+) -> dict[str, Input]:
+    """Write the graph that makes `point`; says what each of its inputs is."""
+    import onnx
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    model = onnx.load(str(whole.path), load_external_data=False)
+    graph = model.graph
+    wanted = whole.tensors.get(point)
+    maker = {name: node for node in graph.node for name in node.output}
+    if wanted is None or wanted not in maker:
+        raise BackendError(f"No node of {whole.path.name} makes the point {point!r}.")
+    ends = _ends(whole.tensors, maker, point)
+    nodes, loose = _behind(wanted, maker, ends)
+    weights = {item.name: item for item in graph.initializer if item.name in loose}
+    typed = {
+        item.name: item
+        for item in (*graph.value_info, *graph.output, *graph.input)
+        if item.type.tensor_type.elem_type
+    }
+    given = [item.name for item in graph.input if item.name in loose and item.name not in weights]
+    inputs = {n: ends[n] for n in sorted(loose) if n in ends} | {n: n for n in given}
+    described = [typed.get(name) or _described(name, states[what]) for name, what in inputs.items()]
+    small = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [node for node in graph.node if id(node) in nodes],
+            "layer",
+            described,
+            [typed.get(wanted) or _described(wanted, states[point])],
+            list(weights.values()),
+        ),
+        opset_imports=model.opset_import,
+        functions=model.functions,
+        ir_version=model.ir_version,
+    )
+    _keep_to_itself(small.graph.node)
+    _fetch(small.graph.initializer, whole.path.parent)
+    apart = sum(len(tensor.raw_data) for tensor in small.graph.initializer) > LARGEST
+    onnx.save(small, str(file), save_as_external_data=apart, location=f"{file.name}.data")
+    kinds = [tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name for item in described]
+    return {name: Input(inputs[name], kind) for name, kind in zip(inputs, kinds, strict=True)}
+
+
+def _fetch(weights: Iterable[Any], folder: Path) -> None:
+    """Read what lies beside the whole graph; of this layer alone."""
+    from onnx import TensorProto
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    for tensor in weights:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            load_external_data_for_tensor(tensor, str(folder))
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+
+
+def _keep_to_itself(nodes: Iterable[Any]) -> None:
+    """Exporters write down which files of which machine a node comes from: nobody's business."""
+    for node in nodes:
+        kept = [item for item in node.metadata_props if item.key == _SCOPES]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+        node.ClearField("doc_string")
+
+
+def _ends(tensors: Mapping[str, str], maker: Mapping[str, Any], point: str) -> dict[str, str]:
+    """Tensors at which the layer begins, and their points; a copy of a state is that state too."""
+    ends = {tensor: name for name, tensor in tensors.items() if name != point}
+    for tensor, name in list(ends.items()):
+        node = maker.get(tensor)
+        if node is not None and node.op_type == "Identity" and node.input[0] not in tensors:
+            ends.setdefault(node.input[0], name)
+    ends.pop(tensors[point], None)
+    return ends
+
+
+def _behind(
+    wanted: str, maker: Mapping[str, Any], ends: Mapping[str, str]
+) -> tuple[set[int], set[str]]:
+    """The nodes that a tensor needs, and the tensors that none of them makes."""
+    nodes: set[int] = set()
+    loose: set[str] = set()
+    waiting = [wanted]
+    while waiting:
+        name = waiting.pop()
+        node = maker.get(name)
+        if node is None or name in ends:
+            loose.add(name)
+        elif id(node) not in nodes:
+            nodes.add(id(node))
+            waiting += [used for used in uses(node) if used]
+    return nodes, loose
+
+
+def _described(name: str, state: Array) -> Any:
+    """A state as an input or output of a graph; the graph itself need not say what it is."""
+    from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
+
+    return make_tensor_value_info(name, np_dtype_to_tensor_dtype(state.dtype), state.shape)

@@ -1,0 +1,149 @@
+"""Faults for ONNX Runtime: written into the initialisers of the clean graph, not exported anew.
+
+The exporter folds and renames: a linear weight may stand in the graph transposed and under the name
+`val_56`. So a parameter is found by its content, straight or transposed. One that was folded into
+something else is not found, and its fault costs an export of the faulty module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftwalk.adapter import Backend
+from driftwalk.dtypes import Array
+from driftwalk.registry import create
+from driftwalk.states import Probe
+
+from ..onnx.export import PLAIN, TRACED, Exported, read_export
+from ..onnx.runtime import OnnxRuntime
+from ..sources import LoadedModel
+from ..tensors import to_numpy
+from .planning import FaultyModel
+
+_FLOATS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.float32),
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float64),
+}
+"""onnx.TensorProto.DataType of the formats a parameter can be stored in."""
+
+
+def faulty_backend(clean: Backend, faulty: FaultyModel, probe: Probe) -> Backend:
+    """The backend that `clean` is, for a faulty copy of its model."""
+    if not isinstance(clean, OnnxRuntime):
+        return create(clean.spec, faulty)
+    if faulty.fault.in_weights:
+        exported = clean._export(probe)
+        changes = initialiser_changes(exported, clean._dtype, faulty.clean, faulty)
+        if changes is not None:
+            return PatchedOnnxRuntime(clean, faulty, exported, changes)
+    options = {**clean.spec.options, "cache": "off"}  # a faulty graph is of no use to anybody else
+    return create(replace(clean.spec, options=options), faulty)
+
+
+class PatchedOnnxRuntime(OnnxRuntime):
+    """ONNX Runtime on a copy of a clean export in which some initialisers differ."""
+
+    def __init__(
+        self,
+        clean: OnnxRuntime,
+        faulty: FaultyModel,
+        exported: Exported,
+        changes: Mapping[str, Array],
+    ) -> None:
+        super().__init__(clean.spec, faulty)
+        self._source = exported
+        self._changes = changes
+        self._patched: Exported | None = None
+
+    def _export(self, probe: Probe) -> Exported:
+        if self._patched is None:
+            self._scratch.append(tempfile.TemporaryDirectory(prefix="driftwalk-fault-"))
+            folder = Path(self._scratch[-1].name)
+            patch(self._source.folder, folder, self._changes)
+            self._patched = read_export(folder)
+        return self._patched
+
+
+def initialiser_changes(
+    exported: Exported, dtype: str, clean: LoadedModel, faulty: LoadedModel
+) -> dict[str, Array] | None:
+    """New contents by initialiser; None where a changed parameter does not stand in the graph."""
+    right = dict(clean.at(dtype, "cpu", for_export=True).named_parameters())
+    wrong = dict(faulty.at(dtype, "cpu", for_export=True).named_parameters())
+    before = {name: to_numpy(parameter) for name, parameter in right.items()}
+    after = {name: to_numpy(wrong[name]) for name in right}
+    changed = [n for n in before if before[n].tobytes() != after[n].tobytes()]
+    stored = _stored(exported)
+    changes: dict[str, Array] = {}
+    for name in changed:
+        same = [n for n in before if _key(before[n]) == _key(before[name])]
+        places = stored.get(_key(before[name]), [])
+        turned = before[name].ndim == 2
+        transposed = stored.get(_key(before[name].T), []) if turned else []
+        # Two parameters with the same numbers may share one initialiser: nobody can tell.
+        if len(same) > 1 or not (places or transposed):
+            return None
+        changes |= {place: np.ascontiguousarray(after[name].T) for place in transposed}
+        changes |= dict.fromkeys(places, after[name])
+    return changes
+
+
+def patch(source: Path, target: Path, changes: Mapping[str, Array]) -> None:
+    """Copy an export, with other contents for some initialisers in both of its graphs."""
+    import onnx
+    from onnx import numpy_helper
+
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    for graph in (TRACED, PLAIN):
+        model = onnx.load(str(target / graph), load_external_data=False)
+        for tensor in model.graph.initializer:
+            if tensor.name not in changes:
+                continue
+            wanted = np.ascontiguousarray(changes[tensor.name])
+            if place := _external(tensor):
+                with open(target / place[0], "r+b") as file:
+                    file.seek(place[1])
+                    file.write(wanted.tobytes())
+            else:
+                tensor.CopyFrom(numpy_helper.from_array(wanted, tensor.name))
+        onnx.save(model, str(target / graph))
+
+
+def _stored(exported: Exported) -> dict[tuple[Any, ...], list[str]]:
+    """Initialisers of a graph by what they hold."""
+    import onnx
+    from onnx import numpy_helper
+
+    found: dict[tuple[Any, ...], list[str]] = {}
+    model = onnx.load(str(exported.traced), load_external_data=False)
+    for tensor in model.graph.initializer:
+        if tensor.data_type not in _FLOATS or not tensor.dims:
+            continue
+        if place := _external(tensor):
+            count = int(np.prod(tensor.dims))
+            path, kind = exported.folder / place[0], _FLOATS[tensor.data_type]
+            array = np.fromfile(path, kind, count, offset=place[1]).reshape(tuple(tensor.dims))
+        else:
+            array = numpy_helper.to_array(tensor)
+        found.setdefault(_key(array), []).append(tensor.name)
+    return found
+
+
+def _external(tensor: Any) -> tuple[str, int] | None:
+    """File and offset of a tensor that is stored beside the graph."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    return (entries["location"], int(entries.get("offset", 0))) if entries else None
+
+
+def _key(array: Array) -> tuple[Any, ...]:
+    whole = np.ascontiguousarray(array)
+    return (*array.shape, array.dtype.name, hashlib.sha256(whole.tobytes()).hexdigest())

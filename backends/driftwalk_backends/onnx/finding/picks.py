@@ -1,0 +1,144 @@
+"""Which tensor a state may be, by what is known so far: an output, a scope, or its numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from driftwalk.states import Point, Probe, State
+
+from ...matching import MARGIN, Candidate, Hit, Pool, clear, distinct
+from ...points import Layout
+from ..parts import Parts
+from .stream import in_chain, stack_of
+
+VALUE, OUTPUT_NAME, OUTPUT_SHAPE = "value", "output name", "output shape"
+
+_HONEST = {"fp64": 1e-3, "fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2}
+_QUANTISED = 0.1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a block's result may be off, relative to the state."""
+
+    honest: float
+    """By rounding in the graph's format."""
+    agrees: float
+    """The same for a graph whose matrix products are of whole numbers, where this is one."""
+
+    @classmethod
+    def of(cls, dtype: str, quantised: bool) -> Limits:
+        return cls(_HONEST[dtype], _QUANTISED if quantised else _HONEST[dtype])
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """What was taken for a point: which tensor, how it was found, and whether its values agree."""
+
+    hit: Hit
+    way: str
+    sure: bool
+
+
+class Picks:
+    """The tensors of the graphs on a probe, and what each point was decided to be so far."""
+
+    def __init__(self, probe: Probe, parts: Parts, limits: Limits) -> None:
+        self.parts = parts
+        self.limits = limits
+        self.decided: dict[str, Pick | None] = {}
+        self.distrusted = False
+        """Whether values showed scopes to be wrong: an optimiser moved nodes."""
+        self._probe = probe
+        self._pool = Pool(())
+        self._scoped: dict[str, tuple[tuple[str, ...], str]] = {}
+        self._output_key = ""
+
+    def expect(self, points: Iterable[Point], layout: Layout | None) -> tuple[str, ...]:
+        """Note the model's points; the tensors that scopes name for them come back."""
+        points = list(points)
+        shared = Counter(point.module for point in points)
+        for point in points:
+            # One block applied many times has one scope for all of its states.
+            found = self.parts.scoped(point) if shared[point.module] == 1 else ((), "")
+            self._scoped[point.name] = found
+        named = (layout.output if layout else None) or "logits"
+        self._output_key = self.parts.key(self.parts.of("logits"), named)
+        return tuple(dict.fromkeys(key for keys, _ in self._scoped.values() for key in keys))
+
+    def start(self, candidates: Iterable[Candidate]) -> None:
+        """Decide anew, among these tensors."""
+        self._pool = Pool(candidates)
+        self.decided.clear()
+
+    def output(self, state: State) -> Pick | None:
+        """The model's own output: by its name, else the only output that has its shape."""
+        if state.point.name != "logits":
+            return None
+        keep = self._probe.keep(state.point.name, state.array.shape)
+        outputs = self._pool.hits(
+            state.array, keep, lambda one: one.name in self.parts.outputs, closest=1 << 10
+        )
+        fitting = [hit for hit in outputs if hit.arrangement.rank <= 1]
+        for hit in fitting:
+            if hit.candidate.name == self._output_key:
+                return Pick(hit, OUTPUT_NAME, hit.error <= self.limits.agrees)
+        if len(fitting) == 1:
+            return Pick(fitting[0], OUTPUT_SHAPE, fitting[0].error <= self.limits.agrees)
+        return None
+
+    def scoped(self, state: State) -> Pick | None:
+        """The one tensor that leaves the scope in the state's shape; of several the best."""
+        keys, way = self._scoped[state.point.name]
+        hits = self.hits(state, frozenset(keys)) if keys else []
+        plainest = min((hit.arrangement.rank for hit in hits), default=0)
+        apart = distinct([hit for hit in hits if hit.arrangement.rank == plainest])
+        if not apart or (len(apart) > 1 and apart[1].error < MARGIN * apart[0].error):
+            return None
+        return Pick(apart[0], way, apart[0].error <= self.limits.agrees)
+
+    def clear(self, state: State) -> Pick | None:
+        """A tensor that agrees as honest arithmetic does, and no other near it."""
+        scoped = self.scoped(state)
+        if scoped is not None and scoped.sure:
+            return scoped
+        best = clear(self.hits(state), self.limits.honest)
+        if best is None:
+            return None
+        if scoped is not None and not best.same_as(scoped.hit):
+            self.distrusted = True
+        return Pick(best, VALUE, True)
+
+    def hits(
+        self, state: State, among: frozenset[str] | None = None, after: str | None = None
+    ) -> list[Hit]:
+        """What fits a state and is computed from the state before it."""
+        name = state.point.name
+        before = after or self.before(name)
+        part = self.parts.of(name)
+
+        def allowed(one: Candidate) -> bool:
+            return (
+                (among is None or one.name in among)
+                and self.parts.split(one.name)[0] is part
+                and (before is None or self.parts.depends(one.name, before))
+            )
+
+        keep = self._probe.keep(name, state.array.shape)
+        return self._pool.hits(state.array, keep, allowed)
+
+    def before(self, name: str) -> str | None:
+        """The latest state found in the same stack: what comes next is computed from it."""
+        stack = stack_of(name)
+        chain = [
+            self.root(pick.hit)
+            for other, pick in self.decided.items()
+            if pick is not None and in_chain(other) and stack_of(other) == stack
+        ]
+        return chain[-1] if chain and stack is not None else None
+
+    def root(self, hit: Hit) -> str:
+        """The tensor that a hit is only a copy, a cast or a reshape of."""
+        return self.parts.root(hit.candidate.name)

