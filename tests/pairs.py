@@ -12,7 +12,7 @@ from driftwalk.metrics import Measured, measure
 from driftwalk.reduction import begin
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
-from driftwalk_backends.held import HeldTensor
+from driftwalk_backends.held.states import HeldTensor
 from driftwalk_backends.tensors import to_numpy
 
 POINT = Point("layer.0")

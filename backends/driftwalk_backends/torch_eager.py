@@ -22,7 +22,7 @@ from driftwalk.states import HeldState, Point, Probe, State
 
 from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
-from .held import Holding
+from .held.states import Holding
 from .hooks import capture
 from .looks import Looks
 from .points import Layout

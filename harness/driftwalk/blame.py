@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from .calibrate import Calibration
 from .layer_drift import Blame, LayerDrift
-from .metrics import TokenErrors, token_errors
+from .metrics import token_errors
 from .norms import ZERO, Norms, distance, ratio
 from .replay import replay_trace
 from .states import State, Trace
+from .tokens import TokenErrors
 
 
 def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str, Blame]:

@@ -7,7 +7,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ def encode(value: Any) -> Any:
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [encode(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
@@ -73,6 +73,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         return _decode_dataclass(kind, data, where)
     if origin is tuple:
         return _decode_tuple(arguments, data, where)
+    if origin is Sequence:
+        return _decode_tuple((*arguments, ...), data, where)
     if origin in (dict, Mapping):
         _expect(isinstance(data, dict), where, "an object", data)
         return {k: _decode(arguments[1], v, f"{where}.{k}") for k, v in data.items()}

@@ -15,8 +15,8 @@ import numpy as np
 
 from .dtypes import Array, format_of
 from .fused import add_fused, usable
-from .native import library
 from .sums import Float64, Numbers, Pair, Sums
+from .tokens import TokenErrors, profile
 from .tolerance import Tolerance
 from .ulp import UlpHistogram
 
@@ -25,9 +25,6 @@ BLOCK = 1 << 15
 
 Values = Callable[[tuple[int, ...]], tuple[float, float]]
 """What stands on both sides at an index."""
-
-TokenErrors = tuple[tuple[float | None, ...], ...]
-"""L2 of a difference per (row, position); None where padded."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def finish(
         metrics=_metrics(sums, shape, rows, values),
         scale=scale,
         exceeded=sums.exceeded,
-        tokens=_token_profile(sums.row_l2, rows, shape),
+        tokens=profile(sums.row_l2, rows, shape),
     )
 
 
@@ -299,28 +296,4 @@ def token_errors(a: Array, b: Array, keep: Array | None = None) -> TokenErrors |
             d = a_rows[block].astype(np.float64) - b_rows[block].astype(np.float64)
             squares = np.einsum("ij,ij->i", d, d)
             found.append(np.where(np.isfinite(squares), np.sqrt(squares), math.inf))
-    return _token_profile(found, rows, a.shape)
-
-
-def _token_profile(
-    row_l2: list[Float64], rows: Array, shape: tuple[int, ...]
-) -> TokenErrors | None:
-    if len(shape) < 3 or not row_l2:
-        return None
-    found = _four_digits(np.concatenate(row_l2))
-    if found.size == math.prod(shape[:2]):
-        return tuple(map(tuple, found.reshape(shape[:2]).tolist()))
-    profile: list[float | None] = [None] * math.prod(shape[:2])
-    for row, value in zip(rows.tolist(), found.tolist(), strict=True):
-        profile[row] = value
-    width = shape[1]
-    return tuple(tuple(profile[i * width : (i + 1) * width]) for i in range(shape[0]))
-
-
-def _four_digits(values: Float64) -> Float64:
-    """Each as float(f"{value:.4g}") has it; the array given is written to."""
-    known = library()
-    if known is None:
-        return np.array([float(f"{value:.4g}") for value in values.tolist()])
-    known.driftwalk_four_digits(values.ctypes.data, values.size)
-    return values
+    return profile(found, rows, a.shape)

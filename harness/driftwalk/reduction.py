@@ -7,45 +7,31 @@ in metrics.py. A pair that a device cannot reduce (NaN, float64, ...) is fetched
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .dtypes import FORMATS, Array
+from .dtypes import Array
 from .metrics import Measured, finish, measure
 from .states import Held, HeldState, State, Trace
-from .sums import Numbers, Sums
+from .sums import Sums
 from .tolerance import Tolerance
-from .ulp import UlpHistogram
 
 
 @dataclass(frozen=True)
 class Reduced:
     """What the rows of a pair that count came to. Only for pairs in which all is finite."""
 
-    count: int
-    rr: float
-    cc: float
-    rc: float
-    abs_d: float
-    row_dd: NDArray[np.float64]
-    """Squared difference of each row that counts."""
+    sums: Sums
+    """Places are counted among the rows that count."""
     scale: float
     """What atol was multiplied with."""
-    max_rel: float
-    exceeded: float
-    mismatched: int
-    worst_at: tuple[int, int]
-    """Row, counted among those that count, and column of the first largest difference."""
     worst: tuple[float, float]
-    """What the reference and the candidate have there."""
-    ulp_max: int
-    ulps: NDArray[np.int64]
-    """Distances counted by bucket, see ulp.py; at least the 99th percentile must come out right."""
+    """What the reference and the candidate have where they differ most."""
 
 
 Reducing = Callable[[], Reduced | None]
@@ -105,11 +91,13 @@ def begin(
     if not (isinstance(reference, HeldState) and isinstance(candidate, HeldState)):
         return None
     theirs, ours = reference.held, candidate.held
-    if not isinstance(ours, Reduces):
+    reduce = getattr(ours, "reduce", None)  # asking for the protocol takes longer than reducing
+    if reduce is None:
         return None
     shape = ours.shape
-    rows = np.flatnonzero(keep) if keep is not None else np.arange(int(np.prod(shape[:-1][:2])))
-    reducing = ours.reduce(theirs, tolerance, rows) if rows.size else None
+    count = math.prod(shape[:-1][:2])
+    rows = keep.reshape(-1).nonzero()[0] if keep is not None else np.arange(count)
+    reducing: Reducing | None = reduce(theirs, tolerance, rows) if len(rows) else None
     if reducing is None:
         return None
 
@@ -117,29 +105,10 @@ def begin(
         found = reducing()
         if found is None:
             return measure(reference.array, candidate.array, tolerance, keep)
-        sums = _sums(found, candidate.dtype, rows)
-        return finish(sums, shape, rows, found.scale, lambda _: found.worst)
+        sums, worst = found.sums, found.worst
+        assert sums.worst_at is not None
+        row, column = sums.worst_at
+        sums.worst_at = int(rows[row]), column
+        return finish(sums, shape, rows, found.scale, lambda _: worst)
 
     return measured
-
-
-def _sums(found: Reduced, dtype: str, rows: Numbers) -> Sums:
-    """The same, as measure() has them."""
-    (r, c), (row, column) = found.worst, found.worst_at
-    ulps = UlpHistogram(FORMATS[dtype])
-    ulps.add_counts(found.ulps, 1, found.ulp_max)
-    return Sums(
-        count=found.count,
-        abs_d=found.abs_d,
-        dd=float(found.row_dd.sum()),
-        rr=found.rr,
-        cc=found.cc,
-        rc=found.rc,
-        max_abs=abs(c - r),
-        max_rel=found.max_rel,
-        worst_at=(int(rows[row]), column),
-        exceeded=found.exceeded,
-        mismatched=found.mismatched,
-        ulps=ulps,
-        row_l2=[np.sqrt(found.row_dd)],
-    )

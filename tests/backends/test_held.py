@@ -16,8 +16,8 @@ from driftwalk.metrics import Measured
 from driftwalk.reduction import holding
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
-from driftwalk_backends import held
-from driftwalk_backends.held import HeldTensor
+from driftwalk_backends.held import eager, states
+from driftwalk_backends.held.states import HeldTensor
 from driftwalk_backends.torch_eager import TorchEager
 from pairs import check_alike, on_device, on_host
 
@@ -51,7 +51,7 @@ def test_every_number_is_the_host_s(pair, tolerance, padded, chunk) -> None:
     if padded and r.ndim > 2:
         keep = np.arange(math.prod(r.shape[:2])).reshape(r.shape[:2]) % 3 != 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "_CHUNK", chunk)
+        patch.setattr(eager, "_CHUNK", chunk)
         found = on_device(r, c, tolerance, keep)
     assert found is not None, "all of these can be reduced"
     check_alike(found, on_host(r, c, tolerance, keep), sums=1e-6, scale=1e-7)
@@ -84,7 +84,7 @@ def test_what_a_device_does_not_reduce_is_left_to_the_host() -> None:
 
 def test_a_held_state_is_a_copy_and_an_array_to_all_who_ask() -> None:
     tensor = torch.randn(2, 3, 8).bfloat16()
-    state = HeldState(Point("layer.0"), held.Holding(torch.device("cpu")).keep(tensor))
+    state = HeldState(Point("layer.0"), states.Holding(torch.device("cpu")).keep(tensor))
     before = tensor.float().numpy().copy()
     tensor.zero_()
     assert (state.dtype, state.shape) == ("bf16", (2, 3, 8))
@@ -149,7 +149,7 @@ def test_a_calibrated_run_and_a_spilled_one_hold_nothing(fetches) -> None:
 
 def test_what_is_held_must_be_something_that_can_be_fetched(monkeypatch) -> None:
     backend, _ = near("gpt2")
-    monkeypatch.setattr(held.Holding, "keep", lambda self, tensor: tensor)
+    monkeypatch.setattr(states.Holding, "keep", lambda self, tensor: tensor)
     backend.hold(True)
     probe = driftwalk.Probe({"input_ids": np.arange(8).reshape(1, 8)})
     with pytest.raises(driftwalk.DriftwalkError, match="holds a Tensor at 'embed'"):
@@ -171,14 +171,14 @@ def test_only_those_on_one_device_hold() -> None:
 def test_states_beyond_the_room_go_to_the_host_and_the_report_says_so(monkeypatch) -> None:
     first, second = near("gpt2")
     room = iter([3 * 1024, math.inf])
-    plain = held.Holding.__init__
+    plain = states.Holding.__init__
 
     def small(self, device) -> None:
         plain(self, device)
         self._left = next(room)
 
     probe = driftwalk.Probe({"input_ids": np.arange(8).reshape(1, 8)})
-    monkeypatch.setattr(held.Holding, "__init__", small)
+    monkeypatch.setattr(states.Holding, "__init__", small)
     report = driftwalk.verify(zoo.build("gpt2"), second, first, probe, policy="dtype")
     assert report.ok
     assert all(layer.metrics.max_abs == 0 for layer in report.layers)
@@ -187,4 +187,4 @@ def test_states_beyond_the_room_go_to_the_host_and_the_report_says_so(monkeypatc
 
 
 def _same(one: Measured, other: Measured) -> bool:
-    return repr(one) == repr(other)
+    return repr((one, one.tokens)) == repr((other, other.tokens))

@@ -13,7 +13,7 @@ import numpy as np
 from driftwalk.adapter import BackendInfo
 from driftwalk.decisions import Decisions, Flip
 from driftwalk.layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift, TruthErrors
-from driftwalk.metrics import Metrics, Nonfinite, TokenErrors, Worst
+from driftwalk.metrics import Metrics, Nonfinite, Worst
 from driftwalk.norms import Norms
 from driftwalk.result import (
     Benchmark,
@@ -27,6 +27,7 @@ from driftwalk.result import (
     load,
 )
 from driftwalk.states import Point
+from driftwalk.tokens import TokenErrors
 from driftwalk_reports import html, index
 from unit.reports import cases
 

@@ -34,17 +34,17 @@ def a_pair(shape, formats, noise: float, seed: int):
 @pytest.fixture
 def left_to_the_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the kernels could not do."""
-    held_fused = pytest.importorskip("driftwalk_backends.held_fused")
+    line = pytest.importorskip("driftwalk_backends.held.line")
     left: list[object] = []
-    read = held_fused._read
+    read = line.read
 
     def note(*given):
         found = read(*given)
         if found is None:
-            left.append(given[0][: held_fused.k.HEAD.value].tolist())
+            left.append(given[0][: line.f.HEAD.value].tolist())
         return found
 
-    monkeypatch.setattr(held_fused, "_read", note)
+    monkeypatch.setattr(line, "read", note)
     return left
 
 
@@ -66,6 +66,26 @@ def test_every_number_is_the_host_s(shape, formats, noise, tolerance, left_to_th
     check_alike(found, on_host(r, c, tolerance, keep), sums=1e-6, scale=1e-7)
     if math.prod(shape) > 100_000:
         assert not left_to_the_host, "the kernels do what is ordinary"
+
+
+@pytest.mark.parametrize("formats", FORMATS[:3], ids=str)
+def test_many_pairs_at_once_keep_their_numbers_apart(formats, left_to_the_host) -> None:
+    """States of several sizes, padded or not, under several tolerances: begun first, then read."""
+    from driftwalk.reduction import begin
+    from driftwalk.states import HeldState
+    from driftwalk_backends.held.states import HeldTensor
+    from pairs import POINT, check_alike, on_host
+
+    shapes = [(2, 9, 8208), (1, 32, 4096), (2, 60, 1024), (1, 8, 16400)]
+    begun = []
+    for number, (shape, tolerance) in enumerate(zip(shapes, TOLERANCES, strict=True)):
+        r, c = a_pair(shape, formats, 10.0 ** -(number % 4), seed=number)
+        keep = np.arange(math.prod(shape[:2])).reshape(shape[:2]) % 3 != 1 if number % 2 else None
+        sides = (HeldState(POINT, HeldTensor(side)) for side in (r, c))
+        begun.append((begin(*sides, tolerance, keep), (r, c, tolerance, keep)))
+    for waits, given in reversed(begun):
+        check_alike(waits(), on_host(*given), sums=1e-6, scale=1e-7)
+    assert not left_to_the_host, "numbers that make no sense would be the host's"
 
 
 @pytest.mark.parametrize("formats", FORMATS, ids=str)
@@ -90,7 +110,8 @@ def test_what_is_not_finite_is_told_by_the_host(value, side) -> None:
     both[side][1, 2, 3] = value
     tolerance = BY_DTYPE["fp16"]
     found = on_device(*both, tolerance, None)
-    assert repr(found) == repr(on_host(*both, tolerance, None))
+    expected = on_host(*both, tolerance, None)
+    assert repr((found, found.tokens)) == repr((expected, expected.tokens))
     assert found.metrics.nonfinite.candidate == side
 
 
@@ -108,10 +129,10 @@ def test_sizes_beyond_float32_s_squares(size) -> None:
 
 @pytest.mark.parametrize("formats", FORMATS, ids=str)
 def test_without_triton_too(formats, monkeypatch) -> None:
-    from driftwalk_backends import held
+    from driftwalk_backends.held import states
     from pairs import check_alike, on_device, on_host
 
-    monkeypatch.setattr(held, "_kernels", lambda tensor: None)
+    monkeypatch.setattr(states, "_kernels", lambda device: None)
     r, c = a_pair((1, 64, 4096), formats, 1e-2, 0)
     tolerance = BY_DTYPE["fp16"]
     found = on_device(r, c, tolerance, None)
@@ -120,15 +141,15 @@ def test_without_triton_too(formats, monkeypatch) -> None:
 
 def test_triton_is_used_where_it_is_there() -> None:
     pytest.importorskip("triton")
-    from driftwalk_backends.held import _working
+    from driftwalk_backends.held.states import _kernels
 
-    assert _working(torch.device("cuda", 0)) is not None
+    assert _kernels(torch.device("cuda", 0)) is not None
 
 
 @pytest.mark.parametrize("candidate", ["torch:cuda:fp32", "torch:cuda:fp16", "torch:cuda:bf16"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "t5"])
 def test_verify_on_the_gpu_says_what_it_says_on_the_host(name, candidate, monkeypatch) -> None:
-    from driftwalk_backends.held import HeldTensor
+    from driftwalk_backends.held.states import HeldTensor
     from driftwalk_backends.torch_eager import TorchEager
 
     fetched: list[tuple[int, ...]] = []

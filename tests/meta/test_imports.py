@@ -15,7 +15,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("tensor_file", "trace_file", "point_map"),
     ),
     "tolerance": ("tolerance",),
-    "sums": ("sums", "fused"),
+    "sums": ("sums", "fused", "tokens"),
     "compare": ("metrics", "decisions", "reduction"),
     "result": (
         *("laps", "layer_drift", "result", "bench_result", "selftest_result", "hardware.result"),
@@ -32,10 +32,13 @@ FLOORS: dict[str, tuple[str, ...]] = {
 none of them may import it."""
 
 ENTRY = len(FLOORS)
-BOTTOM = tuple(
-    module
-    for floor in ("data types and errors", "tolerance", "compare", "result")
-    for module in FLOORS[floor]
+BOTTOM = (
+    *("sums", "tokens"),
+    *(
+        module
+        for floor in ("data types and errors", "tolerance", "compare", "result")
+        for module in FLOORS[floor]
+    ),
 )
 """What backends and reports may know of the harness."""
 

@@ -214,19 +214,3 @@ def test_compiled_code_can_be_switched_off():
         check=True,
     )
     assert asked.stdout.strip() == "True"
-
-
-AROUND = [*(10.0**k for k in range(-25, 26)), 0.99995, 9999.5, 1.0005, 12345.0, 0.00012345, np.inf]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.floats(0, 1e30) | st.floats(1e-8, 1e8) | st.sampled_from(AROUND), min_size=1))
-def test_four_digits_are_those_of_the_text(values):
-    near = [*values, *np.nextafter(values, 0), *np.nextafter(values, np.inf)]
-    assert metrics._four_digits(np.array(near)).tolist() == [float(f"{v:.4g}") for v in near]
-
-
-def test_four_digits_where_the_fifth_is_a_five():
-    values = [float(f"{digits}5e{power}") for digits in range(1000, 9999, 7) for power in (-9, -3)]
-    expected = [float(f"{value:.4g}") for value in values]
-    assert metrics._four_digits(np.array(values)).tolist() == expected

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk import metrics
+from driftwalk.jsonable import decode, encode
 from driftwalk.metrics import measure, token_errors
+from driftwalk.tokens import TokenErrors, four_digits
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -33,11 +34,33 @@ def test_a_token_profile_is_kept_to_four_digits_and_needs_a_position_axis():
     assert measure(np.zeros((2, 3)), np.ones((2, 3)), ANY).tokens is None
 
 
-@some
-@given(st.lists(st.floats(0, allow_nan=False) | st.integers(0, 99_999).map(lambda n: n / 20)))
+AROUND = [*(10.0**k for k in range(-25, 26)), 0.99995, 9999.5, 1.0005, 12345.0, 0.00012345, np.inf]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(0, 1e300) | st.floats(1e-8, 1e8) | st.sampled_from(AROUND), min_size=1))
 def test_four_digits_are_those_of_the_text(values):
-    found = metrics._four_digits(np.array(values, float))
-    assert found == [float(f"{value:.4g}") for value in values]
+    near = [*values, *np.nextafter(values, 0), *np.nextafter(values, np.inf)]
+    assert four_digits(np.array(near)).tolist() == [float(f"{v:.4g}") for v in near]
+
+
+def test_four_digits_where_the_fifth_is_a_five():
+    values = [float(f"{digits}5e{power}") for digits in range(1000, 9999, 7) for power in (-9, -3)]
+    expected = [float(f"{value:.4g}") for value in values]
+    assert four_digits(np.array(values)).tolist() == expected
+
+
+def test_a_profile_is_as_good_as_tuples():
+    r, c = np.zeros((2, 2, 2)), np.array([[[3, 4], [0, 0]], [[1, 0], [5, 12]]], float)
+    found = measure(r, c, ANY).tokens
+    told = ((5.0, 0.0), (1.0, 13.0))
+    assert (len(found), found[1], found[-1][0], found[:1]) == (2, (1.0, 13.0), 1.0, told[:1])
+    assert told == found
+    assert found == measure(r, c, ANY).tokens
+    assert found != measure(r, 2 * c, ANY).tokens
+    assert {found: "as a key"}[told] == "as a key"
+    assert (repr(found), encode(found)) == (repr(told), [[5.0, 0.0], [1.0, 13.0]])
+    assert decode(TokenErrors, encode(found)) == found
 
 
 def test_token_errors_agree_with_what_measure_finds_on_the_way():

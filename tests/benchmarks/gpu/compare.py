@@ -24,8 +24,8 @@ from driftwalk.reduction import begin
 from driftwalk.states import HeldState, State
 from driftwalk.tolerance import BY_DTYPE
 from driftwalk_backends.calls import call, inputs_for, quietly
-from driftwalk_backends.held import Holding
-from driftwalk_backends.held_fused import _line
+from driftwalk_backends.held.line import _line
+from driftwalk_backends.held.states import Holding
 from driftwalk_backends.hooks import capture
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
@@ -133,7 +133,7 @@ def main() -> None:
 
         def queued() -> None:
             begun = [runs.begin(state) for state in other]
-            _line(torch.device("cuda", 0))._go()
+            _line(torch.device("cuda", 0), torch.float16, torch.float16, True).launch()
             waiting.append(begun)
 
         kinds: dict[str, Callable[[], float]] = {

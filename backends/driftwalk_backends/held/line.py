@@ -1,0 +1,244 @@
+"""Launches the kernels: pairs of held states wait in a line, and many are compared at once.
+
+From Python a launch takes as long as a large GPU needs for a whole state.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import nullcontext
+from functools import cache, lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from driftwalk.dtypes import Array
+from driftwalk.reduction import Reducing
+from driftwalk.tolerance import Tolerance
+
+from ..tensors import as_rows
+from . import fields as f
+from . import kernels as k
+from .reading import read
+
+if TYPE_CHECKING:
+    from .states import HeldTensor
+
+PART = 1 << 13
+"""Columns of a unit: longer rows are cut."""
+BLOCK, WARPS = 256, 1
+"""Columns that `look` takes at a time, and with how many warps."""
+UNITS = 1
+"""Units that each of its programs takes."""
+PLACES, SURVEY_WARPS = 64, 4
+"""Places that a program of `survey` looks at, 16 elements at each."""
+SURVEYED, FEWEST, MOST = 32, 32, 1024
+"""One element in so many is looked at beforehand, by no fewer and no more programs than these."""
+SETTLERS, SETTLE, SETTLE_WARPS = 128, 1024, 4
+"""Programs of `settle` for each pair, and columns that they take at a time."""
+TOGETHER = 1 << 26
+"""Elements that are compared at once: enough to fill a device, and few enough to wait for."""
+
+
+def copied(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A copy, and the sums of squares of its rows."""
+    rows = as_rows(tensor.contiguous())
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    squares = torch.empty(len(rows), dtype=torch.float64, device=tensor.device)
+    with _on(tensor.device):
+        k.copy[(len(rows),)](rows, copy, squares, rows.shape[1], BLOCK=4096, num_warps=8)
+    return copy, squares
+
+
+def fused(
+    reference: HeldTensor, candidate: HeldTensor, tolerance: Tolerance, rows: Array | None
+) -> Reducing | None:
+    """Put two states in the line; None where kernels cannot compare them.
+
+    `rows` are the numbers of those that count, where not all do.
+    """
+    room = _room(tolerance)
+    if room is None:
+        return None
+    chosen = None if rows is None else _chosen(rows.astype(np.int32).tobytes(), candidate.device)
+    count = candidate.rows if rows is None else len(rows)
+    even = (candidate.width | reference.address | candidate.address) % 16 == 0
+    line = _line(candidate.device, reference.kind, candidate.kind, even)
+    return line.put(_Pair(reference, candidate, count, chosen, room))
+
+
+@lru_cache(maxsize=64)
+def _room(tolerance: Tolerance) -> tuple[int, int, int] | None:
+    """Bits of atol and rtol, and whether atol is a share of the RMS; None beyond float32."""
+    if not all(value == 0 or 1e-20 < value < 1e10 for value in (tolerance.atol, tolerance.rtol)):
+        return None
+    atol, rtol = struct.unpack("qq", struct.pack("dd", tolerance.atol, tolerance.rtol))
+    return atol, rtol, int(tolerance.scale == "rms")
+
+
+@lru_cache(maxsize=16)
+def _chosen(rows: bytes, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(rows, np.int32).copy()).to(device)
+
+
+class _Pair:
+    """Two states, and which of their rows count."""
+
+    def __init__(
+        self,
+        r: HeldTensor,
+        c: HeldTensor,
+        count: int,
+        chosen: torch.Tensor | None,
+        room: tuple[int, int, int],
+    ) -> None:
+        self.r, self.c, self.chosen, self._room = r, c, chosen, room
+        self.count, self.width, self.parts = count, c.width, -(-c.width // PART)
+        self.units, self.elements = count * self.parts, count * c.width
+        self.surveyors = max(FEWEST, min(MOST, self.elements // (SURVEYED * PLACES * 16)))
+
+    def told(self, head_at: int, table_at: int) -> tuple[int, ...]:
+        """All that kernels are told, in the order of fields.py."""
+        chosen = 0 if self.chosen is None else self.chosen.data_ptr()
+        states = self.r.address, self.c.address
+        squares = self.r.squares.data_ptr(), self.c.squares.data_ptr()
+        sizes = self.count, self.width, self.parts, self.surveyors
+        return (*states, chosen, *squares, *sizes, *self._room, head_at, table_at)
+
+
+class _Desk:
+    """Memory of the host that a device reads from, zeros behind what is told, and an event."""
+
+    def __init__(self) -> None:
+        words = f.MANY.value * (f.PAIR.value + f.ZEROS.value // 2)
+        self.paper = torch.zeros(words, dtype=torch.int64, pin_memory=True)
+        self._writable = self.paper.numpy().data
+        self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def write(self, told: list[int]) -> torch.Tensor:
+        struct.pack_into(f"{len(told)}q", self._writable, 0, *told)
+        return self.paper
+
+
+class _Group:
+    """Pairs that the same launches compare, and their numbers once those are made."""
+
+    def __init__(self) -> None:
+        self.pairs: list[_Pair] = []
+        self.elements = self.size = 0
+        self.numbers: Array | None = None
+        self.desk: _Desk | None = None
+
+    def add(self, pair: _Pair) -> slice:
+        """Where this pair's numbers will be."""
+        begin = self.size
+        self.size += f.HEAD.value + pair.units
+        self.elements += pair.elements
+        self.pairs.append(pair)
+        return slice(begin, self.size)
+
+
+class _Line:
+    """Pairs of the same formats wait here until they are many, or somebody waits for them."""
+
+    def __init__(self, device: torch.device, r: torch.dtype, c: torch.dtype, even: bool) -> None:
+        self._device, self._fast = device, r == c == torch.float16
+        each = 16 // max(r.itemsize, c.itemsize)
+        kinds = {"R": f.KINDS[r], "C": f.KINDS[c]}
+        form = {**kinds, "FAST": self._fast}
+        self._survey = _Kernel(k.survey, SURVEY_WARPS, **kinds, PLACES=PLACES)
+        lanes = {"LANES": BLOCK // each, "EACH": each}
+        self._look = _Kernel(k.look, WARPS, **form, EVEN=even, PART=PART, **lanes)
+        blocks = {"PART": PART, "BLOCK": SETTLE, "PROGRAMS": SETTLERS}
+        self._settle = _Kernel(k.settle, SETTLE_WARPS, **form, **blocks)
+        self._waiting = _Group()
+        self._lock = Lock()
+        self._desks: list[_Desk] = []
+
+    def put(self, pair: _Pair) -> Reducing:
+        """Begin to compare a pair: what comes back waits for its numbers."""
+        with self._lock:
+            group = self._waiting
+            place = group.add(pair)
+            if group.elements >= TOGETHER or len(group.pairs) == f.MANY.value:
+                self._launch()
+        sizes, fast = (pair.count, pair.width, pair.parts), self._fast
+        return lambda: read(self._numbers(group)[place], *sizes, fast)
+
+    def launch(self) -> None:
+        """Send all that wait on their way."""
+        with self._lock:
+            self._launch()
+
+    def _numbers(self, group: _Group) -> Array:
+        with self._lock:
+            self._launch()
+            if group.desk is not None:
+                group.desk.done.synchronize()
+                self._desks.append(group.desk)
+                group.desk = None
+        assert group.numbers is not None
+        return group.numbers
+
+    def _launch(self) -> None:
+        if self._waiting.pairs:
+            group, self._waiting = self._waiting, _Group()
+            with _on(self._device):
+                self._compare(group)
+            group.pairs = []
+
+    def _compare(self, group: _Group) -> None:
+        told: list[int] = []
+        head_at, table_at = 0, group.size
+        for pair in group.pairs:
+            told += pair.told(head_at, table_at)
+            head_at += f.HEAD.value + pair.units
+            table_at += f.LINE.value * (pair.units + SETTLERS)
+        pairs, units = len(group.pairs), max(pair.units for pair in group.pairs)
+        surveyors = max(pair.surveyors for pair in group.pairs)
+        desk = self._desks.pop() if self._desks else _Desk()
+        paper = desk.write(told)
+        given = torch.empty(paper.shape, dtype=torch.int64, device=self._device)
+        given.copy_(paper, non_blocking=True)
+        out = torch.empty(table_at, dtype=torch.float64, device=self._device)
+        self._survey(surveyors, pairs, given, out)
+        self._look(-(-units // UNITS), pairs, given, out)
+        self._settle(SETTLERS, pairs, given, out)
+        numbers = torch.empty(group.size, dtype=torch.float64, pin_memory=True)
+        numbers.copy_(out[: group.size], non_blocking=True)
+        desk.done.record()
+        group.numbers, group.desk = numbers.numpy(), desk
+
+
+@cache
+def _line(device: torch.device, r: torch.dtype, c: torch.dtype, even: bool) -> _Line:
+    return _Line(device, r, c, even)
+
+
+class _Kernel:
+    """A kernel for certain formats; after the first launch Triton is not asked which one it is.
+
+    Asking takes several times as long as launching. All that is given is a tensor as PyTorch
+    allocates them, so that what fits one launch fits all.
+    """
+
+    def __init__(self, function: Any, warps: int, **constants: Any) -> None:
+        self._function, self._constants = function, constants
+        self._options = {"num_warps": warps, "enable_fp_fusion": function is not k.settle}
+        self._compiled: Any = None
+
+    def __call__(self, x: int, y: int, *tensors: torch.Tensor) -> None:
+        try:
+            if self._compiled is not None:
+                self._compiled[x, y, 1](*tensors, *self._constants.values())
+        except TypeError:  # another Triton, which wants no constants here
+            self._compiled = None
+        if self._compiled is None:
+            self._compiled = self._function[x, y](*tensors, **self._constants, **self._options)
+
+
+def _on(device: torch.device) -> Any:
+    here = device.type != "cuda" or torch.cuda.current_device() == device.index
+    return nullcontext() if here else torch.cuda.device(device)
