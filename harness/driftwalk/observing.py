@@ -36,20 +36,31 @@ class Observation:
             self._traced = _hashes(traced)
         return self
 
-    def check(self) -> Observer:
-        """Run plain, once, and hold the outputs against those of the instrumented run."""
+    def check(self, traced: Mapping[str, Array] | None = None) -> Observer:
+        """Run plain, once, and hold the outputs against those of the instrumented run.
+
+        Where they differ, it is run instrumented again, unless what that gave is at hand: `traced`.
+        """
         if not self._seen.observable:
             return Observer(checked=False)
         known = _observed.setdefault(self._seen, {})
         if self._key not in known:
-            plain = self._seen.run(self._probe)
-            same = _hashes(plain) == self._traced
-            known[self._key] = Observer(checked=True) if same else self._apart(plain)
+            plain = dict(self._seen.run(self._probe))
+            if _hashes(plain) == self._traced:
+                known[self._key] = Observer(checked=True)
+            else:
+                known[self._key] = self._apart(plain, traced or self._again(plain))
         return known[self._key]
 
-    def _apart(self, plain: Mapping[str, Array]) -> Observer:
-        """By how much they differ: only now are both needed at once."""
-        traced = self._seen.stream(self._probe, lambda state: None)
+    def _again(self, plain: dict[str, Array]) -> Mapping[str, Array]:
+        """Run instrumented once more: only now are the outputs of both runs needed at once."""
+        # What lies in a runtime's own memory keeps all of that alive, weights and all.
+        for name in list(plain):
+            plain[name] = plain[name].copy()
+        return self._seen.stream(self._probe, lambda state: None)
+
+    def _apart(self, plain: Mapping[str, Array], traced: Mapping[str, Array]) -> Observer:
+        """By how much they differ."""
         worst, output, within = 0.0, "", plain.keys() == traced.keys()
         for name in plain.keys() & traced.keys():
             if plain[name].shape != traced[name].shape:
@@ -70,12 +81,12 @@ def observe(
     seen: Backend, probe: Probe, traced: Mapping[str, Array], policy: Policy, depth: str
 ) -> Observer:
     """The check at once, for outputs that are at hand anyway."""
-    return Observation(seen, probe, policy, depth).keep(traced).check()
+    return Observation(seen, probe, policy, depth).keep(traced).check(traced)
 
 
 def _hashes(outputs: Mapping[str, Array]) -> dict[str, str]:
-    """By name; equal where dtype, shape and every bit are."""
-    found = in_threads(_hash, list(outputs.values()))
+    """By name; equal where dtype, shape and every bit are. Mapped ones are let go of one by one."""
+    found = in_threads(lambda name: _hash(outputs[name]), list(outputs))
     return dict(zip(outputs, found, strict=True))
 
 

@@ -8,7 +8,7 @@ process whatever happens.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -53,6 +53,26 @@ class Stored:
         return mapped.view(np.ndarray).view(self._dtype).reshape(self._shape)
 
 
+class SpilledOutputs(Mapping[str, Array]):
+    """Outputs by name; one that is in the file is mapped each time it is asked for, as states are.
+
+    Held as arrays they would stay in memory as long as the trace does, and they are its largest.
+    """
+
+    def __init__(self, kept: Mapping[str, Array | Stored]) -> None:
+        self._kept = dict(kept)
+
+    def __getitem__(self, name: str) -> Array:
+        found = self._kept[name]
+        return found.load() if isinstance(found, Stored) else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
 class Spill:
     """Keeps arrays in memory up to a budget of bytes, and writes all others to a file."""
 
@@ -71,13 +91,13 @@ class Spill:
         self._last = _start(state.array), stored
         return SpilledState(state.point, stored)
 
-    def outputs(self, given: Mapping[str, Array]) -> dict[str, Array]:
+    def outputs(self, given: Mapping[str, Array]) -> SpilledOutputs:
         """The outputs that are the last state, once more from the file; the others as they are."""
-        return {name: self._output(array) for name, array in given.items()}
+        return SpilledOutputs({name: self._output(array) for name, array in given.items()})
 
-    def _output(self, array: Array) -> Array:
+    def _output(self, array: Array) -> Array | Stored:
         if self._last is not None and self._last[0] == _start(array):
-            return self._last[1].load()
+            return self._last[1]
         return array
 
     def close(self) -> None:

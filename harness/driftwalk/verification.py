@@ -20,12 +20,12 @@ from .observing import Observation, observe
 from .progress import Progress
 from .reduction import holding, not_held
 from .registry import backend_class, create
-from .result import Report
+from .result import Observer, Report
 from .spec import Spec
 from .spill import Spill, spilled_trace
 from .states import Probe, Trace
 from .studies.effects import Effects, with_effects
-from .tolerance import DEFAULT_POLICY, PolicyLike, make_policy
+from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .walk import Walk
 from .witness import Witness
 
@@ -116,14 +116,15 @@ def verify_all(
         if not judged.calibrated and spill is False:
             on_device = opened.enter_context(holding(first, others))
         with show.stage(f"reference: {first.spec}"):
-            trace = _traced(first, stage.probe, spill, opened)
+            against = _reference(stage, judged, depth, spill, opened)
+            trace = against.trace
         unit = _unit(stage, contrast) if contrast else None
         witness = Witness(stage.model, stage.probe, cache, show, depth)
         opened.callback(witness.close)
         left = not_held(trace) if on_device else ()
         terms = Terms(judged, tuple(allow_missing), command, notes=left)
         reports = [
-            _verified(stage, trace, other, witness, terms, blame, depth, show) for other in others
+            _verified(stage, against, other, witness, terms, blame, depth, show) for other in others
         ]
         if nodes:
             pairs = zip(reports, others, strict=True)
@@ -194,6 +195,23 @@ def _unit(stage: _Stage, contrast: object) -> Callable[[Report], Report]:
     return lambda report: with_meaning(report, found)
 
 
+@dataclass(frozen=True, eq=False)
+class _Reference:
+    """What the candidates are held against, and whether looking at it changed anything."""
+
+    trace: Trace
+    observer: Observer
+
+
+def _reference(
+    stage: _Stage, policy: Policy, depth: str, spill: bool | int, opened: ExitStack
+) -> _Reference:
+    """Trace the reference and run it plain, while no candidate has loaded its weights yet."""
+    first, probe = stage.backends[0], stage.probe
+    trace = _traced(first, probe, spill, opened)
+    return _Reference(trace, observe(first, probe, trace.outputs, policy, depth))
+
+
 def _traced(reference: Backend, probe: Probe, spill: bool | int, opened: ExitStack) -> Trace:
     """The reference's trace, in a file where that was asked for."""
     if spill is False:
@@ -204,7 +222,7 @@ def _traced(reference: Backend, probe: Probe, spill: bool | int, opened: ExitSta
 
 def _verified(
     stage: _Stage,
-    trace: Trace,
+    against: _Reference,
     candidate: Backend,
     witness: Witness,
     terms: Terms,
@@ -214,6 +232,7 @@ def _verified(
 ) -> Report:
     """One candidate held against the reference's trace."""
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
+    trace = against.trace
     candidate.prepare(probe)
     witness = witness.of(candidate)
     known = witness.calibration(candidate.info.dtype) if policy.calibrated else None
@@ -224,10 +243,7 @@ def _verified(
         if known is not None and witness.has_own_model:
             walk.hold_against(witness.introduced(candidate, known))
     with show.stage("observer check"):
-        observer = {
-            "reference": observe(reference, probe, trace.outputs, policy, depth),
-            "candidate": looked_at.check(),
-        }
+        observer = {"reference": against.observer, "candidate": looked_at.check()}
     terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
     if blame is True or (blame == "auto" and report.verdict == "drift"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import closing
 
 import numpy as np
@@ -57,3 +58,16 @@ def test_what_is_mapped_outlives_the_file():
     assert array.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="closed"):
         spill.keep(State(Point("b"), np.arange(5.0)))
+
+
+def test_an_output_from_the_file_is_in_memory_only_while_it_is_looked_at():
+    logits = np.ones((2, 3))
+    with closing(Spill(0)) as spill:
+        spill.keep(State(Point("logits"), read_only(logits)))
+        found = spill.outputs({"logits": read_only(logits)})
+        array = found["logits"]
+        seen = weakref.ref(array)
+        assert dict(found).keys() == {"logits"}
+        assert len(found) == 1
+        del array
+        assert seen() is None
