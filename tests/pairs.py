@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.metrics import Measured, measure
-from driftwalk.reduction import begin
+from driftwalk.measure.metrics import Measured, measure
+from driftwalk.measure.reduction import begin
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
 from driftwalk_backends.held.states import HeldTensor

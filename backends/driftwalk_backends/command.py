@@ -26,7 +26,7 @@ from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
-from driftwalk.trace_file import load_trace
+from driftwalk.traces.trace_file import load_trace
 
 from .recorded import MAP, naming
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
-from driftwalk.point_map import load_map
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
-from driftwalk.trace_file import load_trace
+from driftwalk.traces.point_map import load_map
+from driftwalk.traces.trace_file import load_trace
 
 from .port_match import AUTO, by_value
 

@@ -12,9 +12,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .adapter import Backend as Backend
     from .adapter import BackendInfo as BackendInfo
+    from .bundles.extraction import extract as extract
     from .comparison import compare as compare
     from .errors import DriftwalkError as DriftwalkError
-    from .extraction import extract as extract
     from .hardware import hwcheck as hwcheck
     from .layer_drift import LayerDrift as LayerDrift
     from .result import Report as Report
@@ -48,7 +48,7 @@ _WHERE = {
     "backend": "verification",
     "compare": "comparison",
     "contrast": "studies.contrast",
-    "extract": "extraction",
+    "extract": "bundles.extraction",
     "geometry": "studies.geometry",
     "hwcheck": "hardware",
     "load": "result",

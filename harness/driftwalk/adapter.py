@@ -8,7 +8,7 @@ A backend is a subclass of `Backend` in one file. It must
 - run the model: `_forward(probe, sink)`. Without a sink nothing may be instrumented. With one,
   call `sink(State(point, array))` once per point, in the order of execution, each array a copy that
   nobody writes to later, in the dtype the backend computed (or a `HeldState`, where it was told to
-  `hold`: see reduction.py). Return the model's plain float outputs;
+  `hold`: see measure/reduction.py). Return the model's plain float outputs;
 - free what it holds: `_close()`.
 The public methods check what the hooks return, so that a broken adapter fails at once and by name.
 """

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from .adapter import BackendInfo
-from .decisions import Decisions
 from .environment import environment, now, this_tool
-from .gate import run_verdict
+from .judge.gate import run_verdict
+from .judge.walk import Walk, coverage
 from .layer_drift import LayerDrift
+from .measure.decisions import Decisions
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .states import Probe, Trace
 from .tolerance import Policy
-from .walk import Walk, coverage
 
 
 @dataclass(frozen=True)

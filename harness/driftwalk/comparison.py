@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from .assembly import Terms, assemble
 from .errors import UsageError
+from .judge.walk import Walk
 from .result import Report
 from .signatures.compare import L2, compare_signed
 from .signatures.data import Signature
 from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, PolicyLike, make_policy
-from .walk import Walk
 
 
 def compare(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .metrics import Metrics
-from .norms import Norms
+from .measure.metrics import Metrics
+from .measure.norms import Norms
+from .measure.tokens import TokenErrors
 from .states import Point
-from .tokens import TokenErrors
 
 INTRODUCED = "introduced "
 """Before the name of a norm: measured on what the layer made of its own input."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from .adapter import Backend
 from .dtypes import FORMATS, Array, dtype_name
-from .metrics import measure
+from .measure.metrics import measure
 from .result import Observer
 from .states import Probe
 from .tolerance import Policy

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from .adapter import BackendInfo
-from .decisions import Decisions
 from .errors import UsageError
 from .files import read_json
 from .jsonable import decode, encode, to_text, versioned
 from .layer_drift import Culprit, LayerDrift
+from .measure.decisions import Decisions
 from .registry import REPORT_PUBLISHER, load_target
 from .studies.meaning import Meaning
 from .studies.patching_result import Patching
@@ -94,7 +94,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class ExpectedDrift:
-    """Drift at one point that was known, and no larger than it was known to be (expected.py)."""
+    """Drift at one point that was known, and no larger than it was known to be (project/expected.py)."""
 
     point: str
     metric: str

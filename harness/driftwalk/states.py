@@ -232,14 +232,14 @@ class Trace:
 
     def save(self, folder: str | Path) -> Path:
         """Write it to a folder, from which `Trace.load` maps it; see trace_file.py."""
-        from .trace_file import save_trace
+        from .traces.trace_file import save_trace
 
         return save_trace(self, folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> Trace:
         """Map a trace from its folder; every byte is held against the hashes in its manifest."""
-        from .trace_file import load_trace
+        from .traces.trace_file import load_trace
 
         return load_trace(folder)
 

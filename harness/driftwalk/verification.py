@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 from .adapter import Backend
 from .asking import Ask
 from .assembly import Terms, assemble
-from .drill import look, looking
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
-from .graphs import default_reference, is_graph, verify_graphs
-from .nodes import with_nodes
+from .graphs.nodes import with_nodes
+from .graphs.verify import default_reference, is_graph, verify_graphs
+from .judge.drill import look, looking
+from .judge.walk import Walk
+from .judge.witness import Witness
+from .measure.reduction import holding, not_held
 from .observing import Observation, observe
 from .progress import Progress
-from .reduction import holding, not_held
 from .registry import backend_class, create
 from .result import Observer, Report
 from .spec import Spec
-from .spill import Spill, spilled_trace
 from .states import Probe, Trace
 from .studies.effects import Effects, with_effects
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
-from .walk import Walk
-from .witness import Witness
+from .traces.spill import Spill, spilled_trace
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -75,7 +75,7 @@ def verify_all(
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
-    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs.py).
+    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/).
     `blocks` names the stack of blocks by hand; `allow_missing` are globs of points that may lack a
     partner; `batch`, `length` and `seed` shape the default probe; `cache=False` calibrates afresh;
     `bench` is how many plain runs of each backend are timed afterwards; `spill` sends the
@@ -266,7 +266,7 @@ def _with_benchmarks(
     **options: Any,
 ) -> list[Report]:
     """The same reports, with the timings of both sides."""
-    from .bench import bench as time_all
+    from .bench.run import bench as time_all
 
     timed = time_all(model, sides, probe, progress=show, **options)
     first, *others = (entry.bench for entry in timed.cases[0].entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.bench_result import BenchReport
+from driftwalk.bench.result import BenchReport
 
 from .bench_view import look
 from .page import fill

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from driftwalk.bench_result import BenchReport, Case, Entry
-from driftwalk.laps import summarise
+from driftwalk.bench.laps import summarise
+from driftwalk.bench.result import BenchReport, Case, Entry
 
 from .numbers import clean
 from .view import model_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from driftwalk.bench_result import BenchReport, Case, Entry
-from driftwalk.laps import Ratio
+from driftwalk.bench.laps import Ratio
+from driftwalk.bench.result import BenchReport, Case, Entry
 
 from .numbers import NOTHING, clean, count, number, seconds
 from .view import model_name

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from driftwalk.layer_drift import LayerDrift
+from driftwalk.measure.tokens import TokenErrors
 from driftwalk.result import Report
-from driftwalk.tokens import TokenErrors
 
 from .numbers import clean, number
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.selftest_result import SelfTest
+from driftwalk.selftest.result import SelfTest
 
 from .console import plain_console, printed
 from .numbers import clean, number

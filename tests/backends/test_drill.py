@@ -15,9 +15,9 @@ from torch import nn
 import driftwalk
 import zoo
 from driftwalk.adapter import BackendInfo, Sink
-from driftwalk.drill import introduced, looking
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
+from driftwalk.judge.drill import introduced, looking
 from driftwalk.layer_drift import Culprit
 from driftwalk.spec import Spec
 from driftwalk_backends.demo import decoder, encoder

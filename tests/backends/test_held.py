@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import driftwalk
 import zoo
-from driftwalk.metrics import Measured
-from driftwalk.reduction import holding
+from driftwalk.measure.metrics import Measured
+from driftwalk.measure.reduction import holding
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
 from driftwalk_backends.held import eager, states
@@ -72,7 +72,7 @@ def test_a_padded_nan_does_not_count() -> None:
     keep = np.array([[False, True, True], [True, True, True]])
     tolerance = Tolerance(1e-3, 0.0, "rms")
     found = on_device(r, c, tolerance, keep)
-    assert found.metrics.nonfinite == driftwalk.metrics.Nonfinite()
+    assert found.metrics.nonfinite == driftwalk.measure.metrics.Nonfinite()
     check_alike(found, on_host(r, c, tolerance, keep), sums=1e-6, scale=1e-7)
 
 

@@ -13,12 +13,12 @@ import pytest
 import driftwalk
 from bench.slowed import Slowed
 from driftwalk.adapter import Lap
-from driftwalk.bench import bench
-from driftwalk.bench_result import BenchReport, Case, Entry, from_dict, to_json
+from driftwalk.bench.result import BenchReport, Case, Entry, from_dict, to_json
+from driftwalk.bench.run import bench
+from driftwalk.bench.runner import Recipe, Remote, environment_of
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.progress import Progress
 from driftwalk.result import Benchmark, Tool
-from driftwalk.runner import Recipe, Remote, environment_of
 from driftwalk.states import BackendInfo, Probe
 
 
@@ -191,7 +191,7 @@ def test_no_process_is_left_behind() -> None:
 
 def test_the_worker_knows_no_other_orders() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "driftwalk.bench_worker"],
+        [sys.executable, "-m", "driftwalk.bench.worker"],
         input='{"do": "lap"}\n{"do": "delete"}\nnonsense\n',
         capture_output=True,
         encoding="utf-8",
@@ -243,7 +243,7 @@ def test_what_verify_was_told_of_the_model_is_told_to_bench(monkeypatch) -> None
         told.update(options)
         return report([0.1], [0.1])
 
-    monkeypatch.setattr("driftwalk.bench.bench", recorded)
+    monkeypatch.setattr("driftwalk.bench.run.bench", recorded)
     found = driftwalk.verify(
         "demo:decoder", candidate="torch:cpu:fp64", blocks="transformer.h", bench=3
     )

@@ -14,7 +14,7 @@ import transformers
 from cuda_table import models
 
 import driftwalk
-from driftwalk.norms import distance
+from driftwalk.measure.norms import distance
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 

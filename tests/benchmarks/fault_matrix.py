@@ -47,7 +47,7 @@ def probe(name: str) -> dict[str, Any] | None:
 def run(out: Path, names: tuple[str, ...], candidates: tuple[str, ...]) -> None:
     import zoo
     from driftwalk.jsonable import encode
-    from driftwalk.selftest import selftest
+    from driftwalk.selftest.run import selftest
 
     out.mkdir(parents=True, exist_ok=True)
     for name in names:

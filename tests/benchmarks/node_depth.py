@@ -23,7 +23,7 @@ import torch
 import transformers as tf
 
 import driftwalk
-from driftwalk.graphs import walk_graphs
+from driftwalk.graphs.verify import walk_graphs
 from driftwalk.spec import Spec
 from driftwalk.tolerance import make_policy
 from driftwalk_backends.onnx.pairs.model import OnnxModel

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from driftwalk.adapter import BackendInfo
-from driftwalk.decisions import Decisions, Flip
 from driftwalk.layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift, TruthErrors
-from driftwalk.metrics import Metrics, Nonfinite, Worst
-from driftwalk.norms import Norms
+from driftwalk.measure.decisions import Decisions, Flip
+from driftwalk.measure.metrics import Metrics, Nonfinite, Worst
+from driftwalk.measure.norms import Norms
+from driftwalk.measure.tokens import TokenErrors
 from driftwalk.result import (
     Benchmark,
     Coverage,
@@ -27,7 +28,6 @@ from driftwalk.result import (
     load,
 )
 from driftwalk.states import Point
-from driftwalk.tokens import TokenErrors
 from driftwalk_reports import html, index
 from unit.reports import cases
 

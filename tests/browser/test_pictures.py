@@ -11,8 +11,8 @@ import pytest
 from browser import pages
 from browser.reader import FILTER, TIP, Reader, is_open, opens, row
 from driftwalk.layer_drift import LayerDrift
+from driftwalk.measure.tokens import TokenErrors
 from driftwalk.result import Report
-from driftwalk.tokens import TokenErrors
 from driftwalk_reports.numbers import number
 
 if TYPE_CHECKING:

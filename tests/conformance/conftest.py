@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from driftwalk.conformance import BackendConformance
+from driftwalk.conformance.suite import BackendConformance
 
 FOLDER = Path(__file__).parent / "xfails"
 

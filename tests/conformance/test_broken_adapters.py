@@ -10,7 +10,7 @@ import pytest
 
 from driftwalk import registry
 from driftwalk.adapter import Sink
-from driftwalk.conformance import BackendConformance
+from driftwalk.conformance.suite import BackendConformance
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe, State

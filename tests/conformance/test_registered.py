@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftwalk.conformance import BackendConformance
+from driftwalk.conformance.suite import BackendConformance
 from driftwalk.registry import known_backends
 
 SPECS: dict[str, tuple[str, ...]] = {

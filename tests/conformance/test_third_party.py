@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import driftwalk
-from driftwalk.conformance import BackendConformance
+from driftwalk.conformance.suite import BackendConformance
 from driftwalk.errors import BackendUnavailable
 from driftwalk.registry import BUILT_IN, backend_class, known_backends
 

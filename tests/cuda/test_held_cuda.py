@@ -71,7 +71,7 @@ def test_every_number_is_the_host_s(shape, formats, noise, tolerance, left_to_th
 @pytest.mark.parametrize("formats", FORMATS[:3], ids=str)
 def test_many_pairs_at_once_keep_their_numbers_apart(formats, left_to_the_host) -> None:
     """States of several sizes, padded or not, under several tolerances: begun first, then read."""
-    from driftwalk.reduction import begin
+    from driftwalk.measure.reduction import begin
     from driftwalk.states import HeldState
     from driftwalk_backends.held.states import HeldTensor
     from pairs import POINT, check_alike, on_host

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import driftwalk
 import zoo
-from driftwalk.blame import blame
-from driftwalk.calibrate import calibrate
+from driftwalk.judge.blame import blame
+from driftwalk.judge.calibrate import calibrate
+from driftwalk.judge.replay import replay_trace
 from driftwalk.registry import create
-from driftwalk.replay import replay_trace
 from driftwalk.states import State, Trace
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model

@@ -10,8 +10,8 @@ import torch
 
 import driftwalk
 import zoo
-from driftwalk.calibrate import K, calibrate, closer
-from driftwalk.norms import Norms
+from driftwalk.judge.calibrate import K, calibrate, closer
+from driftwalk.measure.norms import Norms
 from driftwalk.registry import create
 from driftwalk.tolerance import Policy, Rule
 from driftwalk_backends.demo import decoder

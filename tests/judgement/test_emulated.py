@@ -8,7 +8,7 @@ import torch
 
 import driftwalk
 import zoo
-from driftwalk.norms import distance
+from driftwalk.measure.norms import distance
 from driftwalk.registry import create
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.rounding import HalfArithmetic, Tf32Arithmetic, to_fp8, to_tf32

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import driftwalk
-from driftwalk.blame import root_cause
-from driftwalk.calibrate import PER_NORM, SAME, Calibration, K, calibrate
-from driftwalk.norms import NORM_NAMES, ZERO, Norms, norms_of
+from driftwalk.judge.blame import root_cause
+from driftwalk.judge.calibrate import PER_NORM, SAME, Calibration, K, calibrate
+from driftwalk.measure.norms import NORM_NAMES, ZERO, Norms, norms_of
 from driftwalk.registry import create
 from driftwalk_backends.demo import faulty_decoder
 from driftwalk_backends.probes import make_probe

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.norms import Norms, distance, norms_of, ratio
+from driftwalk.measure.norms import Norms, distance, norms_of, ratio
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
 SHAPES = hnp.array_shapes(min_dims=3, max_dims=4, max_side=5)

@@ -10,30 +10,30 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "ulp"),
-        *("native", "workers", "fused_norms", "norms", "states", "adapter", "registry", "spill"),
-        *("tensor_file", "trace_file", "point_map"),
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "measure.ulp"),
+        *("native", "workers", "measure.fused_norms", "measure.norms", "states", "adapter"),
+        *("registry", "traces"),
     ),
     "tolerance": ("tolerance",),
-    "sums": ("sums", "fused", "tokens"),
-    "compare": ("metrics", "decisions", "reduction"),
+    "sums": ("measure.sums", "measure.fused", "measure.tokens"),
+    "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
-        *("laps", "layer_drift", "result", "bench_result", "selftest_result", "hardware.result"),
-        *("studies.common", "studies.contrast_result", "studies.geometry_result"),
-        *("studies.meaning", "studies.patching_result", "studies.propagation_result"),
-        "studies.visibility_result",
+        *("bench.laps", "layer_drift", "result", "bench.result", "selftest.result"),
+        *("hardware.result", "studies.common", "studies.contrast_result"),
+        *("studies.geometry_result", "studies.meaning", "studies.patching_result"),
+        *("studies.propagation_result", "studies.visibility_result"),
         *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
     ),
-    "calibrate": ("replay", "calibrate", "calibration_cache"),
-    "walk": ("walk", "blame"),
-    "gate": ("gate",),
+    "calibrate": ("judge.replay", "judge.calibrate", "judge.calibration_cache"),
+    "walk": ("judge.walk", "judge.blame"),
+    "gate": ("judge.gate",),
 }
 """From the ground up. What stands nowhere here is an entry point: it may import all floors, and
 none of them may import it."""
 
 ENTRY = len(FLOORS)
 BOTTOM = (
-    *("sums", "tokens"),
+    *("measure.sums", "measure.tokens"),
     *(
         module
         for floor in ("data types and errors", "tolerance", "compare", "result")
@@ -55,9 +55,9 @@ KNOW_ALL_ROOMS = (
         "driftwalk.conformance",
         "driftwalk.selftest",
     ),
-    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.extraction", "driftwalk.hardware"),
+    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.bundles", "driftwalk.hardware"),
     "driftwalk.testing",
-    *("driftwalk.graphs", "driftwalk.nodes", "driftwalk.studies", "driftwalk.fleet"),
+    *("driftwalk.graphs", "driftwalk.studies", "driftwalk.fleet"),
 )
 LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 """`verify` takes an nn.Module for a candidate, and must know one when it sees one."""

@@ -57,7 +57,7 @@ def test_the_check_itself_can_fail() -> None:
         "import driftwalk",
         "import driftwalk; driftwalk.Tolerance, driftwalk.Probe, driftwalk.Report, driftwalk.load",
         "import driftwalk; driftwalk.verify, driftwalk.compare, driftwalk.Backend",
-        "import driftwalk.gate, driftwalk.walk, driftwalk.registry",
+        "import driftwalk.judge.gate, driftwalk.judge.walk, driftwalk.registry",
         command_line("--help"),
         command_line("--version"),
         command_line("verify", "--help"),

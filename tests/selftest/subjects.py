@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import zoo
-from driftwalk.norms import distance
+from driftwalk.measure.norms import distance
 from driftwalk.registry import create
 from driftwalk.states import Probe, Trace
 from driftwalk_backends.anatomy import Anatomy, examine

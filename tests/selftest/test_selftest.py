@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-import driftwalk.selftest as under_test
+import driftwalk.selftest.run as under_test
 import zoo
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.selftest import selftest
-from driftwalk.selftest_result import SelfTest, to_json
+from driftwalk.selftest.result import SelfTest, to_json
+from driftwalk.selftest.run import selftest
 from driftwalk_backends.faults import code, planning
 from driftwalk_backends.faults.planning import Fault, Plan
 from driftwalk_reports.selftest_text import render

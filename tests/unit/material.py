@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from driftwalk.adapter import BackendInfo
-from driftwalk.decisions import Decisions, Flip
 from driftwalk.dtypes import FORMATS, Array, Format
 from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
-from driftwalk.metrics import Metrics, Nonfinite, Worst
+from driftwalk.measure.decisions import Decisions, Flip
+from driftwalk.measure.metrics import Metrics, Nonfinite, Worst
 from driftwalk.result import (
     Coverage,
     InputInfo,

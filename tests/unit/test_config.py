@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from driftwalk.config import Config, find_config, load_config
 from driftwalk.errors import UsageError
+from driftwalk.project.config import Config, find_config, load_config
 from driftwalk.tolerance import Tolerance
 
 FULL = """

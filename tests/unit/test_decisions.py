@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.decisions import decision_impact
+from driftwalk.measure.decisions import decision_impact
 from driftwalk.tolerance import Tolerance
 
 some = settings(max_examples=80, deadline=None)

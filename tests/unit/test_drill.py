@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
-from driftwalk.calibrate import Calibration
-from driftwalk.drill import (
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError, UsageError
+from driftwalk.judge.calibrate import Calibration
+from driftwalk.judge.drill import (
     SPREAD,
     VANISHED,
     Concentration,
@@ -20,9 +22,7 @@ from driftwalk.drill import (
     looking,
     subject,
 )
-from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError, UsageError
-from driftwalk.norms import Norms
+from driftwalk.measure.norms import Norms
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, Trace
 from unit.material import info

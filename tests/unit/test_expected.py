@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from driftwalk.adapter import BackendInfo
 from driftwalk.comparison import compare
 from driftwalk.errors import UsageError
-from driftwalk.expected import Gate, Known, judge, load_expected, named, unmet
+from driftwalk.project.expected import Gate, Known, judge, load_expected, named, unmet
 from driftwalk.result import Report, from_dict, to_dict
 from driftwalk.signatures.data import Signature
 from driftwalk.states import Point, State, Trace

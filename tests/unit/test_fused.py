@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk import fused, metrics
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.metrics import Measured, measure
+from driftwalk.measure import fused, metrics
+from driftwalk.measure.metrics import Measured, measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import pairs, seeds
 

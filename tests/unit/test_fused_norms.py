@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk import fused, norms
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.norms import Norms, distance
+from driftwalk.measure import fused, norms
+from driftwalk.measure.norms import Norms, distance
 from unit.material import seeds
 
 pytestmark = pytest.mark.skipif(

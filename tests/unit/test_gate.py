@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from driftwalk.gate import exit_code, run_verdict
-from driftwalk.metrics import Nonfinite
+from driftwalk.judge.gate import exit_code, run_verdict
+from driftwalk.judge.walk import Walk, coverage
+from driftwalk.measure.metrics import Nonfinite
 from driftwalk.result import Observer
 from driftwalk.tolerance import make_policy
-from driftwalk.walk import Walk, coverage
 from unit.material import layer, report, trace
 
 SEEN = Observer(checked=True)

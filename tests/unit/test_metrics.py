@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk import metrics
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.metrics import Measured, Nonfinite, Worst, measure
+from driftwalk.measure import metrics
+from driftwalk.measure.metrics import Measured, Nonfinite, Worst, measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, pairs, seeds
 

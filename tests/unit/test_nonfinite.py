@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from driftwalk.metrics import Nonfinite, measure
+from driftwalk.measure.metrics import Nonfinite, measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, SHAPES, pairs, seeds
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from driftwalk import DriftwalkError
-from driftwalk.point_map import load_map
 from driftwalk.states import Point, State, Trace
+from driftwalk.traces.point_map import load_map
 from unit.signatures.test_make import trace
 
 

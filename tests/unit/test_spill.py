@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.spill import Spill, SpilledState
 from driftwalk.states import Point, State, read_only
+from driftwalk.traces.spill import Spill, SpilledState
 
 
 def states():

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftwalk.jsonable import decode, encode
-from driftwalk.metrics import measure, token_errors
-from driftwalk.tokens import TokenErrors, four_digits
+from driftwalk.measure.metrics import measure, token_errors
+from driftwalk.measure.tokens import TokenErrors, four_digits
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 
 pytestmark = pytest.mark.filterwarnings("error")

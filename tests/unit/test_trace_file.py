@@ -10,7 +10,7 @@ import pytest
 from driftwalk import DriftwalkError, Probe, Trace, compare
 from driftwalk.dtypes import FORMATS
 from driftwalk.states import BackendInfo, Point, State
-from driftwalk.tensor_file import read_tensors, write_tensors
+from driftwalk.traces.tensor_file import read_tensors, write_tensors
 
 DTYPES = [f.dtype for n, f in FORMATS.items() if n != "tf32"]
 

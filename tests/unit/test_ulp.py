@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftwalk.dtypes import FORMATS, Array, Format
-from driftwalk.ulp import UlpHistogram, ulp_distance
+from driftwalk.measure.ulp import UlpHistogram, ulp_distance
 from unit.material import FLOATS, numbers
 
 some = settings(max_examples=80, deadline=None)

@@ -10,10 +10,10 @@ import pytest
 
 from driftwalk import compare
 from driftwalk.errors import UsageError
+from driftwalk.judge.walk import Walk, coverage
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.states import Point, State
 from driftwalk.tolerance import BY_DTYPE, Tolerance, make_policy
-from driftwalk.walk import Walk, coverage
 from unit.material import probe, trace
 
 ONES = np.ones((2, 3, 4), np.float32)

@@ -1,1 +1,1 @@
-"""States left on the device that made them, and compared there; driftwalk.reduction says why."""
+"""States left on the device that made them, and compared there; driftwalk.measure says why."""

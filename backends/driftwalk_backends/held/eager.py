@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.reduction import Reduced, Reducing
-from driftwalk.sums import Sums
+from driftwalk.measure.reduction import Reduced, Reducing
+from driftwalk.measure.sums import Sums
+from driftwalk.measure.ulp import BUCKETS, SHIFT, UlpHistogram
 from driftwalk.tolerance import Tolerance
-from driftwalk.ulp import BUCKETS, SHIFT, UlpHistogram
 
 _CHUNK = 1 << 22
 """Elements looked at together: some thirty temporaries of this size are alive at once."""

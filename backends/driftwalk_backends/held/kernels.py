@@ -41,7 +41,7 @@ from .parts import (
 )
 
 SHIFT, LOWEST = constexpr(20), constexpr(1015)
-"""As in driftwalk.ulp, where 1016 is the bucket of distance 1."""
+"""As in driftwalk.measure.ulp, where 1016 is the bucket of distance 1."""
 NEARLY = constexpr(1 - 2.0**-19)
 """What float32 may have made of 1, and more."""
 HUGE, FAR_AWAY = constexpr(3e38), constexpr(2**62)

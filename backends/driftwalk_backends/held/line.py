@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.reduction import Reducing
+from driftwalk.measure.reduction import Reducing
 from driftwalk.tolerance import Tolerance
 
 from ..tensors import as_rows

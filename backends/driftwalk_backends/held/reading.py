@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 
 from driftwalk.dtypes import Array
-from driftwalk.reduction import Reduced
-from driftwalk.sums import Sums
-from driftwalk.ulp import SHIFT
+from driftwalk.measure.reduction import Reduced
+from driftwalk.measure.sums import Sums
+from driftwalk.measure.ulp import SHIFT
 
 from .fields import EDGES, HEAD
 
@@ -61,7 +61,7 @@ def read(told: Array, count: int, width: int, parts: int, fast: bool) -> Reduced
 
 
 def _percentile(first: float, above: list[float], far: float, elements: int) -> float | None:
-    """The 99th of the distances, as driftwalk.ulp has it; None if it was not counted for.
+    """The 99th of the distances, as driftwalk.measure.ulp has it; None if it was not counted for.
 
     `above` are the numbers of distances from each edge on, `first` the first edge.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.reduction import Reducing
+from driftwalk.measure.reduction import Reducing
 from driftwalk.states import Held
 from driftwalk.tolerance import Tolerance
 

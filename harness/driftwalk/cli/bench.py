@@ -21,10 +21,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..bench_result import BenchReport
+    from ..bench.result import BenchReport
 
 FILES = {
-    "bench.json": "driftwalk.bench_result:to_json",
+    "bench.json": "driftwalk.bench.result:to_json",
     "bench.html": "driftwalk_reports.bench_page:render",
     "bench.md": "driftwalk_reports.bench_text:render_markdown",
     "pytest-benchmark.json": "driftwalk_reports.bench_pytest:render",
@@ -87,7 +87,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Time backends of MODEL against each other: plain runs, taking turns."""
-    from ..bench import bench as run
+    from ..bench.run import bench as run
     from ..errors import UsageError
     from ..files import writable_folder
 
@@ -125,7 +125,7 @@ def bench(
 
 def _show(found: BenchReport, as_json: bool) -> None:
     if as_json:
-        from ..bench_result import to_json
+        from ..bench.result import to_json
 
         show_json(to_json(found))
         return

@@ -16,8 +16,8 @@ from ..errors import DriftwalkError, UsageError, nearest
 from .console import say, show, show_json, working
 
 if TYPE_CHECKING:
-    from ..config import Config, Run
-    from ..expected import Gate, Known
+    from ..project.config import Config, Run
+    from ..project.expected import Gate, Known
     from ..result import Report
 
 ConfigOption = Annotated[
@@ -66,7 +66,7 @@ def _typed(context: typer.Context, name: str) -> bool:
 
 def the_config(path: Path | None) -> Config:
     """The file that was named, or the nearest one."""
-    from ..config import OWN, SHARED, find_config, load_config
+    from ..project.config import OWN, SHARED, find_config, load_config
 
     found = path or find_config(Path.cwd())
     if found is None:
@@ -138,7 +138,7 @@ def run_all(
     `whole`: nothing was left out, so an entry of expected drift that meets no run is a mistake.
     `named_file` is the configuration as it was typed, if it was.
     """
-    from ..expected import judge, named, unmet
+    from ..project.expected import judge, named, unmet
 
     known = _known(runs)
     gates: list[tuple[Path | None, Gate]] = []
@@ -185,7 +185,7 @@ def _verified(run: Run, command: str, options: Mapping[str, Any]) -> list[Report
 
 def _known(runs: Sequence[Run]) -> dict[Path | None, tuple[Known, ...]]:
     """Each file of expected drift, read before anything slow runs."""
-    from ..expected import load_expected
+    from ..project.expected import load_expected
 
     files = {run.common.expected for run in runs if run.common.expected}
     return {file: load_expected(file) for file in sorted(files)}
@@ -193,7 +193,7 @@ def _known(runs: Sequence[Run]) -> dict[Path | None, tuple[Known, ...]]:
 
 def judged(reports: Sequence[Report], known: Sequence[Known]) -> Outcome:
     """Reports of one model, held against what is known of such runs."""
-    from ..expected import judge, named, unmet
+    from ..project.expected import judge, named, unmet
 
     gates = [judge(report, known) for report in reports]
     return _outcome(gates, unmet(known, map(named, reports), whole=False), ())

@@ -17,12 +17,12 @@ from .console import guarded, say, show, show_json, this_command, write_files
 from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_policy
 
 if TYPE_CHECKING:
-    from ..config import Run
     from ..fleet.cluster import Cluster
     from ..fleet.job import Golden, Job
     from ..fleet.result import FleetReport
     from ..fleet.run import Fleet
     from ..fleet.watch import Watcher
+    from ..project.config import Run
 
 FILES = {
     "fleet.json": "driftwalk.fleet.result:to_json",
@@ -204,7 +204,7 @@ def _named(
     policy: object,
 ) -> list[Run]:
     """Runs as the configuration would name them, from what was typed."""
-    from ..config import DEFAULT_CANDIDATE, Common, Inputs, Run
+    from ..project.config import DEFAULT_CANDIDATE, Common, Inputs, Run
     from ..tolerance import Policy
 
     assert isinstance(policy, Policy)

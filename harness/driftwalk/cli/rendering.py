@@ -50,7 +50,7 @@ def finish(
 
     `code` is that of a gate that knows more than the verdicts: expected drift, runs that failed.
     """
-    from ..gate import exit_code
+    from ..judge.gate import exit_code
     from ..result import to_dict
 
     if as_json:

@@ -47,9 +47,9 @@ def selftest(
     not; 3: no fault could be injected.
     """
     from ..files import writable_folder, write_atomically
-    from ..selftest import FAULTS
-    from ..selftest import selftest as run
-    from ..selftest_result import to_json
+    from ..selftest.result import to_json
+    from ..selftest.run import FAULTS
+    from ..selftest.run import selftest as run
 
     if report is not None:
         writable_folder(report)

@@ -154,8 +154,8 @@ def compare(
 def _mapped(side: Trace | Signature, file: Path, reference: Trace | Signature) -> Trace:
     """The candidate under the names of points."""
     from ..errors import UsageError
-    from ..point_map import load_map
     from ..states import Trace
+    from ..traces.point_map import load_map
 
     if not isinstance(side, Trace):
         raise UsageError("--map names the states of a trace; the candidate is a signature.")

@@ -118,8 +118,8 @@ def verify(
 
     Without MODEL, all that the configuration names (driftwalk.toml, or pyproject.toml).
     """
-    from ..expected import load_expected
     from ..files import writable_folder
+    from ..project.expected import load_expected
 
     check_options(context, model)
     if report is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ..config import Run
 from ..errors import UsageError
+from ..project.config import Run
 from ..spec import Spec
 from ..tolerance import Policy, Tolerance
 from .job import DEVICE, GOLDEN, Device, Job, Place

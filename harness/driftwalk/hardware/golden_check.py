@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..environment import environment
 from ..errors import UsageError
+from ..judge.witness import Witness
 from ..progress import Progress
 from ..states import Point, State, Trace
-from ..witness import Witness
 from .repeats import Difference, Findings
 from .result import Case, Mismatch, Verdict
 from .work import Work

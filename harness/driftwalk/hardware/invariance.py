@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from ..adapter import Backend
-from ..calibrate import Calibration
 from ..dtypes import Array
 from ..errors import DriftwalkError
-from ..norms import distance
+from ..judge.calibrate import Calibration
+from ..judge.witness import Witness
+from ..measure.norms import distance
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, State, Trace, same_bits
-from ..witness import Witness
 from .result import Cell, Outcome
 
 LENGTH = 24

@@ -15,7 +15,7 @@ from ..assembly import Terms, report_of
 from ..dtypes import FORMATS
 from ..errors import UsageError
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
-from ..metrics import Metrics, Nonfinite
+from ..measure.metrics import Metrics, Nonfinite
 from ..result import Report
 from ..states import Point, Trace
 from ..tolerance import Policy, PolicyLike, make_policy

@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..files import read_json, write_atomically
 from ..jsonable import decode, encode
 from ..states import Trace
-from ..trace_file import MANIFEST, load_trace
+from ..traces.trace_file import MANIFEST, load_trace
 from .data import KIND, QUANTILES, VERSION, Signature, StateSignature
 from .weights import COUNT, SAMPLES
 

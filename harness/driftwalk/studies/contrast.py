@@ -15,9 +15,9 @@ import numpy as np
 from ..adapter import Backend
 from ..dtypes import Array
 from ..errors import ModelError, UsageError
+from ..measure.tokens import TokenErrors
 from ..progress import Progress
 from ..states import Point, Probe, State
-from ..tokens import TokenErrors
 from .causality import Causality, causality, leak
 from .contrast_result import Contrast, ContrastLayer
 from .pairs import IDS, Pair, paired, single_row

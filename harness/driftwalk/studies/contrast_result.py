@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..adapter import BackendInfo
+from ..measure.tokens import TokenErrors
 from ..states import Point
-from ..tokens import TokenErrors
 from .common import Study
 
 

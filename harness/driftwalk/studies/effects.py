@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from ..adapter import Backend
 from ..errors import DriftwalkError, UsageError
+from ..judge.witness import Witness
 from ..progress import Progress
 from ..result import Report
 from ..states import Trace
-from ..witness import Witness
 from .patching import patching
 from .propagation import propagation
 

@@ -12,11 +12,11 @@ import time
 import numpy as np
 
 from ..adapter import Backend
-from ..drill import looking
 from ..dtypes import Array
 from ..errors import UsageError
+from ..judge.drill import looking
+from ..judge.replay import Replays
 from ..progress import Progress
-from ..replay import Replays
 from ..states import Probe, State, Trace
 from .patching_result import Patch, Patching
 

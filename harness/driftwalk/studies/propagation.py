@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..adapter import Backend
-from ..drill import looking
 from ..dtypes import Array
 from ..errors import BackendError
-from ..norms import ratio
-from ..replay import replay_trace
+from ..judge.drill import looking
+from ..judge.replay import replay_trace
+from ..measure.norms import ratio
 from ..states import Probe, State, Trace
 from .propagation_result import Carried, Propagation
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..norms import ratio
+from ..measure.norms import ratio
 
 STRONG = 2.0
 """A prediction that is this many times too large or too small disagrees strongly ..."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..adapter import Backend
 from ..environment import environment, now, this_tool
 from ..errors import UsageError
-from ..graphs import is_graph
+from ..graphs.verify import is_graph
 from ..verification import check_names, open_backend
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from ..config import Run
 from ..errors import BackendUnavailable, DriftwalkError
+from ..project.config import Run
 from ..registry import backend_class
 from ..spec import Spec
 from .settings import settings

@@ -12,10 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from ..comparison import compare
-from ..config import Common
 from ..errors import BackendUnavailable, DriftwalkError, UsageError
-from ..expected import judge
 from ..plugin import PROPERTY
+from ..project.config import Common
+from ..project.expected import judge
 from ..result import Report
 from ..states import Trace
 from ..tolerance import PolicyLike

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..expected import Gate, named
+from ..project.expected import Gate, named
 from ..result import Report
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..config import Config, find_config, load_config
-from ..expected import Known, load_expected
+from ..project.config import Config, find_config, load_config
+from ..project.expected import Known, load_expected
 
 
 @dataclass(frozen=True)

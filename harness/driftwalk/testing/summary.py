@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ..errors import DriftwalkError
-from ..expected import unmet
 from ..files import write_atomically
+from ..project.expected import unmet
 from ..registry import REPORT_FORMATS, REPORT_INDEX, load_target
 from ..result import Report, load
 from .outcome import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from driftwalk.measure.tokens import TokenErrors
 from driftwalk.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
-from driftwalk.tokens import TokenErrors
 
 from ..numbers import NOTHING, clean, number, part_of
 from ..sentences import in_units

@@ -20,8 +20,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 import driftwalk
 import graphs
 import zoo
+from driftwalk.judge.witness import Witness
 from driftwalk.progress import Progress
-from driftwalk.witness import Witness
 from driftwalk_backends.onnx.export import silence
 from driftwalk_backends.onnx.quantised import Rounded, again, fitting_step
 from driftwalk_backends.probes import make_probe

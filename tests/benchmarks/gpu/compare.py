@@ -19,8 +19,8 @@ import torch
 import transformers as tf
 
 import driftwalk
-from driftwalk.metrics import Measured
-from driftwalk.reduction import begin
+from driftwalk.measure.metrics import Measured
+from driftwalk.measure.reduction import begin
 from driftwalk.states import HeldState, State
 from driftwalk.tolerance import BY_DTYPE
 from driftwalk_backends.calls import call, inputs_for, quietly

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from driftwalk.adapter import BackendInfo
-from driftwalk.gate import run_verdict
+from driftwalk.judge.gate import run_verdict
+from driftwalk.judge.walk import Walk, coverage
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from driftwalk.states import Point, Probe, State, Trace
 from driftwalk.tolerance import PolicyLike, make_policy
-from driftwalk.walk import Walk, coverage
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`*_[bold red]\x1b[31m\x00\u202e]]>&amp;@team"
 

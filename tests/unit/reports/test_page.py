@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
-from driftwalk.norms import Norms
+from driftwalk.measure.norms import Norms
 from driftwalk.result import Benchmark, Report
 from driftwalk_reports import charts, heatmap, html, index, page, story, timing
 from driftwalk_reports.numbers import NOTHING

@@ -1,0 +1,340 @@
+"""What every backend must keep, as tests: run them on an adapter of your own.
+
+    from driftwalk.conformance import BackendConformance
+
+    class TestMine(BackendConformance):
+        spec = "mine"
+
+pytest runs each test on each of `models`. A failed check is an AssertionError that says what was
+promised and what was found; a device that is not here is a skip that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from ..adapter import Backend
+from ..dtypes import format_of
+from ..errors import BackendUnavailable, DriftwalkError
+from ..measure.metrics import measure
+from ..registry import backend_class, create
+from ..spec import DTYPE_NAMES, Spec
+from ..states import Probe, State, same_bits
+from ..tolerance import make_policy
+from ..verification import verify
+from .checks import (
+    NAME,
+    check,
+    check_clear,
+    check_kept,
+    check_same,
+    check_stack,
+    fits,
+    other_values,
+    padded_pair,
+    raises,
+)
+
+_NARROWER = {"fp64": ("fp32",), "fp32": ("fp16", "bf16")}
+_STORED_AS = {"tf32": "fp32", "fp8": "fp32"}
+"""Formats that only matrix products have; what they hand on is stored in another."""
+
+
+class BackendConformance:
+    """The tests; a subclass says which backend, and may name other models."""
+
+    spec: ClassVar[str] = ""
+    models: ClassVar[Sequence[Any]] = ("demo:decoder", "demo:encoder")
+    """Anything `driftwalk.verify` takes for a model."""
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Called by pytest: one test per model."""
+        if "model" in metafunc.fixturenames:
+            metafunc.parametrize("model", self.models, ids=list(map(_label, self.models)))
+
+    @classmethod
+    def case_ids(cls) -> list[str]:
+        """`test_name[model]` for every test pytest will make of this class."""
+        names = [name for name in dir(cls) if name.startswith("test_")]
+        return [f"{name}[{_label(model)}]" for name in names for model in cls.models]
+
+    # Each test starts from a fresh model and a fresh backend: what one left behind, another sees.
+
+    def _open(self, model: Any) -> tuple[Backend, Probe, Any]:
+        from driftwalk_backends.probes import make_probe
+        from driftwalk_backends.sources import open_model
+
+        loaded = open_model(model)
+        try:
+            backend = create(self.spec, loaded)
+        except BackendUnavailable as why:
+            import pytest
+
+            pytest.skip(f"{self.spec}: {why}")
+        return backend, make_probe(loaded), loaded.module
+
+    def test_says_what_it_offers(self, model: Any) -> None:
+        name = Spec.parse(self.spec).name
+        offers = backend_class(name).offers()
+        check(bool(offers), f"offers() of {name!r} is empty: say what is usable, and why not")
+        for offer in offers:
+            found = Spec.parse(offer.spec).name
+            check(found == name, f"offers() of {name!r} names another backend: {offer.spec!r}")
+            check(bool(offer.note), f"offer {offer.spec!r} has no note: a version, or why not")
+
+    def test_says_what_it_is(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        with backend:
+            backend.trace(probe)
+            info, asked = backend.info, Spec.parse(self.spec)
+        check(info.spec == str(asked), f"info.spec is {info.spec!r}, asked for {str(asked)!r}")
+        check(info.name == asked.name, f"info.name is {info.name!r}, not {asked.name!r}")
+        check(info.dtype in DTYPE_NAMES, f"info.dtype {info.dtype!r}: not one of {DTYPE_NAMES}")
+        if asked.dtype:
+            check(info.dtype == asked.dtype, f"ran in {info.dtype}, asked for {asked.dtype}")
+        check(bool(info.device), "info.device is empty")
+        check(bool(info.versions), "info.versions is empty: which runtime made these numbers?")
+        texts = {**info.versions, **info.flags}
+        wrong = [key for key, value in texts.items() if not isinstance(value, str)]
+        check(not wrong, f"info.versions and info.flags hold text only; look at {wrong}")
+
+    def test_names_are_canonical(self, model: Any) -> None:
+        names = self._names(model)
+        for name in names:
+            good = name == "logits" or NAME.match(name)
+            check(
+                bool(good),
+                f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits",
+            )
+
+    def test_states_come_in_order(self, model: Any) -> None:
+        names = self._names(model)
+        stacks: dict[str, list[str]] = {}
+        for name in names:
+            if match := NAME.match(name):
+                stacks.setdefault(match["stack"] or "", []).append(name)
+        check(bool(stacks), f"no layer states among {names}")
+        together = [name for stack in stacks.values() for name in stack]
+        tail = ["logits"] if "logits" in names else []
+        check(list(names) == together + tail, f"stacks interleave, or logits not last: {names}")
+        for stack in stacks.values():
+            check_stack(stack)
+
+    def test_points_are_those_of_eager_torch(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        with backend, create("torch", _loaded(model)) as torch:
+            found, expected = backend.trace(probe), torch.trace(probe)
+        check(
+            found.names == expected.names,
+            f"points are {found.names}; eager PyTorch has {expected.names}",
+        )
+        for state in expected:
+            shape = found[state.point.name].shape
+            check(
+                shape == state.array.shape,
+                f"{state.point.name} has shape {shape}, not {state.array.shape}",
+            )
+
+    def test_states_are_those_of_the_model(self, model: Any) -> None:
+        self._open(model)
+        report = verify(_loaded(model), candidate=self.spec, policy="dtype")
+        first = report.first_divergence
+        where = f"first divergence at {first.point.name}" if first else report.reason
+        check(report.ok, f"verify against eager PyTorch gives {report.verdict}: {where}")
+
+    def test_states_are_copies(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        given: list[tuple[State, bytes]] = []
+        with backend:
+            backend.stream(probe, lambda state: given.append((state, state.array.tobytes())))
+            check_kept(given, "after the run")
+            backend.trace(other_values(probe))
+            check_kept(given, "after a run on another probe")
+            backend.run(other_values(probe))
+        check_kept(given, "after close()")
+        for number, (state, _) in enumerate(given):
+            for other, _ in given[:number]:
+                check(
+                    not np.shares_memory(state.array, other.array),
+                    f"{other.point.name} and {state.point.name} share memory: hand on copies",
+                )
+
+    def test_dtype_is_honest(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        with backend:
+            trace = backend.trace(probe)
+            dtype = backend.info.dtype
+        expected = _STORED_AS.get(dtype, dtype)
+        for state in trace:
+            name = state.point.name
+            check(state.dtype == expected, f"info.dtype is {dtype}, {name} is {state.dtype}")
+            for narrow in _NARROWER.get(expected, ()):
+                check(
+                    ".layer." not in f".{name}" or not fits(state.array, narrow),
+                    f"every value of {name} is a {narrow} number: computed in {narrow}, "
+                    f"handed on as {expected}",
+                )
+
+    def test_repeats_bit_for_bit(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        again, _, _ = self._open(model)
+        with backend, again:
+            first = backend.trace(probe)
+            check_same(first, backend.trace(probe), "the same backend, run twice")
+            check_same(first, again.trace(probe), "two backends of the same spec")
+
+    def test_masks_are_respected(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        if "attention_mask" not in probe.inputs:
+            import pytest
+
+            pytest.skip("the model takes no attention_mask")
+        left_and_right, scribbled = padded_pair(probe)
+        with backend:
+            before, after = backend.trace(left_and_right), backend.trace(scribbled)
+        for state in before:
+            known = format_of(state.array)
+            keep = left_and_right.keep(state.point.name, state.array.shape)
+            if known is None or keep is None:
+                continue
+            tolerance = make_policy("dtype").tolerance(state.point.name, known, known)
+            metrics = measure(state.array, after[state.point.name], tolerance, keep).metrics
+            check(
+                not metrics.mismatched and not metrics.nonfinite.candidate,
+                f"other ids at padded positions (mask 0) changed {state.point.name} elsewhere, by "
+                f"{metrics.max_abs:.3g}: is attention_mask passed on?",
+            )
+
+    def test_plain_outputs_equal_instrumented_ones(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        with backend:
+            trace = backend.trace(probe)
+            plain = backend.run(probe)
+        if "logits" in trace.names and "logits" in trace.outputs:
+            check(
+                same_bits({"": trace["logits"]}, {"": trace.outputs["logits"]}),
+                "the state `logits` is not the output `logits` of the same run",
+            )
+        check(bool(plain), "run() gave no outputs at all")
+        if same_bits(plain, trace.outputs):
+            return
+        report = verify(_loaded(model), candidate=self.spec, probe=probe, policy="dtype")
+        seen = report.observer["candidate"]
+        check(
+            seen.within_tolerance and not seen.bit_identical,
+            f"capturing states changed output {seen.output!r} by {seen.max_abs:.3g}, "
+            "beyond what an honest fusion explains, or without a word in the report",
+        )
+
+    def test_takes_probes_of_other_shapes(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        one_row = Probe({name: array[:1] for name, array in probe.inputs.items()})
+        with backend:
+            both, one = backend.trace(probe), backend.trace(one_row)
+        for state in one:
+            expected = (1, *both[state.point.name].shape[1:])
+            check(
+                state.array.shape == expected,
+                f"{state.point.name} of a one-row probe has shape {state.array.shape}",
+            )
+
+    def test_leaves_model_and_probe_alone(self, model: Any) -> None:
+        from driftwalk_backends.fingerprint import fingerprint
+
+        backend, probe, module = self._open(model)
+        weights, modes = fingerprint(module), _modes(module)
+        with backend:
+            backend.trace(probe)
+            backend.run(probe)
+            check(not _hooks(module), f"hooks are left on {_hooks(module)} after a run")
+            raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
+            check(not _hooks(module), f"hooks are left on {_hooks(module)} after a failed run")
+        check(fingerprint(module) == weights, "the model's weights or attributes were changed")
+        check(_modes(module) == modes, "training flags or requires_grad were changed")
+        check(Probe(probe.inputs).sha256 == probe.sha256, "the probe's arrays were changed")
+
+    def test_works_after_a_sink_that_raised(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        with backend:
+            before = backend.trace(probe)
+            raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
+            check_same(before, backend.trace(probe), "before and after a sink that raised")
+
+    def test_can_be_closed_twice(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        backend.run(probe)
+        backend.close()
+        backend.close()
+
+    def test_refuses_unknown_options(self, model: Any) -> None:
+        self._refuses(model, f"{self.spec},no_such_option=1", "no_such_option")
+
+    def test_refuses_unknown_devices(self, model: Any) -> None:
+        self._refuses(model, f"{Spec.parse(self.spec).name}:nowhere", "nowhere")
+
+    def test_refuses_inputs_the_model_does_not_take(self, model: Any) -> None:
+        backend, probe, _ = self._open(model)
+        wrong = Probe({**probe.inputs, "no_such_input": np.ones((2, 2))})
+        with backend:
+            error = raises(lambda: backend.trace(wrong), DriftwalkError, "an unknown input")
+        check_clear(error, "no_such_input")
+
+    def test_refuses_a_probe_that_lacks_an_input(self, model: Any) -> None:
+        backend, probe, module = self._open(model)
+        main = str(getattr(module, "main_input_name", next(iter(probe.inputs))))
+        rest = {name: array for name, array in probe.inputs.items() if name != main}
+        if not rest:
+            import pytest
+
+            pytest.skip("the model takes one input only")
+        with backend:
+            error = raises(lambda: backend.trace(Probe(rest)), DriftwalkError, f"no {main}")
+        check_clear(error, main)
+
+    def _names(self, model: Any) -> tuple[str, ...]:
+        backend, probe, _ = self._open(model)
+        with backend:
+            return backend.trace(probe).names
+
+    def _refuses(self, model: Any, spec: str, word: str) -> None:
+        self._open(model)
+        error = raises(lambda: create(spec, _loaded(model)), DriftwalkError, spec)
+        check_clear(error, word)
+
+
+class _Stop(Exception):  # noqa: N818 - a signal, not an error of anybody
+    """Raised by a sink; a backend must let it through as it is."""
+
+
+def _raise(state: State) -> NoReturn:
+    raise _Stop(state.point.name)
+
+
+def _loaded(model: Any) -> Any:
+    from driftwalk_backends.sources import open_model
+
+    return open_model(model)
+
+
+def _label(model: Any) -> str:
+    return model if isinstance(model, str) else type(model).__name__
+
+
+def _modes(module: Any) -> list[object]:
+    return [
+        *(part.training for part in module.modules()),
+        *((p.requires_grad, str(p.dtype), str(p.device)) for p in module.parameters()),
+    ]
+
+
+def _hooks(module: Any) -> list[str]:
+    """Modules that carry hooks; transformers' own, which it keeps on its models, do not count."""
+    return [
+        path or type(part).__name__
+        for path, part in module.named_modules()
+        for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+        if not str(getattr(hook, "__module__", "")).startswith("transformers.")
+    ]

@@ -1,0 +1,280 @@
+"""Two graphs, no torch model: `verify("a.onnx", candidate="onnxruntime,file=b.onnx")`.
+
+The model is a graph. Its blocks, or its nodes, are walked in topological order, a group of tensors
+at a time; of both graphs no more than that is in memory. The outputs are compared in any case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..adapter import Backend
+from ..asking import Ask
+from ..assembly import Terms, report_of
+from ..errors import UsageError
+from ..layer_drift import Culprit, LayerDrift
+from ..measure.decisions import Decisions, decision_impact
+from ..observing import observe
+from ..progress import Progress
+from ..registry import create
+from ..result import Observer, Report
+from ..spec import Spec
+from ..states import Probe, same_bits
+from ..tolerance import Policy, Tolerance
+from .rows import NodeJudge, unmatched
+
+if TYPE_CHECKING:
+    from driftwalk_backends.onnx.graph import OnnxGraph
+    from driftwalk_backends.onnx.pairs.model import OnnxModel
+    from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
+
+AS_WRITTEN = "onnxruntime,opt=off"
+"""The default reference: the graph itself, nothing optimised."""
+
+NO_TRUTH = "A graph alone has no float64 truth to be calibrated by: the dtype table decided."
+NO_BLAME = "A graph alone has no truth to replay: the root cause is the first node that diverges."
+QUANTISED = (
+    "The candidate is quantised, and the dtype table knows only the rounding of floats. Give "
+    "--policy fixed:ATOL,RTOL, or verify it against the torch model that it came from."
+)
+_TORCH = ("torch", "emulated", "truth")
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a walk over two graphs found."""
+
+    rows: tuple[LayerDrift, ...]
+    way: str
+    notes: tuple[str, ...]
+    outputs: dict[str, Any]
+    theirs: dict[str, Any]
+    decisions: Decisions | None
+
+
+def is_graph(model: object) -> bool:
+    """Whether what a user calls a model is an ONNX graph."""
+    if isinstance(model, str | Path):
+        return str(model).endswith(".onnx")
+    return getattr(model, "source", "") == "ONNX graph"
+
+
+def default_reference(model: object, given: object) -> tuple[object]:
+    """The reference, where none was named: PyTorch; for a graph, itself as written."""
+    return (given if given is not None else AS_WRITTEN if is_graph(model) else "torch",)
+
+
+def verify_graphs(
+    model: object,
+    sides: Sequence[object],
+    ask: Ask,
+    terms: Terms,
+    depth: str,
+    blame: bool | str,
+    show: Progress,
+) -> tuple[list[Report], Probe]:
+    """`verify_all` where the model is a graph: the first of the sides is the reference."""
+    from driftwalk_backends.sources import open_model
+
+    show.expect(2 * len(sides))
+    with show.stage("reading the graph"):
+        loaded = cast("OnnxModel", open_model(model))
+    reports = []
+    with ExitStack() as opened:
+        first, *others = [_opened(side, loaded, opened) for side in sides]
+        for side in (first, *others):
+            side.look(depth)
+        with show.stage("making the probe"):
+            fixed = ask.made_for(loaded)
+        for other in others:
+            with show.stage(f"walking: {first.spec} and {other.spec}"):
+                walked = walk_graphs(first, other, fixed, terms.policy, depth, terms.allow_missing)
+            with show.stage("observer check"):
+                report = _report(loaded, fixed, terms, first, other, walked)
+            if blame is not False and report.verdict == "drift":
+                report = _accused(report, first, other, fixed, terms.policy, walked)
+            if blame is True:
+                report = replace(report, notes=(*report.notes, NO_BLAME))
+            timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
+            reports.append(replace(report, timings=timings))
+    return reports, fixed
+
+
+def _opened(given: object, model: OnnxModel, opened: ExitStack) -> GraphRuntime:
+    """A backend for a graph; what needs the torch model is refused in so many words."""
+    from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
+
+    if isinstance(given, GraphRuntime):
+        return given
+    if isinstance(given, str) and Spec.parse(given).name not in _TORCH:
+        made: Backend = opened.enter_context(create(given, model))
+        if isinstance(made, GraphRuntime):
+            return made
+    raise UsageError(
+        f"{given if isinstance(given, str) else type(given).__name__}: {model.refusal}"
+    )
+
+
+def walk_graphs(
+    first: GraphRuntime,
+    other: GraphRuntime,
+    probe: Probe,
+    policy: Policy,
+    depth: str,
+    allow_missing: Sequence[str] = (),
+) -> Walked:
+    """Compare two graphs at every place they share, and at their outputs."""
+    from driftwalk_backends.onnx.pairs.plan import plan
+    from driftwalk_backends.onnx.pairs.sizes import MOST_BYTES, held
+
+    made = plan(first, other, probe, depth)
+    judge = NodeJudge(policy, probe, (first.dtype, other.dtype))
+    rows: list[LayerDrift] = []
+    peak, spent = 0, 0.0
+    outputs: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    for group in made.groups or ((),):
+        asked = [pair.reference for pair in group]
+        mine, outputs = first.tensors(probe, asked, packed=first.optimises)
+        given, theirs = other.tensors(probe, [pair.candidate for pair in group])
+        peak = max(peak, held(mine, given))
+        start = time.perf_counter()
+        rows += judge.inner(
+            [
+                (pair, mine[pair.reference], given[pair.candidate])
+                for pair in group
+                if pair.reference in mine and pair.candidate in given
+                if pair.point.name not in outputs
+            ]
+        )
+        spent += time.perf_counter() - start
+    # What was rewritten into another shape is no partner after all; the outputs tell a fault.
+    reshaped = [row.point.name for row in rows if row.verdict == "shape"]
+    rows = [row for row in rows if row.verdict != "shape"]
+    decisions = None
+    for name, array in outputs.items():
+        if name in theirs:
+            rows.append(judge.output(name, array, theirs[name]))
+            decisions = decisions or _decided(rows[-1], array, theirs[name], probe, policy)
+    rows += unmatched(outputs, theirs, allow_missing)
+    policy.check_rules([row.point.name for row in rows])
+    inside = len(rows) - len(outputs)
+    told = (
+        f"{inside} tensors inside and {len(outputs)} outputs were compared ({made.way}), with "
+        f"{len(made.groups) or 1} session(s) a side in {spent:.2g} s; at most "
+        f"{peak / 2**20:.1f} MB of states were in memory at once (bound: {MOST_BYTES >> 20} MB)."
+    )
+    notes = (told, *made.notes)
+    if reshaped:
+        more = f"{len(reshaped)} tensors, {reshaped[0]!r} the first, have another shape in the"
+        notes = (*notes, f"{more} candidate and were not compared.")
+    numbered = tuple(replace(row, index=index) for index, row in enumerate(rows))
+    return Walked(numbered, made.way, notes, outputs, theirs, decisions)
+
+
+def _decided(
+    row: LayerDrift, reference: Any, candidate: Any, probe: Probe, policy: Policy
+) -> Decisions | None:
+    """What it means for the choice made, where the output is one."""
+    if row.point.name != "logits" or row.metrics is None or reference.dtype.kind != "f":
+        return None
+    if row.tolerance is None or reference.ndim < 2 or row.metrics.nonfinite.reference:
+        return None
+    tolerance = Tolerance(row.tolerance.atol, row.tolerance.rtol)
+    keep = probe.keep(row.point.name, reference.shape)
+    return decision_impact(reference, candidate, keep, tolerance, row.tolerance.scale)
+
+
+def _report(
+    model: OnnxModel,
+    probe: Probe,
+    terms: Terms,
+    first: GraphRuntime,
+    other: GraphRuntime,
+    walked: Walked,
+) -> Report:
+    policy = terms.policy
+    observer: dict[str, Observer] = {}
+    if first.optimises:  # as written there is no fusion that looking could break
+        observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
+    observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
+    notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
+    if other.graph.quantised and not first.graph.quantised:
+        notes = (*notes, QUANTISED)
+    told = replace(terms, model=model.describe(), notes=notes)
+    sides = first.info, other.info
+    report = report_of(walked.rows, probe, sides, told, observer, walked.decisions)
+    if not report.coverage.compared and any(row.verdict == "shape" for row in walked.rows):
+        # Outputs of other shapes are a finding, not a lack of one.
+        report = replace(report, verdict="drift", reason="")
+    if (first.draws or report.verdict != "pass") and not _same_again(first, probe, walked.outputs):
+        drawn = f" (it draws random numbers: {', '.join(first.draws)})" if first.draws else ""
+        reason = (
+            f"the reference differs from itself in two runs on the same probe{drawn}, "
+            "so nothing can be held against it"
+        )
+        report = replace(report, verdict="unverified", reason=reason)
+    return report
+
+
+def _same_again(first: GraphRuntime, probe: Probe, outputs: dict[str, Any]) -> bool:
+    """Whether the reference gives what it gave; where looking may matter, plain against plain."""
+    if not first.draws and same_bits(dict(first.run(probe)), outputs):
+        return True
+    return first.repeats_itself(probe)
+
+
+def _accused(
+    report: Report,
+    first: GraphRuntime,
+    other: GraphRuntime,
+    probe: Probe,
+    policy: Policy,
+    walked: Walked,
+) -> Report:
+    """The first node that diverges, and the row that it lies in."""
+    from driftwalk_backends.onnx.pairs.blocks import NODES
+
+    graph = first.model_graph
+    nodes = walked
+    if walked.way != NODES:
+        wide = replace(policy, rules=tuple(rule for rule in policy.rules if rule.glob == "*"))
+        nodes = walk_graphs(first, other, probe, wide, "op")
+    guilty = _first_bad(nodes.rows)
+    culprit = first_node(nodes.rows, graph)
+    if guilty is None or culprit is None:
+        return report
+    cause = guilty.point.name
+    if walked.way != NODES:
+        at = graph.producers.get(cause, -1)
+        places = {place.point.name: place.tensor for place in first.places("block").all}
+        rows = [row.point.name for row in walked.rows]
+        within = (n for n in rows if graph.producers.get(places.get(n, n), -1) >= at)
+        cause = next(within, rows[-1])
+    return replace(report, cause=cause, culprit=culprit)
+
+
+def _first_bad(rows: Iterable[LayerDrift]) -> LayerDrift | None:
+    return next((row for row in rows if row.verdict in ("drift", "nonfinite", "shape")), None)
+
+
+def first_node(rows: Iterable[LayerDrift], graph: OnnxGraph) -> Culprit | None:
+    """The first tensor that diverges, in words: operation, inputs, attributes and module."""
+    from driftwalk_backends.onnx.pairs.blocks import scope_by_tensor
+    from driftwalk_backends.onnx.pairs.plan import described
+
+    guilty = _first_bad(rows)
+    if guilty is None:
+        return None
+    name = guilty.point.name
+    scope = scope_by_tensor(graph).get(name, "")
+    times = guilty.tolerance.needed if guilty.tolerance else float("inf")
+    sentence = f"first diverging node: {described(graph, name) or 'output'} \u2192 {name!r}"
+    sentence += f" in {scope}" if scope else ""
+    sentence += f", {times:.3g}\u00d7 what was allowed" if guilty.tolerance else ""
+    return Culprit(scope or name, times, None, None, sentence)

@@ -1,0 +1,230 @@
+"""Drill-down: the judgement of blame.py once more, inside the guilty layer, module by module.
+
+    introduced at m   =   c_m - X_m(the candidate's states before m)
+    guilty            <=>   |introduced| > K * |the yardstick's own| + floor
+
+The truth's modules get what the candidate's modules gave, so an error stays where it was made. What
+is computed between modules has a name of its own where a module takes it in:
+`layer.5.mlp.c_proj:in` is what `mlp` did before it called `c_proj`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ..adapter import Backend
+from ..dtypes import Array
+from ..errors import UsageError
+from ..layer_drift import Culprit
+from ..measure.norms import Norms, distance, norms_of
+from ..states import Point, State, Trace
+from .calibrate import Calibration, K
+from .replay import replay_trace
+
+SHARE = 0.5
+"""A channel or a token is named if it holds more than this share of the squared error ..."""
+
+TIMES_EVEN = 5.0
+"""... and this many times what it would hold if the error were spread evenly."""
+
+SPREAD = "; no module inside stands out"
+VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the export itself"
+
+_LAYER = re.compile(r".*?layer\.\d+(?=\.|\Z)")
+_INPUT = ":in"
+
+
+@runtime_checkable
+class LooksInside(Protocol):
+    """A backend that can give the states of the modules inside its blocks.
+
+    With `look("module", "layer.5")` a trace also has, for each module in that layer's block, its
+    first float output as `layer.5.<path below the block>` (a second call of it ends in `#2`), and
+    its input as the same with `:in`, where that is not the output of a module. Without a layer,
+    every block is looked into, and only for outputs.
+    """
+
+    @property
+    def looks_at(self) -> tuple[str, str]: ...
+
+    def look(self, depth: str, layer: str = "") -> None: ...
+
+
+def look(backend: Backend, depth: str, layer: str = "") -> tuple[str, str]:
+    """Have a backend look closer from now on; gives back how it looked before."""
+    if isinstance(backend, LooksInside):
+        before = backend.looks_at
+        backend.look(depth, layer)
+        return before
+    if depth != "block":
+        raise UsageError(f"Backend {backend.spec} cannot look inside blocks; use depth='block'.")
+    return "block", ""
+
+
+@contextmanager
+def looking(backend: Backend, depth: str, layer: str = "") -> Iterator[None]:
+    """Have a backend look closer for a while."""
+    before = look(backend, depth, layer)
+    try:
+        yield
+    finally:
+        look(backend, *before)
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """Where in a state the error lies: one channel, one (row, position), both, or all over."""
+
+    channel: int | None = None
+    token: tuple[int, int] | None = None
+
+    @property
+    def words(self) -> str:
+        places = []
+        if self.channel is not None:
+            places.append(f"channel {self.channel}")
+        if self.token is not None:
+            places.append(f"row {self.token[0]} token {self.token[1]}")
+        if not places:
+            return "all channels and tokens (suspect an operation or a dtype)"
+        suspect = "a weight" if self.channel is not None else "a position or a mask"
+        return f"{', '.join(places)} (suspect {suspect})"
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """What one point made itself: how much, on what scale, and where in the state."""
+
+    point: Point
+    error: Norms
+    scale: Norms
+    where: Concentration
+
+
+def concentration(difference: Array, keep: Array | None = None) -> Concentration:
+    """Name the channel (last axis) and the (row, position) that hold most of a difference."""
+    with np.errstate(all="ignore"):
+        squares = np.square(difference.astype(np.float64))
+    broken = ~np.isfinite(squares)
+    if broken.any():  # nothing weighs more than what is not a number
+        squares = broken.astype(np.float64)
+    if keep is not None:
+        squares = squares * keep.reshape(keep.shape + (1,) * (squares.ndim - 2))
+    if squares.ndim < 2:
+        return Concentration()
+    channel = _most(squares.reshape(-1, squares.shape[-1]).sum(0), squares.shape[-1])
+    if squares.ndim < 3:
+        return Concentration(channel)
+    rows, positions = squares.shape[:2]
+    counted = rows * positions if keep is None else int(keep.sum())
+    place = _most(squares.reshape(rows * positions, -1).sum(1), counted)
+    return Concentration(channel, None if place is None else divmod(place, positions))
+
+
+def _most(shares: Array, of: int) -> int | None:
+    """The one that holds most of the total, if it stands out among `of`."""
+    total, largest = float(shares.sum()), int(shares.argmax())
+    share = float(shares[largest]) / total if total > 0 else 0.0
+    return largest if share > max(SHARE, TIMES_EVEN / of) else None
+
+
+def introduced(truth: object, trace: Trace) -> dict[str, Introduced]:
+    """What each point of a trace made itself, by one replay; only numbers are kept."""
+    found: dict[str, Introduced] = {}
+
+    def meet(state: State) -> None:
+        name, true = state.point.name, state.array
+        own = trace.state(name)
+        if own is None or own.array.shape != true.shape:
+            return
+        keep = trace.probe.keep(name, true.shape)
+        difference = own.array.astype(np.float64) - true
+        found[name] = Introduced(
+            state.point,
+            distance(own.array, true, keep),
+            norms_of(true, keep),
+            concentration(difference, keep),
+        )
+
+    with np.errstate(all="ignore"):
+        replay_trace(truth, trace, meet)
+    return found
+
+
+def layer_of(point: str) -> str | None:
+    """The layer a point belongs to; None for `embed`, `norm` and `logits`."""
+    match = _LAYER.match(point)
+    return match[0] if match else None
+
+
+def drill(
+    truth: Backend,
+    yardstick: Backend,
+    candidate: Backend,
+    trace: Trace,
+    calibration: Calibration,
+    cause: Point,
+) -> Culprit:
+    """Where inside the root cause: a module where the candidate can say, else the point itself.
+
+    `trace` is the candidate's, at the depth of the run; `cause` is guilty in it.
+    """
+    layer, remark = layer_of(cause.name), ""
+    if layer is not None and isinstance(candidate, LooksInside):
+        with looking(truth, "module", layer), looking(yardstick, "module", layer):
+            honest = introduced(truth, yardstick.trace(trace.probe))
+            with looking(candidate, "module", layer):
+                closer = candidate.trace(trace.probe)
+            found = introduced(truth, closer)
+        ratios = excess(found, calibrated_by(honest, calibration))
+        guilty = next((n for n in found if layer_of(n) == layer and ratios[n] > K), None)
+        if guilty is not None:
+            return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
+        again = excess(introduced(truth, closer), calibration).get(cause.name, 0.0)
+        remark = SPREAD if again > K else VANISHED
+    found = introduced(truth, trace)
+    ratio = excess(found, calibration)[cause.name]
+    return culprit(found[cause.name], ratio, cause.name, remark)
+
+
+def calibrated_by(honest: Mapping[str, Introduced], calibration: Calibration) -> Calibration:
+    """The same calibration, with what the yardstick introduces at finer points."""
+    return replace(
+        calibration,
+        introduced={name: item.error for name, item in honest.items()},
+        scale={name: item.scale for name, item in honest.items()},
+    )
+
+
+def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:
+    """Introduced errors in units of the yardstick's own; guilty above K, as in blame.py."""
+    leeway = calibration.leeway({name: item.error for name, item in found.items()})
+    return {
+        name: K * item.error.over(calibration.allowed_own(name, leeway))[0]
+        for name, item in found.items()
+    }
+
+
+def subject(name: str, layer: str, names: Iterable[str]) -> str:
+    """A point inside a layer in words: `layer.5 mlp.c_proj`, `layer.5 attn, before c_proj`."""
+    path = name.removeprefix(layer).removeprefix(".")
+    if path.endswith(_INPUT):
+        outer, _, inner = path.removesuffix(_INPUT).rpartition(".")
+        return f"{layer} {outer}".strip() + f", before {inner}"
+    has_modules = any(other.startswith(f"{name}.") for other in names)
+    return f"{layer} {path}".strip() + (", after its modules" if has_modules else "")
+
+
+def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culprit:
+    """The verdict in one sentence."""
+    amount = f"{ratio:.0f}" if 10 <= ratio < 1e5 else f"{ratio:.2g}"
+    what = f"introduced {amount}\u00d7 the yardstick" if math.isfinite(ratio) else "made NaN or Inf"
+    sentence = f"{who}: {what}, {found.where.words}{remark}"
+    return Culprit(found.point.module, ratio, found.where.channel, found.where.token, sentence)

@@ -1,0 +1,49 @@
+"""From layers to one verdict, and from a verdict to an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..layer_drift import LayerDrift
+from ..result import Coverage, Observer, Report, RunVerdict
+
+EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
+
+
+def run_verdict(
+    layers: Iterable[LayerDrift], covered: Coverage, observer: Mapping[str, Observer]
+) -> tuple[RunVerdict, str]:
+    """The run's verdict, and for `unverified` the reason."""
+    rows = tuple(layers)
+    for row in rows:
+        bad = row.metrics.nonfinite.reference if row.metrics else 0
+        if bad:
+            return "unverified", (
+                f"the reference itself has {bad} non-finite value(s) at {row.point.name}, "
+                "so nothing can be held against it; check the model, the probe and its dtype"
+            )
+    if not covered.compared:
+        return "unverified", "no point was compared"
+    for side, seen in observer.items():
+        if not seen.within_tolerance:
+            return "unverified", (
+                f"capturing states changed the {side}'s own output {seen.output!r} by "
+                f"{seen.max_abs:.3g}, more than the tolerance: its states are not those of the "
+                "plain run"
+            )
+    unknown = [row.point.name for row in rows if row.verdict == "unknown"]
+    if any(not row.ok and row.verdict != "unknown" for row in rows):
+        return "drift", ""
+    if unknown:
+        return "unverified", (
+            f"whether {len(unknown)} of {len(rows)} points, {unknown[0]} the first, are within "
+            "tolerance cannot be told from a signature; record a full trace, or judge signatures "
+            "by L2 (policy l2:TOLERANCE)"
+        )
+    return "pass", ""
+
+
+def exit_code(reports: Iterable[Report]) -> int:
+    """Drift outweighs a run that could not be verified, then a pass; no run is none."""
+    codes = {EXIT_CODES[report.verdict] for report in reports}
+    return next((code for code in (1, 3, 0) if code in codes), 3)

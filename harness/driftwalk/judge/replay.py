@@ -1,0 +1,56 @@
+"""Replay: what the truth's blocks make of somebody else's states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from ..adapter import Sink
+from ..dtypes import Array
+from ..measure.norms import Norms, distance
+from ..states import Probe, State, Trace
+from ..workers import in_threads
+
+_WAITING = 1 << 26
+"""Bytes of states that may wait until several are looked at side by side."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A backend that can run each block on a given previous state."""
+
+    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
+        """Hand on X_n(given_{n-1}) for each point n, in order of execution."""
+
+
+def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
+    """Hand on what each of the truth's blocks makes of the trace's previous state."""
+    if not isinstance(truth, Replays):
+        raise TypeError(f"{truth!r} cannot replay")
+    truth.replay(trace.probe, {state.point.name: state.array for state in trace}, sink)
+
+
+def introduced_errors(truth: object, trace: Trace) -> dict[str, Norms]:
+    """|c_n - X_n(c_{n-1})| at every point of a trace."""
+    found: dict[str, Norms] = {}
+    waiting: list[State] = []
+
+    def error(made: State) -> Norms:
+        keep = trace.probe.keep(made.point.name, made.array.shape)
+        return distance(trace[made.point.name], made.array, keep)
+
+    def work_off() -> None:
+        names = [state.point.name for state in waiting]
+        found.update(zip(names, in_threads(error, waiting, State.elements), strict=True))
+        waiting.clear()
+
+    def meet(state: State) -> None:
+        own = trace.state(state.point.name)
+        if own is not None and own.array.shape == state.array.shape:
+            waiting.append(state)
+            if sum(kept.array.nbytes for kept in waiting) > _WAITING:
+                work_off()
+
+    replay_trace(truth, trace, meet)
+    work_off()
+    return found

@@ -1,0 +1,71 @@
+"""The norms' two inner loops in compiled code (native/norms.c); norms.py has them in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import Array
+from ..native import library
+
+VECTORS = 8
+"""Columns of the sketch that finds the largest singular value."""
+
+_WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
+
+Product = Callable[[Array], Array]
+
+
+def fast_difference(
+    a: Array, b: Array | None, rows: Array | None, whole: Array | None
+) -> tuple[Array, float] | None:
+    """Squares by channel and the largest magnitude of a - b; None where numpy must do it."""
+    known = library()
+    if known is None or b is None or not a.size:
+        return None
+    a, b = _readable(a), _readable(b)
+    if a.dtype not in _WIDE or b.dtype not in _WIDE:
+        return None
+    width = a.shape[1]
+    numbers = np.arange(len(a)) if rows is None else rows
+    chosen = np.ascontiguousarray(numbers, np.int64)
+    out = np.empty(width, np.float32) if whole is None else whole
+    squares = np.zeros(width)
+    largest = known.driftwalk_difference(
+        a.ctypes.data,
+        b.ctypes.data,
+        chosen.ctypes.data,
+        len(chosen),
+        width,
+        _WIDE[a.dtype] + 2 * _WIDE[b.dtype],
+        squares.ctypes.data,
+        out.ctypes.data,
+        0 if whole is None else width,
+    )
+    return squares, largest
+
+
+def fast_products(matrix: Array) -> tuple[Product, Product] | None:
+    """Products of a float32 matrix, and of its transpose, with `VECTORS` vectors."""
+    known = library()
+    if known is None or min(matrix.shape) < VECTORS:
+        return None
+    held = np.ascontiguousarray(matrix)
+
+    def product(compute: Any, length: int) -> Product:
+        def times(vectors: Array) -> Array:
+            given, out = np.ascontiguousarray(vectors), np.zeros((length, VECTORS), np.float32)
+            compute(held.ctypes.data, *held.shape, given.ctypes.data, out.ctypes.data)
+            return out
+
+        return times
+
+    rows, width = held.shape
+    return product(known.driftwalk_times, rows), product(known.driftwalk_times_back, width)
+
+
+def _readable(rows: Array) -> Array:
+    """Rows one after another; formats of 16 bits in float32, which holds them exactly."""
+    return np.ascontiguousarray(rows.astype(np.float32) if rows.itemsize == 2 else rows)

@@ -1,0 +1,132 @@
+"""The outcome of a self-test: which faults were put in, and what the gate made of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..adapter import BackendInfo
+from ..jsonable import encode, to_text
+from ..result import RunVerdict, Tool
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["placed", "misplaced", "hidden", "missed", "no_effect", "not_built"]
+"""Caught and placed right; caught and placed wrong; missed below the yardstick's noise, which is
+honest; missed above it, which must not happen; nothing to see; the faulty model could not run."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault and what became of it."""
+
+    kind: str
+    target: str
+    description: str
+    points: tuple[str, ...]
+    structural: bool
+    outcome: Outcome
+    right: str | None = None
+    effect: float = 0.0
+    """In float64, at the right point, relative to the state (L2)."""
+    excess: float = 0.0
+    """The effect over what honest arithmetic is allowed there, in the norm where it is largest."""
+    verdict: RunVerdict | None = None
+    first_divergence: str | None = None
+    root_cause: str | None = None
+    note: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.outcome in ("placed", "misplaced")
+
+    @property
+    def counted(self) -> bool:
+        return self.outcome not in ("no_effect", "not_built")
+
+    @property
+    def owed(self) -> bool:
+        """Whether the gate must catch it and place it right."""
+        return self.counted and self.excess > 1
+
+
+@dataclass(frozen=True)
+class Count:
+    """How the faults of one kind fared."""
+
+    kind: str
+    injected: int
+    caught: int
+    placed: int
+    hidden: int
+    missed: int
+    no_effect: int
+    not_built: int
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the gate sees at one point, as effects relative to the state (L2)."""
+
+    point: str
+    faults: int
+    smallest_caught: float | None
+    largest_missed: float | None
+    limit: float
+    """Where plain L2 noise ends; other norms see smaller effects that are concentrated."""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The outcome of a self-test: numbers and names, wholly JSON-able."""
+
+    tool: Tool
+    created: str
+    command: str
+    model: Mapping[str, str]
+    probe: str
+    candidate: BackendInfo
+    seed: int
+    k: float
+    trials: tuple[Trial, ...]
+    kinds: tuple[Count, ...]
+    layers: tuple[Sensitivity, ...]
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+    """Kinds this model has no place for, and why."""
+    seconds: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def counted(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.counted)
+
+    @property
+    def owed(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.owed)
+
+    @property
+    def failures(self) -> tuple[Trial, ...]:
+        """Faults above the noise that were missed or placed wrong."""
+        return tuple(trial for trial in self.owed if trial.outcome != "placed")
+
+    @property
+    def exit_code(self) -> int:
+        if not self.counted:
+            return 3
+        return 1 if self.failures else 0
+
+
+def to_json(result: SelfTest) -> str:
+    """Strict JSON, with the shares that are the point of it all."""
+    counted, owed = result.counted, result.owed
+    summary = {
+        "exit_code": result.exit_code,
+        "injected": len(counted),
+        "caught": sum(trial.caught for trial in counted),
+        "placed": sum(trial.outcome == "placed" for trial in counted),
+        "above_noise": len(owed),
+        "above_noise_placed": sum(trial.outcome == "placed" for trial in owed),
+    }
+    document = {"schema_version": result.schema_version, "summary": summary} | encode(result)
+    return to_text(document)

@@ -1,0 +1,140 @@
+"""Safetensors files: written as they come, read by mapping them.
+
+The format is a length, a header of JSON and bytes. Reading it here, and not by a package, means
+that nothing is copied, that bfloat16 and fp8 are known, and that every number in a header that
+somebody else wrote is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..dtypes import FORMATS, Array
+from ..errors import UsageError
+from ..workers import in_threads
+
+MOST_HEADER = 64 << 20
+_MOST_AXES = 32
+_CHUNK = 1 << 24
+
+_PLAIN = {
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2"},
+    **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1"},
+    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "|b1"},
+}
+_OTHERS = {"BF16": "bf16", "F8_E4M3": "fp8"}
+
+
+def _dtype(name: str) -> np.dtype[Any] | None:
+    if name in _OTHERS:
+        return FORMATS[_OTHERS[name]].dtype
+    return np.dtype(_PLAIN[name]) if name in _PLAIN else None
+
+
+def _name(array: Array) -> str:
+    for name in (*_PLAIN, *_OTHERS):
+        if _dtype(name) == array.dtype.newbyteorder("="):
+            return name
+    raise UsageError(f"Arrays of {array.dtype} cannot be stored in a safetensors file.")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
+    """Write and sync; the same tensors give the same bytes."""
+    header: dict[str, Any] = {}
+    at = 0
+    for name, array in tensors.items():
+        where = [at, at + array.nbytes]
+        header[name] = {"dtype": _name(array), "shape": list(array.shape), "data_offsets": where}
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 64)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in tensors.values():
+            file.write(_bytes(array))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """Every tensor of a file, mapped and read-only; a file that is none is said to be none."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header, start = _header(file, size)
+            found = {name: _placed(name, entry, size - start) for name, entry in header.items()}
+            data = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{str(path)!r} is no safetensors file: {error}") from None
+    return {
+        name: np.require(
+            data[start + first : start + last].view(np.ndarray).view(kind).reshape(shape),
+            requirements="A",
+        )
+        for name, (kind, shape, first, last) in found.items()
+    }
+
+
+def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    if size < 8:
+        raise ValueError(f"it has only {size} bytes.")
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(MOST_HEADER, size - 8):
+        raise ValueError(f"its header would have {length} bytes, the file has {size}.")
+    header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object.")  # noqa: TRY004 - what the file says
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _placed(name: str, entry: Any, room: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """Dtype, shape, first and last byte of a tensor: all as the header says, and all possible."""
+    entry = entry if isinstance(entry, dict) else {}
+    kind = _dtype(entry["dtype"]) if isinstance(entry.get("dtype"), str) else None
+    shape, where = entry.get("shape"), entry.get("data_offsets")
+    if kind is None:
+        raise ValueError(f"tensor {name[:80]!r} has no dtype that is known here.")
+    if not _whole(shape) or len(shape) > _MOST_AXES or not _whole(where) or len(where) != 2:
+        raise ValueError(f"tensor {name[:80]!r} has no shape and place that can be.")
+    first, last = where
+    if not first <= last <= room or math.prod(shape) * kind.itemsize != last - first:
+        raise ValueError(
+            f"tensor {name[:80]!r} does not fit: shape {shape[:8]}, bytes {first} to {last} of "
+            f"{room}."
+        )
+    return kind, tuple(shape), first, last
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 62 for v in values
+    )
+
+
+def _bytes(array: Array) -> Any:
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    flat = np.ascontiguousarray(little).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else b""
+
+
+def sha256_of(array: Array) -> str:
+    """Of the bytes as a file has them."""
+    return hashlib.sha256(_bytes(array)).hexdigest()
+
+
+def sha256_of_all(arrays: Mapping[str, Array]) -> dict[str, str]:
+    """Of several arrays, side by side: a hash takes longer than reading them."""
+    names = list(arrays)
+    return dict(zip(names, in_threads(lambda n: sha256_of(arrays[n]), names), strict=True))
