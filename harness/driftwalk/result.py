@@ -94,7 +94,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class ExpectedDrift:
-    """Drift at one point that was known, and no larger than it was known to be (project/expected.py)."""
+    """Drift that was known, and no larger than it was known to be (project/expected.py)."""
 
     point: str
     metric: str
