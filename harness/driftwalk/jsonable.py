@@ -41,14 +41,16 @@ def versioned(data: Any, newest: int, what: str, key: str = VERSION) -> dict[str
 
 def encode(value: Any) -> Any:
     """Plain dicts, lists, strings and finite numbers; non-finite floats become strings."""
+    if isinstance(value, float):  # most of what there is
+        if math.isfinite(value):
+            return value
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
 
 

@@ -126,6 +126,10 @@ class Probe:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
+    def forms(self) -> list[str]:
+        """Name, shape and dtype of each input: what a graph is made for."""
+        return [f"{n}{a.shape}{a.dtype}" for n, a in sorted(self.inputs.items())]
+
     def difference(self, other: Probe) -> str:
         """In what two probes differ, in words; empty where they are the same inputs."""
         told = []

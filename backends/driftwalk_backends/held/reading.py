@@ -9,7 +9,7 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.measure.reduction import Reduced
 from driftwalk.measure.sums import Sums
-from driftwalk.measure.ulp import SHIFT
+from driftwalk.measure.ulp import bucket_of, start_of
 
 from .fields import EDGES, HEAD
 
@@ -80,13 +80,5 @@ def _edges(first: float) -> tuple[float, ...]:
     """The distances that were counted from, and the next."""
     edges = [first]
     for _ in range(EDGES.value):
-        edges.append(max(_start(_bucket(edges[-1]) + 1), edges[-1] + 1))
+        edges.append(max(start_of(bucket_of(edges[-1]) + 1), edges[-1] + 1))
     return tuple(edges)
-
-
-def _bucket(distance: float) -> int:
-    return int(np.float32(distance).view(np.uint32)) >> SHIFT
-
-
-def _start(bucket: int) -> float:
-    return float(np.uint32(bucket << SHIFT).view(np.float32))

@@ -60,7 +60,7 @@ class Exports:
 
     def get(self, probe: Probe, look: Look) -> Exported:
         """The export for a probe: known already, stored by an earlier run, or made now."""
-        shapes = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(probe.inputs.items())]
+        shapes = probe.forms()
         seen = (look.depth, look.layer)
         shape_key = "|".join([*seen, *shapes])
         if shape_key in self._known:

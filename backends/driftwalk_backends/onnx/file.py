@@ -150,8 +150,7 @@ class OnnxFile(OnnxRuntime):
 
     def prepared(self, probe: Probe) -> Ready:
         """Find the states, once for each shape of a probe."""
-        shapes = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(probe.inputs.items())]
-        key = "|".join([*self.looks_at, *shapes])
+        key = "|".join([*self.looks_at, *probe.forms()])
         if key not in self._ready:
             before, start = sum(self._seconds.values()), time.perf_counter()
             with self._torch() as model:

@@ -183,10 +183,7 @@ class Walk:
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
         rows = [self._with_introduced(row) for row in rows]
         rows += self._extra
-        return tuple(
-            row if row.index == index else replace(row, index=index)
-            for index, row in enumerate(rows)
-        )
+        return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
     def _with_introduced(self, row: LayerDrift) -> LayerDrift:
         """The row, or the worse one that the layer's own doing makes it."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -38,7 +38,6 @@ Reducing = Callable[[], Reduced | None]
 """Waits for a reduction that was begun; None where it met what a device leaves to the host."""
 
 
-@runtime_checkable
 class Reduces(Protocol):
     """Something held that can be reduced against another on the same device."""
 
@@ -91,13 +90,12 @@ def begin(
     if not (isinstance(reference, HeldState) and isinstance(candidate, HeldState)):
         return None
     theirs, ours = reference.held, candidate.held
-    reduce = getattr(ours, "reduce", None)  # asking for the protocol takes longer than reducing
-    if reduce is None:
+    if not hasattr(ours, "reduce"):  # asking for the protocol takes longer than reducing
         return None
     shape = ours.shape
     count = math.prod(shape[:-1][:2])
     rows = keep.reshape(-1).nonzero()[0] if keep is not None else np.arange(count)
-    reducing: Reducing | None = reduce(theirs, tolerance, rows) if len(rows) else None
+    reducing = cast(Reduces, ours).reduce(theirs, tolerance, rows) if len(rows) else None
     if reducing is None:
         return None
 

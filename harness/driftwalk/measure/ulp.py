@@ -35,7 +35,11 @@ def _buckets(distance: Array) -> NDArray[np.uint32]:
     return distance.astype(np.float32).view(np.uint32) >> np.uint32(SHIFT)
 
 
-def _start(bucket: int) -> float:
+def bucket_of(distance: float) -> int:
+    return int(_buckets(np.array([distance]))[0])
+
+
+def start_of(bucket: int) -> float:
     """The smallest distance in a bucket."""
     return float(np.uint32(bucket << SHIFT).view(np.float32))
 
@@ -68,4 +72,4 @@ class UlpHistogram:
         if not up_to[-1]:
             return 0.0
         # A count rounded up to float32 may top the maximum.
-        return min(_start(int(np.searchsorted(up_to, q * int(up_to[-1])))), self.max)
+        return min(start_of(int(np.searchsorted(up_to, q * int(up_to[-1])))), self.max)

@@ -265,7 +265,7 @@ EXPORT uint64_t driftwalk_steps16(const float *r, const float *c, const int64_t 
             int32_t d = (a[j] >> 15 ? -x : x) - (b[j] >> 15 ? -y : y);
             if (d < 0) d = -d;
             if (d > largest) largest = d;
-            counts[bits((float)d) >> BUCKET_SHIFT]++;
+            counts[bucket_of((uint32_t)d)]++;
         }
     }
     return (uint64_t)largest;
