@@ -7,6 +7,7 @@ import pytest
 
 import driftwalk
 import zoo
+from driftwalk_backends.fingerprint import fingerprint
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -33,6 +34,17 @@ def test_half_on_the_gpu_keeps_within_its_dtype(name: str, dtype: str) -> None:
     assert report.ok, report
     assert report.layer("logits").dtypes.candidate == dtype
     assert max(layer.metrics.rel_l2 for layer in report.layers if layer.metrics) > 1e-5
+
+
+def test_a_model_is_the_same_model_on_either_device() -> None:
+    """Weights of a GPU are hashed piece by piece: more than one piece, and a part of one."""
+    module = torch.nn.Sequential(torch.nn.Linear(3000, 1000), torch.nn.LayerNorm(1000))
+    module[1].register_buffer("nothing", torch.empty(0))
+    before = fingerprint(module)
+    assert fingerprint(module.cuda()) == before
+    with torch.no_grad():
+        module[0].weight[999, 2999] += 1  # the last byte of the last piece
+    assert fingerprint(module) != before
 
 
 def test_tf32_is_coarser_than_fp32_and_is_switched_back() -> None:

@@ -11,7 +11,8 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "measure.ulp"),
-        *("native", "workers", "measure.fused_norms", "measure.norms", "states", "adapter"),
+        *("native", "workers", "measure.halves", "measure.fused_norms", "measure.norms"),
+        *("states", "adapter"),
         *("registry", "traces"),
     ),
     "tolerance": ("tolerance",),

@@ -41,7 +41,7 @@ EDGES = constexpr(4)
 # Only in the table: the largest difference and its place; the n-th unit to be looked at again.
 TOP, PLACE_OF_TOP, LISTED, LINE = (constexpr(n) for n in (12, 13, 14, 16))
 
-# Only these come back: what was planned, and the largest difference; then the L2 of each unit.
+# Only these come back: what was planned, and the largest difference; then the L2 of each row.
 FIRST, SCALE, FLOOR, RR, CC = _from(12, 5)
 LEAST_TOP, LEAST_REL, LEAST_FLOOR, LEAST_RTOL = _from(17, 4)
 PLACE, WORST_R, WORST_C, HEAD = _from(21, 4)

@@ -207,7 +207,6 @@ def look(
         if not FAST:
             # Squares may be lost below float32, which those of float16 never are.
             good &= (all_dd > LOW) | (tl.max(peak, 0) == 0)
-        tl.store(head + HEAD + unit, tl.sqrt(all_dd))
         tl.store(to + DD, all_dd)
         tl.store(to + RC, tl.sum(rc.to(tl.float64), 0))
         tl.store(to + ABS, tl.sum(total.to(tl.float64), 0))
@@ -237,6 +236,7 @@ def settle(
     head, table = out_at + told_of(pairs_at, HEAD_AT), out_at + told_of(pairs_at, TABLE_AT)
     left = table + units * tl.full((), LINE, tl.int64)
     _add_units(table, left, program, units, PROGRAMS)
+    _tell_rows(table, head, program, units // parts, parts, PROGRAMS)
     floor, rtol = tl.load(head + FLOOR), number_of(pairs_at, RTOL)
     least_top = tl.load(head + LEAST_TOP).to(tl.float32)
     least_rel = tl.load(head + LEAST_REL).to(tl.float32)
@@ -303,6 +303,18 @@ def _add_units(table, left, program, units, PROGRAMS: constexpr):
         found = tl.where((field < FAR)[None, :], found + more, tl.maximum(found, more))
     told = tl.where(field < FAR, tl.sum(found, 0), tl.max(found, 0))
     tl.store(left + program * LINE + field, told, mask=field < LOOKED)
+
+
+@jit
+def _tell_rows(table, head, program, rows, parts, PROGRAMS: constexpr):
+    """The L2 of some rows, from what their units left."""
+    for begin in range(program * 32, rows, PROGRAMS * 32):
+        row = begin + tl.arange(0, 32)
+        squares = tl.zeros((32,), tl.float64)
+        for part in range(parts):
+            at = table + (row * parts + part) * tl.full((), LINE, tl.int64) + DD
+            squares += tl.load(at, mask=row < rows, other=0.0)
+        tl.store(head + HEAD + row, tl.sqrt(squares), mask=row < rows)
 
 
 @jit

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.measure.reduction import Reducing
+from driftwalk.measure.reduction import Reduced, Reducing
 from driftwalk.tolerance import Tolerance
 
 from ..tensors import as_rows
@@ -40,6 +40,7 @@ SETTLERS, SETTLE, SETTLE_WARPS = 128, 1024, 4
 """Programs of `settle` for each pair, and columns that they take at a time."""
 TOGETHER = 1 << 26
 """Elements that are compared at once: enough to fill a device, and few enough to wait for."""
+_TOLD, _HEAD = struct.Struct(f"{f.PAIR.value}q"), f.HEAD.value
 
 
 def copied(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +85,7 @@ def _chosen(rows: bytes, device: torch.device) -> torch.Tensor:
 
 
 class _Pair:
-    """Two states, and which of their rows count."""
+    """Two states in a line, and which of their rows count. Called, it waits for their numbers."""
 
     def __init__(
         self,
@@ -94,87 +95,99 @@ class _Pair:
         chosen: torch.Tensor | None,
         room: tuple[int, int, int],
     ) -> None:
-        self.r, self.c, self.chosen, self._room = r, c, chosen, room
+        self._r, self._c, self._chosen, self._room = r, c, chosen, room
         self.count, self.width, self.parts = count, c.width, -(-c.width // PART)
         self.units, self.elements = count * self.parts, count * c.width
         self.surveyors = max(FEWEST, min(MOST, self.elements // (SURVEYED * PLACES * 16)))
+        self.group: _Group
+        self.head_at = 0
+        """Where its numbers will be among those of its group."""
 
-    def told(self, head_at: int, table_at: int) -> tuple[int, ...]:
+    def tell(self, paper: memoryview, number: int, table_at: int) -> None:
         """All that kernels are told, in the order of fields.py."""
-        chosen = 0 if self.chosen is None else self.chosen.data_ptr()
-        states = self.r.address, self.c.address
-        squares = self.r.squares.data_ptr(), self.c.squares.data_ptr()
-        sizes = self.count, self.width, self.parts, self.surveyors
-        return (*states, chosen, *squares, *sizes, *self._room, head_at, table_at)
+        r, c, chosen = self._r, self._c, self._chosen
+        _TOLD.pack_into(
+            *(paper, number * _TOLD.size),
+            *(r.address, c.address, 0 if chosen is None else chosen.data_ptr()),
+            *(r.squares.data_ptr(), c.squares.data_ptr()),
+            *(self.count, self.width, self.parts, self.surveyors),
+            *(*self._room, self.head_at, table_at),
+        )
+
+    def __call__(self) -> Reduced | None:
+        line, end = self.group.line, self.head_at + _HEAD + self.count
+        told = line.numbers(self.group)[self.head_at : end]
+        return read(told, self.count, self.width, line.fast)
 
 
 class _Desk:
-    """Memory of the host that a device reads from, zeros behind what is told, and an event."""
+    """Where the host writes what a device is told of pairs, with zeros behind, and an event."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         words = f.MANY.value * (f.PAIR.value + f.ZEROS.value // 2)
-        self.paper = torch.zeros(words, dtype=torch.int64, pin_memory=True)
-        self._writable = self.paper.numpy().data
+        self._written = torch.zeros(words, dtype=torch.int64, pin_memory=True)
+        self._given = torch.empty(words, dtype=torch.int64, device=device)
+        self.paper = self._written.numpy().view(np.uint8).data
         self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def write(self, told: list[int]) -> torch.Tensor:
-        struct.pack_into(f"{len(told)}q", self._writable, 0, *told)
-        return self.paper
+    def give(self) -> torch.Tensor:
+        """All that was written, on the device."""
+        return self._given.copy_(self._written, non_blocking=True)
 
 
 class _Group:
     """Pairs that the same launches compare, and their numbers once those are made."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: _Line) -> None:
+        self.line = line
         self.pairs: list[_Pair] = []
         self.elements = self.size = 0
         self.numbers: Array | None = None
         self.desk: _Desk | None = None
 
-    def add(self, pair: _Pair) -> slice:
-        """Where this pair's numbers will be."""
-        begin = self.size
-        self.size += f.HEAD.value + pair.units
+    def add(self, pair: _Pair) -> None:
+        pair.group, pair.head_at = self, self.size
+        self.size += _HEAD + pair.count
         self.elements += pair.elements
         self.pairs.append(pair)
-        return slice(begin, self.size)
 
 
 class _Line:
     """Pairs of the same formats wait here until they are many, or somebody waits for them."""
 
     def __init__(self, device: torch.device, r: torch.dtype, c: torch.dtype, even: bool) -> None:
-        self._device, self._fast = device, r == c == torch.float16
+        self._device, self.fast = device, r == c == torch.float16
         each = 16 // max(r.itemsize, c.itemsize)
         kinds = {"R": f.KINDS[r], "C": f.KINDS[c]}
-        form = {**kinds, "FAST": self._fast}
+        form = {**kinds, "FAST": self.fast}
         self._survey = _Kernel(k.survey, SURVEY_WARPS, **kinds, PLACES=PLACES)
         lanes = {"LANES": BLOCK // each, "EACH": each}
         self._look = _Kernel(k.look, WARPS, **form, EVEN=even, PART=PART, **lanes)
         blocks = {"PART": PART, "BLOCK": SETTLE, "PROGRAMS": SETTLERS}
         self._settle = _Kernel(k.settle, SETTLE_WARPS, **form, **blocks)
-        self._waiting = _Group()
+        self._waiting = _Group(self)
         self._lock = Lock()
         self._desks: list[_Desk] = []
 
     def put(self, pair: _Pair) -> Reducing:
-        """Begin to compare a pair: what comes back waits for its numbers."""
+        """Begin to compare a pair: it can be waited for."""
         with self._lock:
             group = self._waiting
-            place = group.add(pair)
+            group.add(pair)
             if group.elements >= TOGETHER or len(group.pairs) == f.MANY.value:
                 self._launch()
-        sizes, fast = (pair.count, pair.width, pair.parts), self._fast
-        return lambda: read(self._numbers(group)[place], *sizes, fast)
+        return pair
 
     def launch(self) -> None:
         """Send all that wait on their way."""
         with self._lock:
             self._launch()
 
-    def _numbers(self, group: _Group) -> Array:
+    def numbers(self, group: _Group) -> Array:
+        """Those of all its pairs, waited for."""
         with self._lock:
-            self._launch()
+            if group.numbers is None:
+                self._launch()
             if group.desk is not None:
                 group.desk.done.synchronize()
                 self._desks.append(group.desk)
@@ -184,31 +197,27 @@ class _Line:
 
     def _launch(self) -> None:
         if self._waiting.pairs:
-            group, self._waiting = self._waiting, _Group()
+            group, self._waiting = self._waiting, _Group(self)
             with _on(self._device):
                 self._compare(group)
             group.pairs = []
 
     def _compare(self, group: _Group) -> None:
-        told: list[int] = []
-        head_at, table_at = 0, group.size
-        for pair in group.pairs:
-            told += pair.told(head_at, table_at)
-            head_at += f.HEAD.value + pair.units
+        desk = self._desks.pop() if self._desks else _Desk(self._device)
+        table_at, units, surveyors = group.size, 0, 0
+        for number, pair in enumerate(group.pairs):
+            pair.tell(desk.paper, number, table_at)
             table_at += f.LINE.value * (pair.units + SETTLERS)
-        pairs, units = len(group.pairs), max(pair.units for pair in group.pairs)
-        surveyors = max(pair.surveyors for pair in group.pairs)
-        desk = self._desks.pop() if self._desks else _Desk()
-        paper = desk.write(told)
-        given = torch.empty(paper.shape, dtype=torch.int64, device=self._device)
-        given.copy_(paper, non_blocking=True)
+            units, surveyors = max(units, pair.units), max(surveyors, pair.surveyors)
+        pairs, stream = len(group.pairs), _stream(self._device)
+        given = desk.give()
         out = torch.empty(table_at, dtype=torch.float64, device=self._device)
-        self._survey(surveyors, pairs, given, out)
-        self._look(-(-units // UNITS), pairs, given, out)
-        self._settle(SETTLERS, pairs, given, out)
+        self._survey(stream, surveyors, pairs, given, out)
+        self._look(stream, -(-units // UNITS), pairs, given, out)
+        self._settle(stream, SETTLERS, pairs, given, out)
         numbers = torch.empty(group.size, dtype=torch.float64, pin_memory=True)
         numbers.copy_(out[: group.size], non_blocking=True)
-        desk.done.record()
+        desk.done.record(stream)
         group.numbers, group.desk = numbers.numpy(), desk
 
 
@@ -229,14 +238,28 @@ class _Kernel:
         self._options = {"num_warps": warps, "enable_fp_fusion": function is not k.settle}
         self._compiled: Any = None
 
-    def __call__(self, x: int, y: int, *tensors: torch.Tensor) -> None:
+    def __call__(self, stream: torch.cuda.Stream, x: int, y: int, *tensors: torch.Tensor) -> None:
+        """Launch on the device's current stream, which is told since asking takes long, too."""
         try:
             if self._compiled is not None:
-                self._compiled[x, y, 1](*tensors, *self._constants.values())
+                run = self._compiled[x, y, 1]
+                run(*tensors, *self._constants.values(), stream=stream.cuda_stream)
         except TypeError:  # another Triton, which wants no constants here
             self._compiled = None
         if self._compiled is None:
             self._compiled = self._function[x, y](*tensors, **self._constants, **self._options)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The current one: making an object for it takes longer than what it is needed for."""
+    index = device.index
+    known = index, torch._C._cuda_getCurrentRawStream(index)
+    if known not in _streams:
+        _streams[known] = torch.cuda.current_stream(device)
+    return _streams[known]
+
+
+_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
 def _on(device: torch.device) -> Any:

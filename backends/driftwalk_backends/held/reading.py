@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
-
 from driftwalk.dtypes import Array
 from driftwalk.measure.reduction import Reduced
 from driftwalk.measure.sums import Sums
@@ -18,7 +16,7 @@ _LOW, _TINY = 2.0**-80, 1e-30
 _HEAD = HEAD.value
 
 
-def read(told: Array, count: int, width: int, parts: int, fast: bool) -> Reduced | None:
+def read(told: Array, count: int, width: int, fast: bool) -> Reduced | None:
     """The numbers of `count` rows by name; None where something is left to the host.
 
     `fast` tells that both states are float16, for which float32 is wide enough.
@@ -35,9 +33,6 @@ def read(told: Array, count: int, width: int, parts: int, fast: bool) -> Reduced
     p99 = _percentile(first, above, far, elements)
     if poison or lost or not wide or p99 is None:
         return None
-    row_l2 = told[_HEAD:]
-    if parts > 1:
-        row_l2 = np.sqrt(np.square(row_l2).reshape(count, parts).sum(axis=1))
     if dd < 1e-3 * rr:
         # Of states this near, the small difference says more than a large product.
         rc = (rr + cc - dd) / 2
@@ -55,7 +50,7 @@ def read(told: Array, count: int, width: int, parts: int, fast: bool) -> Reduced
         mismatched=int(beyond),
         ulp_max=far,
         ulp_p99=p99,
-        row_l2=[row_l2],
+        row_l2=[told[_HEAD:]],
     )
     return Reduced(sums, scale, (worst_r, worst_c))
 

@@ -17,6 +17,7 @@ from ..dtypes import Array, format_of
 from ..native import Total, library
 from ..tolerance import Tolerance
 from ..workers import in_threads, sharers
+from .halves import narrowed
 from .sums import Numbers, Pair, Sums
 from .ulp import BUCKETS, UlpHistogram
 
@@ -97,7 +98,7 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
     if total.max_abs >= 0:
         sums.max_abs, sums.worst_at = total.max_abs, (total.worst[0], total.worst[1])
     if half:
-        _add_steps(sums, given, table)
+        _add_steps(sums, given, table, not bad)
     else:
         sums.ulp_max, sums.ulp_p99 = total.ulp_max, total.ulp_p99
     sums.max_rel = total.max_rel
@@ -137,16 +138,16 @@ def _first_bad(total: Total, side: int) -> tuple[int, int] | None:
     return (at[0], at[1]) if total.bad[side] else None
 
 
-@np.errstate(over="ignore")  # what the candidate's format cannot hold is infinite
-def _add_steps(sums: Sums, given: Pair, table: _Table) -> None:
+def _add_steps(sums: Sums, given: Pair, table: _Table, clean: bool) -> None:
     """The distances in the candidate's own format of 16 bits."""
     known, kind = _native(), given.c.dtype
-    a, b = (np.ascontiguousarray(x, kind) for x in (given.r, given.c))
+    a, b = (narrowed(x, kind) for x in (given.r, given.c))
 
     def look(first: int) -> tuple[int, NDArray[np.int64]]:
         counts = np.zeros(BUCKETS, np.int64)
         bits = a.ctypes.data, b.ctypes.data
-        return known.driftwalk_steps16(*table.of(first), *bits, counts.ctypes.data), counts
+        found = known.driftwalk_steps16(*table.of(first), *bits, clean, counts.ctypes.data)
+        return found, counts
 
     seen = in_threads(look, table.parts)
     ulps = UlpHistogram()

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..dtypes import Array
 from ..native import library
+from .halves import widened
 
 VECTORS = 8
 """Columns of the sketch that finds the largest singular value."""
@@ -25,7 +26,7 @@ def fast_difference(
     known = library()
     if known is None or b is None or not a.size:
         return None
-    a, b = _readable(a), _readable(b)
+    a, b = widened(a), widened(b)
     if a.dtype not in _WIDE or b.dtype not in _WIDE:
         return None
     width = a.shape[1]
@@ -64,8 +65,3 @@ def fast_products(matrix: Array) -> tuple[Product, Product] | None:
 
     rows, width = held.shape
     return product(known.driftwalk_times, rows), product(known.driftwalk_times_back, width)
-
-
-def _readable(rows: Array) -> Array:
-    """Rows one after another; formats of 16 bits in float32, which holds them exactly."""
-    return np.ascontiguousarray(rows.astype(np.float32) if rows.itemsize == 2 else rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -108,6 +109,7 @@ def _as_rows(array: Array) -> Array:
     return array.reshape(leading, -1) if array.size else array.reshape(leading, 0)
 
 
+@lru_cache(maxsize=64)
 def _width(shape: tuple[int, ...]) -> int:
     """How long a row is."""
     return math.prod(shape) // max(1, math.prod(shape[:-1][:2]))
@@ -231,7 +233,7 @@ def _first_false(flags: Array, numbers: Numbers) -> tuple[int, int] | None:
 
 
 def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) -> Metrics:
-    count = sums.count
+    count, width = sums.count, _width(shape)
     return Metrics(
         max_abs=max(sums.max_abs, 0.0),
         max_rel=sums.max_rel,
@@ -243,9 +245,9 @@ def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) 
         ulp_max=sums.ulp_max,
         ulp_p99=sums.ulp_p99,
         mismatched=sums.mismatched,
-        total=int(rows.size * _width(shape)),
+        total=rows.size * width,
         nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
-        worst=_worst(sums, shape, values),
+        worst=_worst(sums, shape, width, values),
     )
 
 
@@ -271,12 +273,12 @@ def _snr_db(sums: Sums) -> float:
     return 20 * (math.log10(math.sqrt(sums.rr) / math.sqrt(sums.dd)) + units)
 
 
-def _worst(sums: Sums, shape: tuple[int, ...], values: Values) -> Worst | None:
+def _worst(sums: Sums, shape: tuple[int, ...], width: int, values: Values) -> Worst | None:
     # The candidate's own first; else where the reference is the one that is not finite.
     at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
     if at is None:
         return None
-    left, index = at[0] * _width(shape) + at[1], []
+    left, index = at[0] * width + at[1], []
     for side in reversed(shape):
         left, place = divmod(left, side)
         index.append(place)

@@ -11,15 +11,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from ..dtypes import Array
-from ..states import Held, HeldState, State, Trace
+from ..states import Held, HeldState, State, Trace, read_only
 from ..tolerance import Tolerance
 from .metrics import Measured, finish, measure
-from .sums import Sums
+from .sums import Numbers, Sums
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,7 @@ def begin(
     if not hasattr(ours, "reduce"):  # asking for the protocol takes longer than reducing
         return None
     shape = ours.shape
-    count = math.prod(shape[:-1][:2])
-    rows = keep.reshape(-1).nonzero()[0] if keep is not None else np.arange(count)
+    rows = _all(math.prod(shape[:-1][:2])) if keep is None else keep.reshape(-1).nonzero()[0]
     reducing = cast(Reduces, ours).reduce(theirs, tolerance, rows) if len(rows) else None
     if reducing is None:
         return None
@@ -110,3 +110,9 @@ def begin(
         return finish(sums, shape, rows, found.scale, lambda _: worst)
 
     return measured
+
+
+@lru_cache(maxsize=16)
+def _all(count: int) -> Numbers:
+    """The numbers of so many rows."""
+    return read_only(np.arange(count))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import Array, format_of
+from ..dtypes import Array
+from .halves import widened
 
 Float64 = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -54,9 +55,4 @@ class Pair:
     @property
     def widened(self) -> Pair:
         """Formats of 16 bits in float32, which holds all of their values; all in one piece."""
-        return Pair(_widened(self.r), _widened(self.c), self.rows)
-
-
-def _widened(array: Array) -> Array:
-    narrow = array.dtype.itemsize == 2 and format_of(array) is not None
-    return np.ascontiguousarray(array, np.float32 if narrow else None)
+        return Pair(widened(self.r), widened(self.c), self.rows)

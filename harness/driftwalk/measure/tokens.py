@@ -64,7 +64,8 @@ def profile(row_l2: list[Float64], rows: Numbers, shape: tuple[int, ...]) -> Pro
     """The errors of rows by token; None for a state that has no token axis."""
     if len(shape) < 3 or not row_l2:
         return None
-    return Profile(np.concatenate(row_l2), rows, (shape[0], shape[1]))
+    errors = row_l2[0] if len(row_l2) == 1 else np.concatenate(row_l2)
+    return Profile(errors, rows, (shape[0], shape[1]))
 
 
 def four_digits(values: Float64) -> Float64:

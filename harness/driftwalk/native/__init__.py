@@ -46,8 +46,11 @@ def library() -> ctypes.CDLL | None:
     found.driftwalk_found_size.restype = whole
     found.driftwalk_settle.argtypes = (array, whole, whole, array, whole, array, array)
     found.driftwalk_settle.restype = None
-    found.driftwalk_steps16.argtypes = (*rows, array, array, array)
+    found.driftwalk_steps16.argtypes = (*rows, array, array, whole, array)
     found.driftwalk_steps16.restype = ctypes.c_uint64
+    for other_width in (found.driftwalk_widen, found.driftwalk_narrow):
+        other_width.argtypes = (array, array, whole, whole)
+        other_width.restype = None
     found.driftwalk_beyond.argtypes = (*rows, array, real, real, ctypes.POINTER(real))
     found.driftwalk_beyond.restype = whole
     found.driftwalk_decide.argtypes = (*rows, array)

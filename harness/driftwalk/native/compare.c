@@ -251,22 +251,3 @@ EXPORT int64_t driftwalk_beyond(const float *r, const float *c, const int64_t *r
     }
     return count;
 }
-
-/* Distances in a format of 16 bits, of which a and b are the bits, by bucket; pairs of which r or c,
- * the values before they were rounded to it, is not finite do not count. Gives the largest. */
-EXPORT uint64_t driftwalk_steps16(const float *r, const float *c, const int64_t *rows, int64_t n,
-                                  int64_t width, const uint16_t *a, const uint16_t *b,
-                                  int64_t *counts) {
-    int32_t largest = 0;
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = rows[i] * width; j < (rows[i] + 1) * width; j++) {
-            if (!isfinite(r[j]) || !isfinite(c[j])) continue;
-            int32_t x = a[j] & 0x7fff, y = b[j] & 0x7fff;
-            int32_t d = (a[j] >> 15 ? -x : x) - (b[j] >> 15 ? -y : y);
-            if (d < 0) d = -d;
-            if (d > largest) largest = d;
-            counts[bucket_of((uint32_t)d)]++;
-        }
-    }
-    return (uint64_t)largest;
-}
