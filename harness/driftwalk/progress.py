@@ -10,9 +10,9 @@ class Progress:
     """Silent by default; the command line shows a bar."""
 
     def expect(self, stages: int) -> None:
-        """Say how many stages are still to come."""
+        """Say how many more stages are to come."""
 
     @contextmanager
-    def stage(self, text: str) -> Iterator[None]:
-        """One stage of work, named in the present tense."""
+    def stage(self, text: str, extra: bool = False) -> Iterator[None]:
+        """One stage of work, named in the present tense; `extra` is one that was not expected."""
         yield

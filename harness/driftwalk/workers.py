@@ -52,18 +52,21 @@ def in_threads(
     look: Callable[[Item], Found],
     items: Sequence[Item],
     size: Callable[[Item], int] | None = None,
+    least: int = 0,
 ) -> list[Found]:
     """`look` at every item, in order; side by side where there is more than one core.
 
     The caller's thread works too, and each takes the next item when it is done with one: waking a
     thread costs as much as a small block. By `size` the largest come first, and none is left over
-    for the end.
+    for the end; `least` is the size that items must have on average for threads to win anything,
+    since only one of them can be in Python.
     """
     helpers = min(sharers(), len(items)) - 1
-    if helpers < 1:
+    sizes = [size(item) for item in items] if size else []
+    if helpers < 1 or sum(sizes) < least * len(items):
         return [look(item) for item in items]
     found: dict[int, Found] = {}
-    order = sorted(range(len(items)), key=lambda n: -size(items[n])) if size else range(len(items))
+    order = sorted(range(len(items)), key=lambda n: -sizes[n]) if sizes else range(len(items))
     numbers, lock = iter(order), Lock()
 
     def take() -> int | None:

@@ -162,6 +162,16 @@ def test_one_element_on_either_side_of_its_allowance(over):
     assert measure(r, c, room).metrics.mismatched == (over > 1)
 
 
+@pytest.mark.parametrize("floor", [1.2e-45, 1e-40, 1e-30])
+def test_allowances_for_which_a_float32_has_few_digits(floor):
+    r = np.zeros((1, 2, 20), np.float32)
+    c = np.float32(floor) * np.linspace(0, 2, 40, dtype=np.float32).reshape(r.shape)
+    tolerance = Tolerance(floor)
+    found = measure(r, c, tolerance)
+    assert found.metrics.mismatched > 0
+    assert_alike(found, generally(r, c, tolerance), 1e-6)
+
+
 def test_a_distance_that_a_float32_rounds_up():
     r = np.ones((2, 40, 768), np.float32)
     c = (r.view(np.uint32) + np.uint32((1 << 25) - 1)).view(np.float32)

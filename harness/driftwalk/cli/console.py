@@ -132,13 +132,17 @@ class BarProgress(Progress):
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
-        self._task: Any = None
+        self._expected = 0
+        self._task = bar.add_task("starting", total=None)
 
     def expect(self, stages: int) -> None:
-        self._task = self._bar.add_task("starting", total=stages)
+        self._expected += stages
+        self._bar.update(self._task, total=self._expected)
 
     @contextmanager
-    def stage(self, text: str) -> Iterator[None]:
+    def stage(self, text: str, extra: bool = False) -> Iterator[None]:
+        if extra:
+            self.expect(1)
         self._bar.update(self._task, description=text)
         yield
         self._bar.advance(self._task)

@@ -97,7 +97,8 @@ def verify_graphs(
             with show.stage("observer check"):
                 report = _report(loaded, fixed, terms, first, other, walked)
             if blame is not False and report.verdict == "drift":
-                report = _accused(report, first, other, fixed, terms.policy, walked)
+                with show.stage("blame: looking at every node", extra=True):
+                    report = _accused(report, first, other, fixed, terms.policy, walked)
             if blame is True:
                 report = replace(report, notes=(*report.notes, NO_BLAME))
             timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}

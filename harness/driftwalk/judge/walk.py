@@ -24,6 +24,9 @@ from ..workers import in_threads
 from .calibrate import PER_NORM, Calibration, K, truth_errors
 from .replay import Replays, introduced_errors
 
+_WORTH_A_THREAD = 1 << 17
+"""Elements of a state that are compared in the time that Python takes for what is around it."""
+
 
 class Walk:
     """Meets the candidate's states in any order; gives the layers in the reference's order."""
@@ -74,7 +77,7 @@ class Walk:
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
         known = [s for s in candidate if self._reference.state(s.point.name) is not None]
-        in_threads(self.meet, known, State.elements)
+        in_threads(self.meet, known, State.elements, _WORTH_A_THREAD)
         for state in candidate:
             if self._reference.state(state.point.name) is None:
                 self.meet(state)

@@ -133,7 +133,7 @@ class Witness:
 
         def make() -> Calibration:
             yardstick = create(yardstick_spec(dtype), self._model)
-            stage = self._show.stage(f"calibrating: truth and {yardstick.spec}")
+            stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = calibrate(self.truth, yardstick, self._probe)
             if self.has_own_model:
@@ -177,7 +177,7 @@ class Witness:
         known = self.calibration(candidate.info.dtype)
         if known is None:
             return layers, None, None
-        with self._show.stage("blame: replaying the candidate's states"):
+        with self._show.stage("blame: replaying the candidate's states", extra=True):
             trace = candidate.trace(self._probe)
             found = blame(self.truth, known, trace)
         named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
@@ -193,7 +193,7 @@ class Witness:
             return None
         try:
             with (
-                self._show.stage(f"drill: inside {cause}"),
+                self._show.stage(f"drill: inside {cause}", extra=True),
                 create(yardstick_spec(known.dtype), self._model) as yardstick,
             ):
                 return drill(self.truth, yardstick, candidate, trace, known, guilty.point)

@@ -22,8 +22,8 @@ from .sums import Numbers, Pair, Sums
 from .ulp import BUCKETS, UlpHistogram
 
 _FORMATS = ("fp32", "fp16", "bf16")
-_ALONE = 1 << 16
-"""States with fewer elements are not worth waking a thread for."""
+_ALONE = 1 << 19
+"""States with fewer elements are not worth waking a thread for: it takes as long as 2**18 do."""
 _PRECISE = 1 << 14
 """Those with fewer are summed in float64: there is no time to be won."""
 _NARROWEST = 5

@@ -231,22 +231,53 @@ EXPORT void driftwalk_compare(const float *r, const float *c, const int64_t *row
 /* Bytes of what driftwalk_compare leaves; only compiled code looks inside. */
 EXPORT int64_t driftwalk_found_size(void) { return sizeof(found_t); }
 
+/* Those of at most CHUNK elements that differ by more than `least`. */
+WIDE static void choose(const float *restrict r, const float *restrict c, int64_t n, float least,
+                        chosen_t *chosen) {
+    float last[2][GROUP] = {{0}};
+    int64_t groups = 0;
+    for (int64_t start = 0; start < n; start += GROUP) {
+        const float *x = r + start, *y = c + start;
+        if (n - start < GROUP) { /* what is missing are zeros, which differ by nothing */
+            x = memcpy(last[0], x, (size_t)(n - start) * sizeof *x);
+            y = memcpy(last[1], y, (size_t)(n - start) * sizeof *y);
+        }
+        words far[GROUP / LANES];
+        for (int k = 0; k < GROUP / LANES; k++) {
+            far[k] = exceeds(apart(load(x + k * LANES), load(y + k * LANES)), (floats){0} + least);
+        }
+        chosen->flags[groups] = flags(far);
+        chosen->first[groups] = (uint16_t)start;
+        groups += chosen->flags[groups] != 0;
+    }
+    chosen->groups = groups;
+}
+
 /* How many |differences| exceed floor + rtol * |reference|; the largest ratio of both, if above
  * `ratio`. Rows that can hold neither are passed over. */
 EXPORT int64_t driftwalk_beyond(const float *r, const float *c, const int64_t *rows, int64_t n,
                                 int64_t width, const row_t *known, double floor, double rtol,
                                 double *ratio) {
     int64_t count = 0;
+    chosen_t beyond;
     for (int64_t i = 0; i < n; i++) {
         double edge = *ratio < 1 ? *ratio * floor : floor;
         if (!(known[i].most > edge)) continue;
-        const float *x = r + rows[i] * width, *y = c + rows[i] * width;
-        for (int64_t j = 0; j < width; j++) {
-            double d = fabs((double)y[j] - (double)x[j]);
-            if (!(d > edge && isfinite(d))) continue;
-            double allowed = floor + rtol * fabs((double)x[j]);
-            count += d > allowed;
-            if (d > *ratio * allowed) *ratio = d / allowed;
+        float least = edge > LOW ? (float)(edge * (1 - 0x1p-20)) : 0; /* below, digits are lost */
+        for (int64_t start = 0; start < width; start += CHUNK) {
+            const float *x = r + rows[i] * width + start, *y = c + rows[i] * width + start;
+            int64_t part = width - start < CHUNK ? width - start : CHUNK;
+            choose(x, y, part, least, &beyond);
+            for (int64_t k = 0; k < beyond.groups; k++) {
+                for (uint64_t left = beyond.flags[k]; left; left &= left - 1) {
+                    int64_t j = beyond.first[k] + (__builtin_ctzll(left) >> FLAG_SHIFT);
+                    double d = fabs((double)y[j] - (double)x[j]);
+                    if (!(d > edge && isfinite(d))) continue;
+                    double allowed = floor + rtol * fabs((double)x[j]);
+                    count += d > allowed;
+                    if (d > *ratio * allowed) *ratio = d / allowed;
+                }
+            }
         }
     }
     return count;

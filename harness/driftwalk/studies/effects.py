@@ -44,7 +44,8 @@ def with_effects(
     """The report with what was asked for; what cannot be done costs a note, not the report."""
 
     def carry() -> Report:
-        with show.stage("propagation: carrying the drift through the truth's Jacobian"):
+        carrying = "propagation: carrying the drift through the truth's Jacobian"
+        with show.stage(carrying, extra=True):
             truth = witness.of(candidate).truth
             found = propagation(truth, candidate, trace.probe, report.cause)
         return replace(report, propagation=found)

@@ -46,7 +46,7 @@ def patching(
             state = reference.state(name)
             if name == OUTPUT or state is None:
                 continue
-            with show.stage(f"patching: {name} restored"):
+            with show.stage(f"patching: {name} restored", extra=True):
                 _, patched = _run(candidate, probe, {name: state.array})
             patches.append(Patch(name, int(flipped(true.array, patched, keep).sum())))
     return Patching(
