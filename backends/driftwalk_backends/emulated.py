@@ -26,7 +26,7 @@ class Emulated(TorchEager):
 
     name: ClassVar[str] = "emulated"
     options: ClassVar[Mapping[str, str]] = {
-        name: text for name, text in TorchEager.options.items() if name != "tf32"
+        name: text for name, text in TorchEager.options.items() if name in ("attn", "threads")
     }
 
     def __init__(self, spec: Spec, model: object) -> None:

@@ -83,6 +83,7 @@ class _StackCapture:
                 f"{self._stack.path}: {self._calls} blocks ran, {len(self._stack.blocks)} were "
                 "expected from the run in which the points were found."
             )
+        self._calls = 0  # the next run may be watched as well
 
 
 class _BlockCapture:
@@ -105,6 +106,11 @@ class _BlockCapture:
                 handles.append(before)
             handles.append(part.module.register_forward_hook(self._after(part)))
         return handles
+
+    def finish(self) -> None:
+        """Forget the run: one that is compiled with its hooks must always find the same."""
+        self._known = []
+        self._calls.clear()
 
     def _start(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         taken = stream_input(args, kwargs)
@@ -156,6 +162,7 @@ class _BlockCapture:
 def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Callable[[Any], None]]:
     """Hook all points of a layout; call the yielded function with the model's output at the end."""
     captures = [_StackCapture(stack, sink) for stack in layout.stacks]
+    insides: list[_BlockCapture] = []
     handles: list[RemovableHandle] = []
     try:
         for stack, seen in zip(layout.stacks, captures, strict=True):
@@ -164,8 +171,8 @@ def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Cal
                 handles.append(block.register_forward_pre_hook(seen.before_block, with_kwargs=True))
                 handles.append(block.register_forward_hook(seen.after_block, with_kwargs=True))
                 if any(p.module == path and layout.look.into(p.name) for p in stack.points):
-                    inside = _BlockCapture(seen, path, layout.look, sink)
-                    handles += inside.hook(block)
+                    insides.append(_BlockCapture(seen, path, layout.look, sink))
+                    handles += insides[-1].hook(block)
             if stack.norm:
                 norm = module.get_submodule(stack.norm)
                 handles.append(norm.register_forward_hook(seen.after_norm))
@@ -173,6 +180,8 @@ def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Cal
         def finish(output: Any) -> None:
             for seen in captures:
                 seen.finish()
+            for inside in insides:
+                inside.finish()
             if layout.output is not None:
                 sink(layout.points[-1], named_outputs(output)[layout.output])
 

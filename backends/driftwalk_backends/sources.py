@@ -62,6 +62,11 @@ class LoadedModel:
         self._blocks = blocks
         self._trust_remote_code = trust_remote_code
         self._layouts: dict[tuple[str, ...], Layout] = {}
+        if hasattr(module, "_orig_mod"):  # what torch.compile makes of a module
+            raise UsageError(
+                f"{label} is compiled already, and its layers cannot be seen. Give the module that "
+                "was compiled, and say how: the backend torch,compile=inductor."
+            )
 
     @property
     def config(self) -> Any:

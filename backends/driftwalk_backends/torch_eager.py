@@ -23,7 +23,7 @@ from driftwalk.states import HeldState, Point, Probe, State
 from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
 from .held.states import Holding
-from .hooks import capture
+from .hooks import TensorSink, capture
 from .looks import Looks
 from .points import Layout
 from .sources import LoadedModel, open_model
@@ -40,9 +40,18 @@ class TorchEager(Looks, Backend):
     name: ClassVar[str] = "torch"
     options: ClassVar[Mapping[str, str]] = {
         "attn": "attention implementation of a transformers model: eager or sdpa",
+        "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
         "threads": THREADS_HELP,
     }
+
+    def __new__(cls, spec: Spec, model: object) -> TorchEager:
+        """With `compile=...` it is a backend of another kind, under the same name."""
+        if cls is TorchEager and "compile" in spec.options:
+            from .compiled import TorchCompiled
+
+            return super().__new__(TorchCompiled)
+        return super().__new__(cls)
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
@@ -132,7 +141,7 @@ class TorchEager(Looks, Backend):
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             inputs = inputs_for(module, probe, self._device)
             if sink is None:
-                return _outputs(call(module, inputs))
+                return _outputs(self._plain(module, inputs))
             layout = self._find_layout(module, inputs)
             room = Holding(self._device) if self._hold else None
             last: list[tuple[torch.Tensor, State]] = []
@@ -146,10 +155,25 @@ class TorchEager(Looks, Backend):
                 last[:] = [(tensor, state)]
                 sink(state)
 
-            with capture(module, layout, hand_on) as finish:
-                output = call(module, inputs)
-                finish(output)
+            output = self._watched(module, inputs, layout, hand_on)
             return _outputs(output, *last[0]) if last else _outputs(output)
+
+    def _plain(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """What the model gives."""
+        return call(module, inputs)
+
+    def _watched(
+        self,
+        module: nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        layout: Layout,
+        sink: TensorSink,
+    ) -> Any:
+        """The same, and every state to the sink as it is made."""
+        with capture(module, layout, sink) as finish:
+            output = call(module, inputs)
+            finish(output)
+        return output
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run; copies are timed apart, and the device is waited for."""
@@ -160,7 +184,7 @@ class TorchEager(Looks, Backend):
             wait(self._device)
             ready = time.perf_counter()
             with device_clock(self._device) as clock:
-                output = call(module, inputs)
+                output = self._plain(module, inputs)
             wait(self._device)
             done = time.perf_counter()
             _outputs(output)

@@ -36,6 +36,15 @@ def test_half_on_the_gpu_keeps_within_its_dtype(name: str, dtype: str) -> None:
     assert max(layer.metrics.rel_l2 for layer in report.layers if layer.metrics) > 1e-5
 
 
+@pytest.mark.parametrize("spec", ["torch:cuda:fp32,compile=inductor", "torch:cuda:fp16,compile=inductor"])
+def test_inductor_on_the_gpu_keeps_within_its_dtype(spec: str) -> None:
+    report = driftwalk.verify(zoo.build("llama"), candidate=spec)
+    assert report.ok, report
+    assert report.candidate.flags["compile"] == "inductor"
+    near = driftwalk.verify(zoo.build("llama"), spec, spec.partition(",")[0], policy="dtype")
+    assert near.ok, near  # compared where both are, on the device
+
+
 def test_a_model_is_the_same_model_on_either_device() -> None:
     """Weights of a GPU are hashed piece by piece: more than one piece, and a part of one."""
     module = torch.nn.Sequential(torch.nn.Linear(3000, 1000), torch.nn.LayerNorm(1000))

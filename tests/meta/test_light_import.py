@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -92,7 +91,7 @@ def test_help_imports_none_of_the_other_rooms() -> None:
 
 @pytest.mark.slow
 def test_help_is_quick() -> None:
-    """Less than three times what its two libraries take, both measured in turns."""
+    """Less than three times what its two libraries take, both in turns; noise only adds to it."""
     ours: list[float] = []
     libraries: list[float] = []
     for _ in range(7):
@@ -103,4 +102,4 @@ def test_help_is_quick() -> None:
             start = time.perf_counter()
             assert run(*arguments).returncode == 0
             times.append(time.perf_counter() - start)
-    assert statistics.median(ours) < 3 * statistics.median(libraries)
+    assert min(ours) < 3 * min(libraries)

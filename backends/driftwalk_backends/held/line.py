@@ -186,8 +186,7 @@ class _Line:
     def numbers(self, group: _Group) -> Array:
         """Those of all its pairs, waited for."""
         with self._lock:
-            if group.numbers is None:
-                self._launch()
+            self._launch()  # others too: they are compared while these are read
             if group.desk is not None:
                 group.desk.done.synchronize()
                 self._desks.append(group.desk)

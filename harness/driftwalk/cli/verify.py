@@ -21,6 +21,7 @@ from .configured import (
 )
 from .console import guarded, this_command, working
 from .contrast import ContrastOption
+from .failing import FailOnOption, SlowdownOption, check_failing, failing
 from .options import (
     AllowMissingOption,
     AnyModelArgument,
@@ -110,6 +111,8 @@ def verify(
     report: ReportOption = None,
     as_json: JsonOption = False,
     expected: ExpectedOption = None,
+    fail_on: FailOnOption = None,
+    max_slowdown: SlowdownOption = 1.10,
     config: ConfigOption = None,
     list_only: ListOption = False,
     only: OnlyOption = None,
@@ -121,6 +124,7 @@ def verify(
     from ..files import writable_folder
     from ..project.expected import load_expected
 
+    wanted = check_failing(fail_on, model, bench, expected is not None)
     check_options(context, model)
     if report is not None:
         writable_folder(report)
@@ -156,7 +160,7 @@ def verify(
         trust_remote_code=trust_remote_code,
     )
     reports, code = judged(reports, known)
-    finish(reports, report, as_json, code)
+    finish(reports, report, as_json, failing(reports, code, wanted, max_slowdown))
 
 
 def run_verify(

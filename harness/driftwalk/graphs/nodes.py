@@ -43,7 +43,10 @@ def with_nodes(
     culprit: Culprit | None = None
     names = {row.point.name for row in rows}
     for graph in graphs:
-        with show.stage(f"nodes of {graph.path.name}", extra=True), graph.opened() as (written, own):
+        with (
+            show.stage(f"nodes of {graph.path.name}", extra=True),
+            graph.opened() as (written, own),
+        ):
             walked = walk_graphs(written, own, graph.probe, table, "op")
             found = first_node(walked.rows, graph.graph)
         inner = [row for row in walked.rows if row.point.module != "output"]

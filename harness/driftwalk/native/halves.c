@@ -13,7 +13,7 @@ static inline uint32_t widened(uint16_t half) {
     memcpy(&value, &half, sizeof value);
     return bits(value);
 #else
-    const uint32_t one = 1u << 23;
+    const uint32_t one = 1u << 23; /* in the exponent, which float32 has 112 higher */
     uint32_t size = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t tiny = bits(from_bits(size + 113 * one) - from_bits(113 * one));
     uint32_t found = size + (size < 31 * one ? 112 * one : 224 * one); /* infinite, or NaN */

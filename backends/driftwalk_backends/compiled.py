@@ -1,0 +1,150 @@
+"""The `torch` backend with `compile=...`: the model through torch.compile.
+
+Plain and traced runs have compiled functions of their own. For a traced one the hooks are compiled
+too: every state becomes an output of the one graph, as in an exported model, and what the compiler
+fuses between them stays fused.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftwalk.errors import BackendError, UsageError, nearest
+from driftwalk.spec import Spec
+from driftwalk.states import Point, Probe
+
+from .calls import call
+from .hooks import TensorSink, capture
+from .points import Layout
+from .torch_eager import TorchEager
+
+Inputs = Mapping[str, torch.Tensor]
+States = list[tuple[Point, torch.Tensor]]
+
+
+class TorchCompiled(TorchEager):
+    """PyTorch behind a compiler; points are found, and states named, as in eager PyTorch."""
+
+    replay = None  # type: ignore[assignment]  # blocks one by one are not what was compiled
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec, model)
+        self._compiler = spec.options["compile"]
+        known = torch.compiler.list_backends(exclude_tags=())
+        if self._compiler not in known:
+            raise UsageError(f"compile={self._compiler}: {nearest(self._compiler, known)}")
+        self._known: dict[tuple[Any, ...], _Compiled] = {}
+
+    def _flags(self) -> dict[str, str]:
+        """How it was compiled; code between two graphs ran in Python."""
+        graphs = {str(known.graphs) for known in self._known.values()}
+        told = {"graphs": " or ".join(sorted(graphs))} if graphs else {}
+        return {**super()._flags(), "compile": self._compiler, **told}
+
+    def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
+        return self._compiled_for(module, inputs, None)(inputs)[0]
+
+    def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        output, states = self._compiled_for(module, inputs, layout)(inputs)
+        for point, tensor in states:
+            sink(point, tensor)
+        return output
+
+    def _compiled_for(self, module: nn.Module, inputs: Inputs, layout: Layout | None) -> _Compiled:
+        """Compiled for these shapes alone: others would count as recompilations, and after some of
+        those PyTorch goes on without compiling."""
+        shapes = ((name, tuple(t.shape), t.dtype) for name, t in sorted(inputs.items()))
+        key = (None if layout is None else (layout.look, layout.points), *shapes)
+        if key not in self._known:
+            start, before = time.perf_counter(), _graphs()
+            run = _Compiled(module, layout, self._compiler)
+            run(inputs)
+            run.graphs = _graphs() - before
+            self._known[key] = run
+            taken = time.perf_counter() - start
+            self._seconds["compile"] = self._seconds.get("compile", 0.0) + taken
+        return self._known[key]
+
+    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
+        """None: inside one graph there is no time between two layers."""
+        return {}
+
+    def _close(self) -> None:
+        self._known.clear()
+        super()._close()
+
+
+class _Compiled:
+    """A compiled model for inputs of one shape; with a layout, one whose states are seen."""
+
+    def __init__(self, module: nn.Module, layout: Layout | None, compiler: str) -> None:
+        self._compiler = compiler
+        self.graphs = 0
+        """How many the model was cut into."""
+        self._seen: States = []
+        self._finish: Callable[[Any], None] | None = None
+        # Hooks stay as long as this does: compiled code finds what they write to by way of them.
+        self._hooks = ExitStack()
+        if layout is not None:
+            module = _twin(module)
+            self._finish = self._hooks.enter_context(capture(module, layout, self._keep))
+
+        def run(inputs: Inputs) -> Any:
+            return call(module, inputs)
+
+        # Compiled code is kept with the function's, where one with other hooks would find it.
+        own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
+        self._run = torch.compile(own, backend=compiler, dynamic=False)
+
+    def __call__(self, inputs: Inputs) -> tuple[Any, States]:
+        """What the model gives, and the states on the way to it."""
+        self._seen.clear()
+        with _compiling(self._compiler):
+            output = self._run(inputs)
+        if self._finish is not None:
+            self._finish(output)
+        return output, list(self._seen)
+
+    def _keep(self, point: Point, tensor: torch.Tensor) -> None:
+        self._seen.append((point, tensor))
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The same modules once more, for hooks of our own, with the same weights."""
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, shared)
+
+
+def _graphs() -> int:
+    """How many were compiled in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+@contextmanager
+def _compiling(compiler: str) -> Iterator[None]:
+    """Compilers warn of what is theirs to know; what they fail with becomes one sentence."""
+    from torch._dynamo import config
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        with warnings.catch_warnings(), config.patch(skip_nnmodule_hook_guards=False):
+            warnings.simplefilter("ignore")
+            yield
+    except TorchDynamoException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = " ".join(lines[:2])[:400]
+        raise BackendError(
+            f"torch.compile with {compiler} failed: {type(error).__name__}: {told} "
+            "Without compile=... the model runs eagerly."
+        ) from error

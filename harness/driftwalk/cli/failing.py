@@ -1,0 +1,103 @@
+"""`verify --fail-on`: what exit code 1 is for, where drift alone is too strict, or not all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UsageError, nearest
+from .console import say
+
+if TYPE_CHECKING:
+    from ..result import Report
+
+DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
+
+FailOnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="WHAT",
+        help="What exit code 1 is for: drift (if not said), flips (of decisions that are no ties), "
+        "slower (with --bench), nothing; may be given several times.",
+        show_default=False,
+    ),
+]
+SlowdownOption = Annotated[
+    float,
+    typer.Option("--max-slowdown", min=0.0, help="How many times as slow --fail-on slower allows."),
+]
+
+
+def check_failing(
+    on: Sequence[str] | None, model: str | None, bench: bool, expected: bool
+) -> tuple[str, ...]:
+    """What was asked for; a contradiction is found before anything runs."""
+    if on and model is None:
+        raise UsageError(
+            "--fail-on is for one model. What may drift in a configuration stands in its file of "
+            "expected drift."
+        )
+    wanted = tuple(on or (DRIFT,))
+    for word in wanted:
+        if word not in WHAT:
+            raise UsageError(f"--fail-on {word}: {nearest(word, WHAT)}")
+    if NOTHING in wanted and len(wanted) > 1:
+        raise UsageError(f"--fail-on nothing, and on {wanted[wanted[0] == NOTHING]}: choose one.")
+    if SLOWER in wanted and not bench:
+        raise UsageError("--fail-on slower needs timings: add --bench.")
+    if expected and DRIFT not in wanted:
+        raise UsageError("--expected says which drift is no failure: it goes with --fail-on drift.")
+    return wanted
+
+
+def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float) -> int:
+    """The exit code, from the one that verdicts come to; what failed is said."""
+    if code == 1 and DRIFT not in on:
+        code = 3 if any(report.verdict == "unverified" for report in reports) else 0
+    told = [line for report in reports for line in _failures(report, on, most)]
+    for line in told:
+        say(f"driftwalk: {line}")
+    return 1 if told else code
+
+
+def _failures(report: Report, on: Sequence[str], most: float) -> Iterator[str]:
+    if FLIPS in on:
+        yield from _flips(report)
+    if SLOWER in on:
+        yield from _slower(report, most)
+
+
+def _flips(report: Report) -> Iterator[str]:
+    """Decisions that changed; and whatever keeps one from telling, which is no better."""
+    spec, found = report.candidate.spec, report.outputs
+    bad = [row for row in report.layers if not row.ok and row.verdict not in ("drift", "unknown")]
+    if bad:
+        yield f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."
+    elif found is None:
+        yield f"{spec}: the model decides nothing that could be compared."
+    elif found.flips > found.ties:
+        yield (
+            f"flips: {spec} decides otherwise at {found.flips - found.ties} of {found.positions} "
+            "positions, which are no ties."
+        )
+
+
+def _slower(report: Report, most: float) -> Iterator[str]:
+    from ..bench.laps import compare_laps
+
+    spec, timed = report.candidate.spec, report.benchmarks
+    theirs, ours = timed["reference"].samples, timed["candidate"].samples
+    if not (theirs and ours):
+        yield f"{spec}: there are no timings to compare."
+        return
+    ratio = compare_laps(theirs, ours)
+    if ratio.low > most:
+        yield f"slower: {spec} is at least {ratio.low:.2f} times as slow ({most:.2f} is allowed)."
+    elif not ratio.high <= most:
+        say(
+            f"driftwalk: undecided: {spec} may be up to {ratio.high:.2f} times as slow "
+            f"({most:.2f} is allowed); `driftwalk bench` with more --rounds would tell."
+        )
