@@ -45,9 +45,9 @@ class TorchEager(Looks, Backend):
         "threads": THREADS_HELP,
     }
 
-    def __new__(cls, spec: Spec, model: object) -> TorchEager:
+    def __new__(cls, spec: Spec | None = None, *_: Any, **__: Any) -> TorchEager:
         """With `compile=...` it is a backend of another kind, under the same name."""
-        if cls is TorchEager and "compile" in spec.options:
+        if cls is TorchEager and spec is not None and "compile" in spec.options:
             from .compiled import TorchCompiled
 
             return super().__new__(TorchCompiled)

@@ -36,7 +36,9 @@ def test_half_on_the_gpu_keeps_within_its_dtype(name: str, dtype: str) -> None:
     assert max(layer.metrics.rel_l2 for layer in report.layers if layer.metrics) > 1e-5
 
 
-@pytest.mark.parametrize("spec", ["torch:cuda:fp32,compile=inductor", "torch:cuda:fp16,compile=inductor"])
+@pytest.mark.parametrize(
+    "spec", ["torch:cuda:fp32,compile=inductor", "torch:cuda:fp16,compile=inductor"]
+)
 def test_inductor_on_the_gpu_keeps_within_its_dtype(spec: str) -> None:
     report = driftwalk.verify(zoo.build("llama"), candidate=spec)
     assert report.ok, report

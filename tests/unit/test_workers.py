@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 
-from driftwalk.workers import in_threads
+from driftwalk.workers import in_threads, sharers
 
 
 def test_threads_keep_the_order_and_hand_errors_on():
@@ -21,3 +21,12 @@ def test_work_inside_of_work_stays_in_its_thread():
         return len({get_ident(), *in_threads(lambda m: sleep(1e-4) or get_ident(), range(10))})
 
     assert set(in_threads(inner, range(20))) == {1}
+
+
+def test_small_items_are_not_worth_a_thread():
+    def threads(least: int) -> set[int]:
+        return {*in_threads(lambda _: sleep(1e-3) or get_ident(), [4] * 40, lambda n: n, least)}
+
+    assert threads(least=5) == {get_ident()}
+    if sharers() > 1:
+        assert len(threads(least=4)) > 1
