@@ -115,7 +115,8 @@ class _Compiled:
         return output, list(self._seen)
 
     def _keep(self, point: Point, tensor: torch.Tensor) -> None:
-        self._seen.append((point, tensor))
+        # A copy, as in every hook: what follows may write into the tensor.
+        self._seen.append((point, tensor.clone()))
 
 
 def _twin(module: nn.Module) -> nn.Module:
@@ -143,8 +144,8 @@ def _compiling(compiler: str) -> Iterator[None]:
             yield
     except TorchDynamoException as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = " ".join(lines[:2])[:400]
+        told = " ".join(line for line in lines[:2] if not line.startswith("Set TORCH"))
         raise BackendError(
-            f"torch.compile with {compiler} failed: {type(error).__name__}: {told} "
-            "Without compile=... the model runs eagerly."
+            f"torch.compile with {compiler} failed: {type(error).__name__}: "
+            f"{told[:400].rstrip('.')}. Without compile=... the model runs eagerly."
         ) from error

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,7 +96,31 @@ def test_a_model_that_cannot_be_one_graph() -> None:
     assert compiled.info.flags["graphs"] != "1"
 
 
-@pytest.mark.skipif(not shutil.which("c++"), reason="inductor needs a C++ compiler")
+class Overwriting(Tiny):
+    """Writes into what a block gave, once it was given."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            x = block(x)
+            x.mul_(0.5)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_a_state_is_what_it_was_when_it_was_made(compiler: str) -> None:
+    model, probe = Overwriting(), Probe({"input_ids": np.arange(16).reshape(2, 8)})
+    compiled = driftwalk.backend(f"torch,compile={compiler}", model)
+    assert_same_states(compiled.trace(probe), driftwalk.backend("torch", model).trace(probe))
+
+
+HEADERS = Path(sysconfig.get_path("include"), "Python.h")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("c++") and HEADERS.exists()),
+    reason="inductor needs a C++ compiler, and Python's headers",
+)
 def test_inductor_is_within_the_noise_of_float32() -> None:
     report = driftwalk.verify(zoo.build("gpt2"), "torch,compile=inductor")
     assert report.ok, report
