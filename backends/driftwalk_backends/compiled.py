@@ -65,11 +65,8 @@ class TorchCompiled(TorchEager):
         shapes = ((name, tuple(t.shape), t.dtype) for name, t in sorted(inputs.items()))
         key = (None if layout is None else (layout.look, layout.points), *shapes)
         if key not in self._known:
-            start, before = time.perf_counter(), _graphs()
-            run = _Compiled(module, layout, self._compiler)
-            run(inputs)
-            run.graphs = _graphs() - before
-            self._known[key] = run
+            start = time.perf_counter()
+            self._known[key] = _Compiled(module, layout, self._compiler, inputs)
             taken = time.perf_counter() - start
             self._seconds["compile"] = self._seconds.get("compile", 0.0) + taken
         return self._known[key]
@@ -84,12 +81,12 @@ class TorchCompiled(TorchEager):
 
 
 class _Compiled:
-    """A compiled model for inputs of one shape; with a layout, one whose states are seen."""
+    """A compiled model for inputs of these shapes; with a layout, one whose states are seen."""
 
-    def __init__(self, module: nn.Module, layout: Layout | None, compiler: str) -> None:
+    def __init__(
+        self, module: nn.Module, layout: Layout | None, compiler: str, inputs: Inputs
+    ) -> None:
         self._compiler = compiler
-        self.graphs = 0
-        """How many the model was cut into."""
         self._seen: States = []
         self._finish: Callable[[Any], None] | None = None
         # Hooks stay as long as this does: compiled code finds what they write to by way of them.
@@ -104,6 +101,10 @@ class _Compiled:
         # Compiled code is kept with the function's, where one with other hooks would find it.
         own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
         self._run = torch.compile(own, backend=compiler, dynamic=False)
+        before = _graphs()
+        self(inputs)  # the first call compiles
+        self.graphs = _graphs() - before
+        """How many the model was cut into."""
 
     def __call__(self, inputs: Inputs) -> tuple[Any, States]:
         """What the model gives, and the states on the way to it."""

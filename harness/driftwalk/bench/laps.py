@@ -66,6 +66,12 @@ class Ratio:
     high: float
     word: Word
 
+    def above(self, most: float) -> bool | None:
+        """Whether it is more than `most`; None where the interval leaves that open, or is NaN."""
+        if self.low > most:
+            return True
+        return False if self.high <= most else None
+
 
 def summarise(samples: Sequence[float]) -> Summary:
     """Median, quartiles, and the percentiles that the number of runs supports."""

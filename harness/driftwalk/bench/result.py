@@ -96,15 +96,11 @@ class BenchReport:
 
     def slower(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where the interval says that a backend is more than so many times as slow."""
-        return [found for found in self.ratios if found[2].low > max_slowdown]
+        return [found for found in self.ratios if found[2].above(max_slowdown)]
 
     def undecided(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where it may be, or may not."""
-
-        def sure(ratio: Ratio) -> bool:  # of a ratio that is NaN, neither is true
-            return ratio.low > max_slowdown or ratio.high <= max_slowdown
-
-        return [found for found in self.ratios if not sure(found[2])]
+        return [found for found in self.ratios if found[2].above(max_slowdown) is None]
 
 
 def to_dict(report: BenchReport) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, save_as, say, show, show_json, this_command, working
+from .console import guarded, save_as, show, show_json, this_command, working
+from .failing import SlowdownOption, slower
 from .options import (
     BlocksOption,
     JsonOption,
@@ -73,10 +74,7 @@ def bench(
         str | None,
         typer.Option("--fail-on", metavar="slower", help="Exit code 1 when one is slower."),
     ] = None,
-    max_slowdown: Annotated[
-        float,
-        typer.Option("--max-slowdown", min=0.0, help="How many times as slow is still allowed."),
-    ] = 1.10,
+    max_slowdown: SlowdownOption = 1.10,
     seed: SeedOption = 0,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
@@ -135,19 +133,12 @@ def _show(found: BenchReport, as_json: bool) -> None:
 
 
 def _gate(found: BenchReport, most: float) -> int:
-    """1 where an interval says that one is slower than allowed; doubt is told, never hidden."""
-    for case, entry, ratio in found.undecided(most):
-        say(
-            f"driftwalk: undecided: {entry.backend.spec} at {case.batch} x {case.length} may be up "
-            f"to {ratio.high:.2f} times as slow ({most:.2f} is allowed); more --rounds would tell."
-        )
-    failed = found.slower(most)
-    for case, entry, ratio in failed:
-        say(
-            f"driftwalk: slower: {entry.backend.spec} at {case.batch} x {case.length} is at least "
-            f"{ratio.low:.2f} times as slow ({most:.2f} is allowed)."
-        )
-    return 1 if failed else 0
+    """1 where an interval says that one is slower than allowed."""
+    told = [
+        slower(f"{entry.backend.spec} at {case.batch} x {case.length}", ratio, most)
+        for case, entry, ratio in found.ratios
+    ]
+    return int(any(told))
 
 
 def _numbers(option: str, text: str) -> Sequence[int]:

@@ -11,6 +11,7 @@ from ..errors import UsageError, nearest
 from .console import say
 
 if TYPE_CHECKING:
+    from ..bench.laps import Ratio
     from ..result import Report
 
 DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
@@ -57,17 +58,11 @@ def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float
     """The exit code, from the one that verdicts come to; what failed is said."""
     if code == 1 and DRIFT not in on:
         code = 3 if any(report.verdict == "unverified" for report in reports) else 0
-    told = [line for report in reports for line in _failures(report, on, most)]
+    told = [line for report in reports for line in _flips(report)] if FLIPS in on else []
     for line in told:
         say(f"driftwalk: {line}")
-    return 1 if told else code
-
-
-def _failures(report: Report, on: Sequence[str], most: float) -> Iterator[str]:
-    if FLIPS in on:
-        yield from _flips(report)
-    if SLOWER in on:
-        yield from _slower(report, most)
+    slow = [_timed_slower(report, most) for report in reports] if SLOWER in on else []
+    return 1 if told or any(slow) else code
 
 
 def _flips(report: Report) -> Iterator[str]:
@@ -85,19 +80,28 @@ def _flips(report: Report) -> Iterator[str]:
         )
 
 
-def _slower(report: Report, most: float) -> Iterator[str]:
+def _timed_slower(report: Report, most: float) -> bool:
     from ..bench.laps import compare_laps
 
     spec, timed = report.candidate.spec, report.benchmarks
     theirs, ours = timed["reference"].samples, timed["candidate"].samples
     if not (theirs and ours):
-        yield f"{spec}: there are no timings to compare."
-        return
-    ratio = compare_laps(theirs, ours)
-    if ratio.low > most:
-        yield f"slower: {spec} is at least {ratio.low:.2f} times as slow ({most:.2f} is allowed)."
-    elif not ratio.high <= most:
+        say(f"driftwalk: {spec}: there are no timings to compare.")
+        return True
+    return slower(spec, compare_laps(theirs, ours), most)
+
+
+def slower(what: str, ratio: Ratio, most: float) -> bool:
+    """Whether an interval says that it is slower than allowed; doubt is told, never hidden."""
+    found = ratio.above(most)
+    if found:
         say(
-            f"driftwalk: undecided: {spec} may be up to {ratio.high:.2f} times as slow "
+            f"driftwalk: slower: {what} is at least {ratio.low:.2f} times as slow "
+            f"({most:.2f} is allowed)."
+        )
+    elif found is None:
+        say(
+            f"driftwalk: undecided: {what} may be up to {ratio.high:.2f} times as slow "
             f"({most:.2f} is allowed); `driftwalk bench` with more --rounds would tell."
         )
+    return bool(found)

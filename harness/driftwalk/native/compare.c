@@ -106,6 +106,11 @@ static void meet(const float *restrict r, const float *restrict c, const chosen_
     met->count = count;
 }
 
+/* Fewer than GROUP elements, and zeros, which differ by nothing and change no sum. */
+static inline const float *last_of(const float *x, int64_t count, float *zeros) {
+    return memcpy(zeros, x, (size_t)count * sizeof *x);
+}
+
 /* At most CHUNK elements; gives 0, and changes nothing, where they must be looked at carefully.
  *
  * Who is nearer than `near` times |reference| is fewer than `rest` steps away, since there a step is
@@ -119,10 +124,7 @@ WIDE static int fast(const float *restrict r, const float *restrict c, int64_t n
     int64_t groups = 0;
     for (int64_t start = 0; start < n; start += GROUP) {
         const float *x = r + start, *y = c + start;
-        if (n - start < GROUP) { /* what is missing are zeros, which change nothing */
-            x = memcpy(last[0], x, (size_t)(n - start) * sizeof *x);
-            y = memcpy(last[1], y, (size_t)(n - start) * sizeof *y);
-        }
+        if (n - start < GROUP) x = last_of(x, n - start, last[0]), y = last_of(y, n - start, last[1]);
         __builtin_prefetch(x + AHEAD); /* what follows the chunk comes while some of it are met */
         __builtin_prefetch(y + AHEAD);
         words far[GROUP / LANES];
@@ -238,10 +240,7 @@ WIDE static void choose(const float *restrict r, const float *restrict c, int64_
     int64_t groups = 0;
     for (int64_t start = 0; start < n; start += GROUP) {
         const float *x = r + start, *y = c + start;
-        if (n - start < GROUP) { /* what is missing are zeros, which differ by nothing */
-            x = memcpy(last[0], x, (size_t)(n - start) * sizeof *x);
-            y = memcpy(last[1], y, (size_t)(n - start) * sizeof *y);
-        }
+        if (n - start < GROUP) x = last_of(x, n - start, last[0]), y = last_of(y, n - start, last[1]);
         words far[GROUP / LANES];
         for (int k = 0; k < GROUP / LANES; k++) {
             far[k] = exceeds(apart(load(x + k * LANES), load(y + k * LANES)), (floats){0} + least);
@@ -260,6 +259,7 @@ EXPORT int64_t driftwalk_beyond(const float *r, const float *c, const int64_t *r
                                 double *ratio) {
     int64_t count = 0;
     chosen_t beyond;
+    pairs_t met;
     for (int64_t i = 0; i < n; i++) {
         double edge = *ratio < 1 ? *ratio * floor : floor;
         if (!(known[i].most > edge)) continue;
@@ -268,15 +268,14 @@ EXPORT int64_t driftwalk_beyond(const float *r, const float *c, const int64_t *r
             const float *x = r + rows[i] * width + start, *y = c + rows[i] * width + start;
             int64_t part = width - start < CHUNK ? width - start : CHUNK;
             choose(x, y, part, least, &beyond);
-            for (int64_t k = 0; k < beyond.groups; k++) {
-                for (uint64_t left = beyond.flags[k]; left; left &= left - 1) {
-                    int64_t j = beyond.first[k] + (__builtin_ctzll(left) >> FLAG_SHIFT);
-                    double d = fabs((double)y[j] - (double)x[j]);
-                    if (!(d > edge && isfinite(d))) continue;
-                    double allowed = floor + rtol * fabs((double)x[j]);
-                    count += d > allowed;
-                    if (d > *ratio * allowed) *ratio = d / allowed;
-                }
+            met.count = 0;
+            meet(x, y, &beyond, &met);
+            for (int64_t j = 0; j < met.count; j++) {
+                double d = fabs((double)met.c[j] - (double)met.r[j]);
+                if (!(d > edge && isfinite(d))) continue;
+                double allowed = floor + rtol * fabs((double)met.r[j]);
+                count += d > allowed;
+                if (d > *ratio * allowed) *ratio = d / allowed;
             }
         }
     }
