@@ -119,6 +119,30 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
+class Jittered(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every float64 result is off by a random part of `roundoff`, relatively; moves are exact."""
+
+    def __init__(self, roundoff: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._roundoff = roundoff
+        self._random: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+    ) -> Any:
+        given = func(*args, **(kwargs or {}))
+        exact = func.is_view or func in _MOVES or func._schema.is_mutable
+        return given if exact else tree_map(self._off, given)
+
+    def _off(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+        noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
+        off = value.addcmul(value, noise)
+        return torch.where(off.isfinite(), off, value)  # a mask's lowest number stays what it is
+
+
 def _is_outer_product(func: Any, args: Args) -> bool:
     """A product over one term, as rotary angles are made: no tensor core is used for it."""
     first = args[MATMULS[func][0]]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import ClassVar
 
-from driftwalk.adapter import BackendInfo, Offer
+from driftwalk.adapter import BackendInfo, Offer, Sink
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
+from driftwalk.states import Probe
 
-from .rounding import WidenedCasts
+from .rounding import Jittered, WidenedCasts
 from .torch_eager import TorchEager
 
 
@@ -26,6 +27,7 @@ class Truth(TorchEager):
             raise UsageError(f"The truth is float64 on the CPU; got {str(spec)!r}.")
         super().__init__(replace(spec, device="cpu", dtype="fp64"), model)
         self.spec = spec
+        self._noise: AbstractContextManager[object] = nullcontext()
         # Fused attention kernels take short cuts; a plain module has no such choice.
         if hasattr(self._model.module, "set_attn_implementation"):
             self._attn = "eager"
@@ -40,5 +42,13 @@ class Truth(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        with super()._arithmetic(), WidenedCasts():  # type: ignore[no-untyped-call]
+        with super()._arithmetic(), WidenedCasts(), self._noise:  # type: ignore[no-untyped-call]
             yield
+
+    def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
+        """Hand on the states of a run in which every result is a random part of a roundoff off."""
+        self._noise = Jittered(roundoff)
+        try:
+            self.stream(probe, sink)
+        finally:
+            self._noise = nullcontext()

@@ -10,7 +10,7 @@ from .adapter import BackendInfo
 from .environment import environment, now, this_tool
 from .judge.gate import run_verdict
 from .judge.walk import Walk, coverage
-from .layer_drift import LayerDrift
+from .layer_drift import LayerDrift, both_or_one
 from .measure.decisions import Decisions
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .states import Probe, Trace
@@ -26,6 +26,8 @@ class Terms:
     command: str = ""
     model: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    doubt: str = ""
+    """Why no truth is trusted, so that the dtype table decided."""
 
 
 def assemble(
@@ -50,7 +52,7 @@ def report_of(
 ) -> Report:
     """One report of rows that were judged; `sides` are the reference and the candidate."""
     covered = coverage(layers)
-    verdict, reason = run_verdict(layers, covered, observer)
+    verdict, reason = run_verdict(layers, covered, observer, terms.doubt)
     return Report(
         tool=this_tool(),
         created=now(),
@@ -67,8 +69,13 @@ def report_of(
         observer=observer,
         coverage=covered,
         environment=environment(),
-        notes=(*terms.notes, *_idle(terms.allow_missing, layers)),
+        notes=(*terms.notes, *_doubted(terms.doubt), *_idle(terms.allow_missing, layers)),
+        at_fault=both_or_one({side for row in layers for side in row.sides_at_fault}),
     )
+
+
+def _doubted(doubt: str) -> list[str]:
+    return [f"Judged by the dtype table, for want of a truth: {doubt}."] if doubt else []
 
 
 def _idle(allow_missing: Iterable[str], layers: Iterable[LayerDrift]) -> list[str]:

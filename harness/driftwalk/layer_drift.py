@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from .measure.metrics import Metrics
 from .measure.norms import Norms
@@ -13,6 +13,10 @@ from .states import Point
 
 INTRODUCED = "introduced "
 """Before the name of a norm: measured on what the layer made of its own input."""
+
+Side = Literal["candidate", "reference"]
+AtFault = Literal["candidate", "reference", "both"]
+"""Whose error it is."""
 
 PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra", "unknown"]
 """`unknown`: bounds from a signature that neither pass nor fail."""
@@ -31,6 +35,8 @@ class Allowed:
     """Calibrated: how many times the yardstick's error was allowed; atol is then in max-abs."""
     norm: str = "max_abs"
     """The norm in which the point came closest to, or went farthest past, its allowance."""
+    side: Side = "candidate"
+    """Calibrated: the side that came closest to it, or went farthest past."""
 
     @property
     def by_own_doing(self) -> bool:
@@ -127,7 +133,26 @@ class LayerDrift:
     """A missing or extra point that a pattern allows."""
     bounds: Bounds | None = None
     """Where a side is a signature: the metrics are then the bounds that decided."""
+    sides: Mapping[str, Allowed] = field(default_factory=dict)
+    """Calibrated: how much of its own allowance each side used; `tolerance` is the worse one."""
 
     @property
     def ok(self) -> bool:
         return self.verdict == "ok" or self.allowed
+
+    @property
+    def sides_at_fault(self) -> frozenset[str]:
+        """The sides that are beyond what is allowed them here, where that is known."""
+        return frozenset(name for name, used in self.sides.items() if not used.needed <= 1)
+
+    @property
+    def at_fault(self) -> AtFault | None:
+        """The same in one word."""
+        return both_or_one(self.sides_at_fault)
+
+
+def both_or_one(sides: Set[str]) -> AtFault | None:
+    """One word for the sides that are at fault."""
+    if len(sides) > 1:
+        return "both"
+    return next((side for side in get_args(Side) if side in sides), None)

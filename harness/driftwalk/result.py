@@ -11,7 +11,7 @@ from .adapter import BackendInfo
 from .errors import UsageError
 from .files import read_json
 from .jsonable import decode, encode, to_text, versioned
-from .layer_drift import Culprit, LayerDrift
+from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
 from .registry import REPORT_PUBLISHER, load_target
 from .studies.meaning import Meaning
@@ -137,6 +137,8 @@ class Report:
     cause: str | None = None
     """The name of the root cause."""
     culprit: Culprit | None = None
+    at_fault: AtFault | None = None
+    """Whose error it is; None where nothing drifted, or no truth can tell."""
     expected: tuple[ExpectedDrift, ...] = ()
     """Known deviations that were found; the verdict does not hide them."""
     contrast: Meaning | None = None
@@ -210,6 +212,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     data["reason"] = report.reason
     data["first_divergence"] = first.point.name if first else None
     data["root_cause"] = report.cause
+    data["at_fault"] = report.at_fault
     data["culprit"] = encode(report.culprit)
     data["layers"] = [_layer_to_dict(layer) for layer in report.layers]
     for name in ("outputs", "observer", "coverage", "timings", "benchmarks"):

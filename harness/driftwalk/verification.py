@@ -15,6 +15,7 @@ from .environment import environment
 from .errors import UsageError
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, is_graph, verify_graphs
+from .judge.accusation import accuse
 from .judge.drill import look, looking
 from .judge.walk import Walk
 from .judge.witness import Witness
@@ -234,21 +235,27 @@ def _verified(
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
     trace = against.trace
     candidate.prepare(probe)
-    witness = witness.of(candidate)
-    known = witness.calibration(candidate.info.dtype) if policy.calibrated else None
-    walk = Walk(trace, candidate.info, policy, terms.allow_missing, known)
+    base, witness = witness, witness.of(candidate)
+    ours = theirs = None
+    if policy.calibrated:
+        ours = witness.calibration(candidate.info.dtype)
+        theirs = base.calibration(trace.backend.dtype)
+        doubt = witness.doubt(candidate.info.dtype) or base.doubt(trace.backend.dtype)
+        terms = replace(terms, doubt=doubt)
+    # Both sides are judged, or none: an unjudged reference would pass whatever it is.
+    both = (ours, theirs) if ours is not None and theirs is not None else (None, None)
+    walk = Walk(trace, candidate.info, policy, terms.allow_missing, *both)
     looked_at = Observation(candidate, probe, policy, depth)
     with show.stage(f"candidate: {candidate.spec}"):
         looked_at.keep(_walk(walk, reference, candidate, probe))
-        if known is not None and witness.has_own_model:
-            walk.hold_against(witness.introduced(candidate, known))
+        if both[0] is not None and witness.has_own_model:
+            walk.judge_layers(witness.introduced(candidate, both[0]))
     with show.stage("observer check"):
         observer = {"reference": against.observer, "candidate": looked_at.check()}
     terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
     if blame is True or (blame == "auto" and report.verdict == "drift"):
-        layers, cause, culprit = witness.accuse(candidate, report.layers)
-        report = replace(report, layers=layers, cause=cause, culprit=culprit)
+        report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)

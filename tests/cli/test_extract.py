@@ -54,7 +54,7 @@ def alone(script: Path) -> subprocess.CompletedProcess[str]:
 
 
 def numbers(text: str, label: str) -> list[float]:
-    """The three norms in the row that starts with a label."""
+    """The two norms in the row that starts with a label."""
     (row,) = [line for line in text.splitlines() if line.strip().startswith(label)]
     return [float(word) for word in re.findall(r"\d\.\d+e[+-]\d+", row)]
 
@@ -64,7 +64,7 @@ def introduced(report: library.Report, point: str) -> list[float]:
     assert blame is not None
     norms = blame.norms["introduced"]
     assert norms.l2 == blame.introduced
-    return [norms.l2, norms.max_abs, norms.channel]
+    return [norms.l2, norms.max_abs]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import pytest
 
 import driftwalk
 from driftwalk.judge.blame import root_cause
-from driftwalk.judge.calibrate import PER_NORM, SAME, Calibration, K, calibrate
+from driftwalk.judge.calibrate import Calibration, K, calibrate
+from driftwalk.judge.honest import ROOM, SAME, limits
 from driftwalk.measure.norms import NORM_NAMES, ZERO, Norms, norms_of
 from driftwalk.registry import create
 from driftwalk_backends.demo import faulty_decoder
@@ -25,36 +26,44 @@ def known() -> Calibration:
 def errors(known: Calibration, factor: float, *, but: str = "") -> dict[str, Norms]:
     """The yardstick's own introduced errors times a factor; four times that at one point."""
     return {
-        name: own.scaled(4 * factor if name == but else factor)
-        for name, own in known.introduced.items()
+        name: own.noise.scaled(4 * factor if name == but else factor)
+        for name, own in known.own.items()
     }
 
 
 def test_a_candidate_like_the_yardstick_is_held_to_k(known: Calibration) -> None:
-    assert known.leeway(errors(known, 0.7)) == Norms(1.0, 1.0, 1.0, 1.0)
-    assert known.leeway(errors(known, 0.7, but="layer.3")) == Norms(1.0, 1.0, 1.0, 1.0)
+    for given in (errors(known, 0.7), errors(known, 0.7, but="layer.3")):
+        assert all(getattr(known.room(given), name) == 1.0 for name in NORM_NAMES)
 
 
 def test_another_implementation_gets_what_its_typical_layer_needs_and_no_more(
     known: Calibration,
 ) -> None:
     for factor in (1.2, 1.4, 100.0):
-        given = known.leeway(errors(known, factor))
+        given = known.room(errors(known, factor))
         for name in NORM_NAMES:
-            assert getattr(given, name) == pytest.approx(min(factor, getattr(PER_NORM, name)))
+            assert getattr(given, name) == pytest.approx(min(factor, getattr(ROOM, name)))
 
 
 def test_a_copy_is_held_to_half_of_k_and_to_unrelated_roundoffs(known: Calibration) -> None:
-    same = dict.fromkeys(known.introduced, ZERO) | {"layer.3": known.introduced["layer.3"]}
-    leeway = known.leeway(same)
-    assert leeway == SAME
-    own, strict = known.introduced["layer.3"], known.allowed_own("layer.3", leeway)
-    usual = known.allowed_own("layer.3", Norms(1.0, 1.0, 1.0, 1.0))
+    same = dict.fromkeys(known.own, ZERO) | {"layer.3": known.own["layer.3"].noise}
+    room = known.room(same)
+    assert room == SAME
+    own, strict = known.own["layer.3"].noise, known.allowed_own("layer.3", room)
+    usual = known.allowed_own("layer.3", Norms(*[1.0] * 10))
     for name in NORM_NAMES:
         assert getattr(strict, name) >= K / 2 * getattr(own, name)
         assert getattr(strict, name) < getattr(usual, name)
-    floor = known.scale["layer.3"]
-    assert floor.spectral < floor.l2 / 2
+    floor = known.own["layer.3"].size
+    assert floor.spectral < floor.spread / 2
+
+
+def test_the_middle_of_many_tokens_is_held_to_less_in_coarse_formats() -> None:
+    half, single = 2.0**-8, 2.0**-24
+    assert limits(single, 1).token_middle == limits(single, 10_000).token_middle == K
+    assert limits(half, 1).token_middle == K
+    assert 1.5 < limits(half, 64).token_middle < 2
+    assert limits(half, 64).token_worst == K
 
 
 def test_the_floor_in_the_last_norm_is_what_noise_of_that_shape_has() -> None:

@@ -1,4 +1,4 @@
-"""The four norms against straightforward numpy."""
+"""The norms against straightforward numpy; no token, and no channel, blinds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.measure.norms import Norms, distance, norms_of, ratio
+from driftwalk.measure.norms import (
+    Norms,
+    Weights,
+    distance,
+    norms_of,
+    ratio,
+    row_sizes,
+    weights_by,
+)
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
 SHAPES = hnp.array_shapes(min_dims=3, max_dims=4, max_side=5)
@@ -29,6 +37,73 @@ def test_each_norm_is_what_it_says(a, seed):
     assert found.channel == pytest.approx(np.sqrt((flat**2).mean(0)).max(), rel=1e-12)
     exact = np.linalg.svd(flat, compute_uv=False)[0]
     assert 0.9 * exact <= found.spectral <= exact * (1 + 1e-5)
+    assert found.spread == pytest.approx(found.l2, rel=1e-12)
+    assert found.peak == found.max_abs
+    assert found.channel_middle == pytest.approx(np.median(np.sqrt((flat**2).mean(0))), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STATES, st.integers(0, 2**32 - 1))
+def test_each_weighed_norm_is_that_of_the_weighed_difference(a, seed):
+    rng = np.random.default_rng(seed)
+    b = a + rng.standard_normal(a.shape).astype(np.float32)
+    flat = (a.astype(np.float64) - b.astype(np.float64)).reshape(-1, a.shape[-1])
+    tokens, channels = rng.uniform(0.01, 100, len(flat)), rng.uniform(0.01, 100, flat.shape[1])
+    found = distance(a, b, weights=Weights(tokens, channels))
+    weighed, plain = flat * tokens[:, None], distance(a, b)
+    assert (found.l2, found.max_abs) == (plain.l2, plain.max_abs)
+    rows = np.sort(np.linalg.norm(weighed, axis=1))
+    assert found.spread == pytest.approx(np.linalg.norm(weighed), rel=1e-12)
+    assert found.peak == pytest.approx(np.abs(weighed).max(), rel=1e-12)
+    assert found.token_worst == pytest.approx(rows[-1], rel=1e-12)
+    assert found.token_middle == pytest.approx(np.median(rows), rel=1e-12)
+    assert found.token_upper == pytest.approx(rows[math.ceil(0.95 * (len(rows) - 1))], rel=1e-12)
+    rms = np.sqrt((weighed**2).mean(0))
+    assert found.channel == pytest.approx(rms.max(), rel=1e-12)
+    assert found.channel_middle == pytest.approx(np.median(rms * channels), rel=1e-12)
+
+
+def test_the_middle_token_is_the_median_of_the_ratios_to_honest_noise():
+    """What the issue of attention sinks asks for: r_t = |c_t - x_t| / |y_t - x_t|."""
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((1, 41, 64))
+    sizes = 10.0 ** rng.uniform(-3, 4, (1, 41, 1))
+    honest = truth + 1e-3 * sizes * rng.standard_normal(truth.shape)
+    found = truth + 2e-3 * sizes * rng.standard_normal(truth.shape)
+    noise = row_sizes(honest, truth)
+    weights = weights_by(noise, honest, truth)
+    c, y = (distance(x, truth, weights=weights) for x in (found, honest))
+    ratios = row_sizes(found, truth) / noise
+    assert c.token_middle / y.token_middle == pytest.approx(np.median(ratios), rel=1e-9)
+    assert c.token_worst / y.token_worst == pytest.approx(ratios.max(), rel=1e-9)
+
+
+def test_an_attention_sink_hides_a_fault_from_plain_l2_only():
+    """One element of 2e4, as SmolLM2 has; every other token is twice as wrong as is honest."""
+    rng = np.random.default_rng(0)
+    truth, noise, other = rng.standard_normal((3, 1, 40, 64))
+    truth[0, 0, 7] = 2e4
+    size = np.full((1, 40, 1), 1e-3)
+    size[0, 0] = 20.0
+    honest, faulty = truth + size * noise, truth + 3 * size * other
+    faulty[0, 0] = truth[0, 0] + 20.0 * other[0, 0]
+    weights = weights_by(row_sizes(honest, truth), honest, truth)
+    c, y = (distance(x, truth, weights=weights) for x in (faulty, honest))
+    assert c.l2 < 1.5 * y.l2
+    assert c.token_middle > 2.5 * y.token_middle
+    assert c.spread > 2.5 * y.spread
+
+
+def test_a_token_without_noise_weighs_much_and_not_without_bound():
+    truth = np.ones((1, 5, 8))
+    honest = truth + 1e-6
+    honest[0, 2] = truth[0, 2]
+    weights = weights_by(row_sizes(honest, truth), honest, truth)
+    assert weights.tokens[2] == pytest.approx(1e3)
+    assert weights.tokens[[0, 1, 3, 4]] == pytest.approx(1.0)
+    exact = weights_by(row_sizes(truth, truth), truth, truth)
+    assert (exact.tokens == 1).all()
+    assert (exact.channels == 1).all()
 
 
 def test_padding_does_not_count():
@@ -67,9 +142,9 @@ def test_a_bad_channel_hides_from_l2_and_not_from_the_worst_channel():
 
 
 def test_the_worst_ratio_is_named():
-    assert Norms(1, 9, 2, 0).over(Norms(1, 3, 1, 1)) == (3, "max_abs")
-    assert Norms(0, 0, 0, 0).over(Norms(0, 0, 0, 0))[0] == 0
-    assert Norms(0, 1, 0, 0).over(Norms(0, 0, 0, 0))[0] == math.inf
+    assert Norms(1, 9, 6, 0).over(Norms(1, 3, 2, 1)) == (3, "channel")
+    assert Norms(9, 9).over(Norms(1, 1))[0] == 0, "plain sizes are reported, not judged"
+    assert Norms(0, 1, 1).over(Norms(0, 0))[0] == math.inf
     assert ratio(math.nan, 1) == math.inf
 
 

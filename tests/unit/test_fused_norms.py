@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.measure import fused, norms
-from driftwalk.measure.norms import Norms, distance
+from driftwalk.measure.norms import FAR, NORM_NAMES, ZERO, Norms, Weights, distance
 from unit.material import seeds
 
 pytestmark = pytest.mark.skipif(
@@ -18,18 +18,21 @@ pytestmark = pytest.mark.skipif(
 KINDS = ("fp64", "fp32", "fp16", "bf16")
 
 
-def generally(a: Array, b: Array, keep: Array | None = None) -> Norms:
+def generally(
+    a: Array, b: Array, keep: Array | None = None, weights: Weights | None = None
+) -> Norms:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(norms, "fast_difference", lambda *_: None)
         patch.setattr(norms, "fast_products", lambda *_: None)
-        return distance(a, b, keep)
+        return distance(a, b, keep, weights)
 
 
 def assert_alike(fast: Norms, slow: Norms) -> None:
     assert fast.max_abs == slow.max_abs
     assert fast.l2 == pytest.approx(slow.l2, rel=1e-12)
-    assert fast.channel == pytest.approx(slow.channel, rel=1e-12)
-    assert fast.spectral == pytest.approx(slow.spectral, rel=1e-3)
+    for name in NORM_NAMES:
+        rel = 1e-3 if name == "spectral" else 1e-12
+        assert getattr(fast, name) == pytest.approx(getattr(slow, name), rel=rel), name
 
 
 @settings(max_examples=80, deadline=None)
@@ -47,6 +50,9 @@ def test_any_difference_is_measured_alike(rng, kinds, shape, size, masked):
         a, b = (x.astype(FORMATS[kind].dtype) for x, kind in zip((a, b), kinds, strict=True))
     keep = rng.random(shape[:2]) < 0.6 if masked else None
     assert_alike(distance(a, b, keep), generally(a, b, keep))
+    count = shape[0] * shape[1] if keep is None else int(keep.sum())
+    weights = Weights(rng.uniform(1e-3, 1e2, count), rng.uniform(0.1, 10, shape[2]))
+    assert_alike(distance(a, b, keep, weights), generally(a, b, keep, weights))
 
 
 @pytest.mark.parametrize("shape", [(2, 64, 257), (1, 9, 8192), (1, 5, 9001), (3, 1, 1)], ids=str)
@@ -62,10 +68,10 @@ def test_states_of_all_widths(shape):
 def test_what_is_not_finite_is_infinitely_far(bad):
     a = np.ones((2, 9, 16), np.float32)
     a[1, 3, 5] = bad
-    assert distance(a, np.ones_like(a)) == Norms(*[np.inf] * 4)
+    assert distance(a, np.ones_like(a)) == FAR
     keep = np.ones((2, 9), bool)
     keep[1, 3] = False
-    assert distance(a, np.ones_like(a), keep) == Norms(0.0, 0.0, 0.0, 0.0)
+    assert distance(a, np.ones_like(a), keep) == ZERO
 
 
 def test_a_state_that_is_not_contiguous():

@@ -252,9 +252,9 @@ def _words(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _three(norms: Norms) -> list[Any]:
+def _plain(norms: Norms) -> list[Any]:
     """Those of the norms that a reader can recompute in a line each."""
-    return [encode(value) for value in (norms.l2, norms.max_abs, norms.channel)]
+    return [encode(value) for value in (norms.l2, norms.max_abs)]
 
 
 def _facts(
@@ -272,6 +272,6 @@ def _facts(
         "backend": encode(report.candidate),
         "probe": report.probe.sha256,
         "environment": encode(report.environment),
-        "introduced": _three(found),
-        "reported": None if reported is None else _three(reported),
+        "introduced": _plain(found),
+        "reported": None if reported is None else _plain(reported),
     }

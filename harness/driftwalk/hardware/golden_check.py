@@ -115,7 +115,8 @@ def _within(
     finally:
         witness.close()
     if known is None:
-        raise UsageError(" ".join(witness.notes(trace.backend.dtype)))
+        dtype = trace.backend.dtype
+        raise UsageError(witness.doubt(dtype) or " ".join(witness.notes(dtype)))
     worst, where, missing = 0.0, "", []
     arrays = work.station.as_arrays(states)
     for name, array in arrays.items():

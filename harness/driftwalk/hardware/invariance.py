@@ -26,7 +26,6 @@ from ..dtypes import Array
 from ..errors import DriftwalkError
 from ..judge.calibrate import Calibration
 from ..judge.witness import Witness
-from ..measure.norms import distance
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, State, Trace, same_bits
@@ -149,7 +148,7 @@ def _cell(
         if not ratio <= worst:
             worst, where = ratio, name
         if not ratio <= 1 and name in moved:
-            drifted = distance(moved[name], known.truth[name], None)
+            drifted = known.between(name, moved[name], known.truth[name])
             by_model = by_model or drifted.over(allowed)[0] > 1
     order: tuple[Outcome, ...] = ("broken", "within noise", "bit-exact")
     outcome = next(word for word in order if word in outcomes.values())

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ..layer_drift import Blame, LayerDrift
+from ..layer_drift import Blame, LayerDrift, Side
 from ..measure.metrics import token_errors
-from ..measure.norms import ZERO, Norms, distance, ratio
+from ..measure.norms import ZERO, Norms, ratio
 from ..measure.tokens import TokenErrors
 from ..states import State, Trace
 from .calibrate import Calibration
@@ -34,18 +34,18 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
         if own is None or true is None or own.array.shape != true.array.shape:
             return
         keep = candidate.probe.keep(name, own.array.shape)
-        introduced[name] = distance(own.array, state.array, keep)
-        inherited[name] = distance(state.array, true.array, keep)
-        total[name] = distance(own.array, true.array, keep)
+        introduced[name] = calibration.own_error(name, own.array, state.array)
+        inherited[name] = calibration.own_error(name, state.array, true.array)
+        total[name] = calibration.own_error(name, own.array, true.array)
         tokens[name] = token_errors(own.array, state.array, keep)
 
     # A state of another shape cannot be handed to the truth's next block.
     fitting = tuple(s for s in candidate if _fits(s, calibration.truth.state(s.point.name)))
     replay_trace(truth, replace(candidate, states=fitting), meet)
-    leeway = calibration.leeway(introduced)
+    room = calibration.room(introduced)
     before = dict(zip(total, [ZERO, *total.values()], strict=False))
     split = {
-        name: _split(calibration, name, introduced[name], inherited[name], before[name], leeway)
+        name: _split(calibration, name, introduced[name], inherited[name], before[name], room)
         for name in introduced
     }
     return {name: replace(one, tokens=tokens[name]) for name, one in split.items()}
@@ -61,10 +61,10 @@ def _split(
     introduced: Norms,
     inherited: Norms,
     before: Norms,
-    leeway: Norms,
+    room: Norms,
 ) -> Blame:
-    yardstick = calibration.introduced.get(name, ZERO)
-    allowed = calibration.allowed_own(name, leeway)
+    yardstick = calibration.own[name].noise if name in calibration.own else ZERO
+    allowed = calibration.allowed_own(name, room)
     return Blame(
         introduced=introduced.l2,
         inherited=inherited.l2,
@@ -80,13 +80,15 @@ def _split(
     )
 
 
-def root_cause(found: Mapping[str, Blame], layers: Iterable[LayerDrift] = ()) -> str | None:
+def root_cause(
+    found: Mapping[str, Blame], layers: Iterable[LayerDrift] = (), side: Side = "candidate"
+) -> str | None:
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
     A candidate that computes as the reference does is held to less than that: then the first layer
     that drifted by what it made of its own input.
     """
     guilty = (name for name, item in found.items() if item.guilty)
-    drifted = (row for row in layers if row.verdict == "drift")
-    own = (row.point.name for row in drifted if row.tolerance and row.tolerance.by_own_doing)
+    used = ((row.point.name, row.sides.get(side)) for row in layers if row.verdict == "drift")
+    own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
     return next(guilty, None) or next(own, None)

@@ -1,10 +1,10 @@
-"""The calibrated policy: a candidate may be at most K times as wrong as plain eager PyTorch is.
+"""The calibrated policy: a side may be at most K times as wrong as plain eager PyTorch is.
 
     error        e_c(n) = |c_n - x_n|        e_y(n) = |y_n - x_n|
-    drift at n   <=>   e_c(n) > K * e_y(n) + floor_n        in any norm
-    floor_n      FLOOR units of roundoff of the candidate's dtype, times the size of x_n
+    drift at n   <=>   e_c(n) > limit * e_y(n) + floor_n        in any judged norm (honest.py)
+    floor_n      FLOOR units of roundoff of the side's dtype, times the size of x_n
 
-x is the truth (float64), c the candidate, y the yardstick: eager PyTorch at the candidate's dtype.
+x is the truth (float64), c the side that is judged, y the yardstick: eager PyTorch at its dtype.
 No magic number about the model is asked for: the model and the probe say how much noise is honest.
 """
 
@@ -12,34 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
 
 from ..adapter import Backend
-from ..dtypes import FORMATS
+from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
-from ..measure.norms import NORM_NAMES, ZERO, Norms, distance, norms_of, ratio
+from ..measure.norms import ZERO, Norms, distance, row_sizes
+from ..measure.sums import Float64
 from ..states import Probe, State, Trace
-from .replay import introduced_errors
-
-K = 4.0
-"""How many times the yardstick's error, in L2, an honest candidate may have."""
-
-PER_NORM = Norms(l2=1.0, max_abs=2.0, channel=1.5, spectral=3.0)
-"""Times K, norm by norm: another honest implementation differs from PyTorch on a CPU most in the
-systematic patterns of its approximations, then in its extremes, least in L2. Chosen so that every
-clean pair of docs/calibration.md and docs/cuda.md stays below three quarters of its limit."""
-
-SAME = Norms(l2=0.5, max_abs=0.5, channel=0.5, spectral=0.5)
-"""Times K, for a candidate that in most layers computes bit by bit what the reference does: where
-it does not, two honest results are at most two yardsticks apart."""
-
-FLOOR = 2.0
-"""Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
+from .conditioning import Jitters, doubt_of
+from .honest import ROOM, Honest, K, allowed, honest, room_needed
+from .replay import replay_trace
 
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
+
+__all__ = ["Calibration", "K", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
 def yardstick_spec(dtype: str) -> str:
@@ -49,78 +38,76 @@ def yardstick_spec(dtype: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The truth's states, and how wrong the yardstick is at each of them."""
+    """The truth's states, and how wrong honest arithmetic is at each of them."""
 
     truth: Trace
-    yardstick: Mapping[str, Norms]
-    introduced: Mapping[str, Norms]
-    """The part of the yardstick's error that each layer made itself."""
-    scale: Mapping[str, Norms]
+    total: Mapping[str, Honest]
+    own: Mapping[str, Honest]
+    """The part of that error which each layer made itself."""
     dtype: str
+    doubt: str = ""
+    """Why this truth cannot be trusted; empty where it can."""
 
-    def allowed(self, point: str) -> Norms:
-        """What the total error at a point may be: K times the yardstick's, plus the floor."""
-        return self._allowed(point, self.yardstick, PER_NORM)
+    @property
+    def roundoff(self) -> float:
+        return FORMATS[self.dtype].roundoff
 
-    def allowed_own(self, point: str, leeway: Norms = PER_NORM) -> Norms:
-        """What a layer may introduce by itself: K times what the yardstick's does."""
-        return self._allowed(point, self.introduced, leeway)
+    def allowed(self, point: str, room: Norms = ROOM) -> Norms:
+        """What the total error at a point may be."""
+        return allowed(self.total.get(point), self.roundoff, room)
 
-    def _allowed(self, point: str, errors: Mapping[str, Norms], leeway: Norms) -> Norms:
-        floor = self.scale.get(point, ZERO).scaled(FLOOR * FORMATS[self.dtype].roundoff)
-        if leeway != SAME:  # another implementation may round the same way everywhere
-            floor = replace(floor, spectral=floor.l2)
-        return errors.get(point, ZERO).scaled(K).times(leeway).plus(floor)
+    def allowed_own(self, point: str, room: Norms = ROOM) -> Norms:
+        """What a layer may introduce by itself."""
+        return allowed(self.own.get(point), self.roundoff, room)
 
-    def leeway(self, introduced: Mapping[str, Norms]) -> Norms:
-        """How much of PER_NORM a candidate needs, by the layer in the middle of all its layers.
+    def noise(self, point: str) -> Norms:
+        """The yardstick's error."""
+        return self.total[point].noise if point in self.total else ZERO
 
-        Another implementation is a little off in every layer alike; a fault is off in one. A
-        candidate that computes as the yardstick does is held to K in every norm, and one whose
-        middle layer has no error at all to half of it.
-        """
-        own = {
-            name: [
-                ratio(getattr(error, name), getattr(self.introduced[point], name))
-                for point, error in introduced.items()
-                if 0 < getattr(self.introduced.get(point, ZERO), name) < math.inf
-            ]
-            for name in NORM_NAMES
-        }
-        middle = {name: median(found) if found else 1.0 for name, found in own.items()}
-        if not any(middle.values()):
-            return SAME
-        return Norms(**{n: max(1.0, min(getattr(PER_NORM, n), middle[n])) for n in NORM_NAMES})
+    def size(self, point: str) -> Norms:
+        return self.total[point].size if point in self.total else ZERO
+
+    def room(self, introduced: Mapping[str, Norms]) -> Norms:
+        """How much room a candidate needs that introduces these errors."""
+        return room_needed(introduced, self.own, self.roundoff)
 
     def error(self, state: State) -> Norms | None:
         """How far a state is from the truth; None where the truth has no such point or shape."""
         true = self.truth.state(state.point.name)
         if true is None or true.array.shape != state.array.shape:
             return None
-        keep = self.truth.probe.keep(state.point.name, true.array.shape)
-        return distance(state.array, true.array, keep)
+        return self.between(state.point.name, state.array, true.array)
+
+    def between(self, point: str, a: Array, b: Array) -> Norms:
+        """How far two states are apart, each token in units of the honest noise of all layers."""
+        return self._distance(self.total, point, a, b)
+
+    def own_error(self, point: str, a: Array, b: Array) -> Norms:
+        """The same in units of the honest noise of that one layer."""
+        return self._distance(self.own, point, a, b)
+
+    def _distance(self, by: Mapping[str, Honest], point: str, a: Array, b: Array) -> Norms:
+        keep = self.truth.probe.keep(point, a.shape)
+        return distance(a, b, keep, by[point].weights if point in by else None)
 
 
 def truth_errors(
-    calibration: Calibration, point: str, reference: Norms, candidate: Norms
+    calibration: Calibration, point: str, reference: Norms, candidate: Norms, allowance: Norms
 ) -> TruthErrors:
     """What the report says about both sides at a point."""
-    yardstick = calibration.yardstick.get(point, ZERO)
-    size = calibration.scale.get(point, ZERO)
-    allowed = calibration.allowed(point)
     return TruthErrors(
         reference=reference.l2,
         candidate=candidate.l2,
-        yardstick=yardstick.l2,
-        scale=size.l2,
+        yardstick=calibration.noise(point).l2,
+        scale=calibration.size(point).l2,
         # In units in which the limit is K, whatever the norm, and with the floor counted.
-        ratio=K * candidate.over(allowed)[0],
+        ratio=K * candidate.over(allowance)[0],
         closer=closer(reference.l2, candidate.l2),
         norms={
             "reference": reference,
             "candidate": candidate,
-            "yardstick": yardstick,
-            "allowed": allowed,
+            "yardstick": calibration.noise(point),
+            "allowed": allowance,
         },
     )
 
@@ -133,23 +120,60 @@ def closer(reference: float, candidate: float) -> Closer:
 
 
 def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
-    """Run the truth, the yardstick, and the truth once more on the yardstick's own states."""
-    exact = truth.trace(probe)
-    keep = {s.point.name: probe.keep(s.point.name, s.array.shape) for s in exact}
-    scale = {s.point.name: norms_of(s.array, keep[s.point.name]) for s in exact}
-    for name, size in scale.items():
-        if not math.isfinite(size.l2):
-            raise BackendError(f"the truth itself is not finite at {name}.")
-    honest = yardstick.trace(probe)
-    errors = {
-        s.point.name: distance(s.array, exact[s.point.name], keep[s.point.name])
-        for s in honest
-        if exact.state(s.point.name) is not None
+    """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states."""
+    exact, dtype = truth.trace(probe), yardstick.info.dtype
+    roundoff = FORMATS[dtype].roundoff
+    for state in exact:
+        keep = probe.keep(state.point.name, state.array.shape)
+        if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
+            raise BackendError(f"the truth itself is not finite at {state.point.name}.")
+    jitter = _jitter(truth, exact, roundoff)
+    made = yardstick.trace(probe)
+    total = {
+        state.point.name: honest(
+            state.array,
+            true.array,
+            probe.keep(state.point.name, state.array.shape),
+            roundoff,
+            [jitter[state.point.name]] if state.point.name in jitter else (),
+        )
+        for state in made
+        if (true := exact.state(state.point.name)) is not None
+        and true.array.shape == state.array.shape
     }
     return Calibration(
         truth=exact,
-        yardstick=errors,
-        introduced=introduced_errors(truth, honest),
-        scale=scale,
-        dtype=yardstick.info.dtype,
+        total=total,
+        own=honest_layers(truth, made, roundoff),
+        dtype=dtype,
+        doubt=doubt_of(exact, made, jitter, FORMATS[dtype]),
     )
+
+
+def honest_layers(truth: object, made: Trace, roundoff: float) -> dict[str, Honest]:
+    """What each layer of an honest trace introduces, given its own previous states."""
+    found: dict[str, Honest] = {}
+
+    def meet(state: State) -> None:
+        own = made.state(state.point.name)
+        if own is not None and own.array.shape == state.array.shape:
+            keep = made.probe.keep(state.point.name, state.array.shape)
+            found[state.point.name] = honest(own.array, state.array, keep, roundoff)
+
+    replay_trace(truth, made, meet)
+    return found
+
+
+def _jitter(truth: Backend, exact: Trace, roundoff: float) -> dict[str, Float64]:
+    """The error, by token, that roundoffs make in the truth; empty where it cannot be asked."""
+    found: dict[str, Float64] = {}
+
+    def meet(state: State) -> None:
+        true = exact.state(state.point.name)
+        if true is not None and true.array.shape == state.array.shape:
+            keep = exact.probe.keep(state.point.name, state.array.shape)
+            found[state.point.name] = row_sizes(state.array, true.array, keep)
+
+    if isinstance(truth, Jitters):
+        truth.jittered(exact.probe, roundoff / 2, meet)
+    return found

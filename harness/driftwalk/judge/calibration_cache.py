@@ -10,11 +10,13 @@ from typing import Any
 from ..adapter import BackendInfo
 from ..cache import FolderCache
 from ..jsonable import decode, encode
-from ..measure.norms import Norms
+from ..measure.norms import Norms, Weights
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration
+from .honest import Honest
 
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
+_PARTS = ("total", "own")
 
 
 def stored_calibration(key: str, probe: Probe, make: Callable[[], Calibration]) -> Calibration:
@@ -33,15 +35,20 @@ def _write(calibration: Calibration, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     truth = calibration.truth
-    states = {f"{number}": state.array for number, state in enumerate(truth)}
-    save_file(states, folder / _STATES)
+    arrays = {f"{number}": state.array for number, state in enumerate(truth)}
     numbers: dict[str, Any] = {
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
         "dtype": calibration.dtype,
+        "doubt": calibration.doubt,
     }
-    for name in ("yardstick", "introduced", "scale"):
-        numbers[name] = encode(getattr(calibration, name))
+    for part in _PARTS:
+        known: Mapping[str, Honest] = getattr(calibration, part)
+        numbers[part] = {n: [encode(one.noise), encode(one.size)] for n, one in known.items()}
+        for name, one in known.items():
+            arrays[f"{part}|{name}|tokens"] = one.weights.tokens
+            arrays[f"{part}|{name}|channels"] = one.weights.channels
+    save_file(arrays, folder / _STATES)
     (folder / _NUMBERS).write_text(json.dumps(numbers, allow_nan=False))
 
 
@@ -53,9 +60,22 @@ def _read(folder: Path, probe: Probe) -> Calibration:
     states = tuple(
         State(Point(*pair), arrays[f"{number}"]) for number, pair in enumerate(numbers["points"])
     )
-    kept: dict[str, Mapping[str, Norms]] = {
-        name: {point: decode(Norms, value) for point, value in numbers[name].items()}
-        for name in ("yardstick", "introduced", "scale")
+    kept = {
+        part: {
+            name: Honest(
+                decode(Norms, noise),
+                decode(Norms, size),
+                Weights(arrays[f"{part}|{name}|tokens"], arrays[f"{part}|{name}|channels"]),
+            )
+            for name, (noise, size) in numbers[part].items()
+        }
+        for part in _PARTS
     }
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
-    return Calibration(truth=truth, dtype=numbers["dtype"], **kept)
+    return Calibration(
+        truth=truth,
+        total=kept["total"],
+        own=kept["own"],
+        dtype=numbers["dtype"],
+        doubt=numbers["doubt"],
+    )

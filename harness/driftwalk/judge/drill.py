@@ -25,7 +25,7 @@ from ..errors import UsageError
 from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
 from ..states import Point, State, Trace
-from .calibrate import Calibration, K
+from .calibrate import Calibration, K, honest_layers
 from .replay import replay_trace
 
 SHARE = 0.5
@@ -135,7 +135,9 @@ def _most(shares: Array, of: int) -> int | None:
     return largest if share > max(SHARE, TIMES_EVEN / of) else None
 
 
-def introduced(truth: object, trace: Trace) -> dict[str, Introduced]:
+def introduced(
+    truth: object, trace: Trace, calibration: Calibration | None = None
+) -> dict[str, Introduced]:
     """What each point of a trace made itself, by one replay; only numbers are kept."""
     found: dict[str, Introduced] = {}
 
@@ -145,13 +147,14 @@ def introduced(truth: object, trace: Trace) -> dict[str, Introduced]:
         if own is None or own.array.shape != true.shape:
             return
         keep = trace.probe.keep(name, true.shape)
-        difference = own.array.astype(np.float64) - true
-        found[name] = Introduced(
-            state.point,
-            distance(own.array, true, keep),
-            norms_of(true, keep),
-            concentration(difference, keep),
+        error = (
+            distance(own.array, true, keep)
+            if calibration is None
+            else calibration.own_error(name, own.array, true)
         )
+        difference = own.array.astype(np.float64) - true
+        where = concentration(difference, keep)
+        found[name] = Introduced(state.point, error, norms_of(true, keep), where)
 
     with np.errstate(all="ignore"):
         replay_trace(truth, trace, meet)
@@ -179,35 +182,27 @@ def drill(
     layer, remark = layer_of(cause.name), ""
     if layer is not None and isinstance(candidate, LooksInside):
         with looking(truth, "module", layer), looking(yardstick, "module", layer):
-            honest = introduced(truth, yardstick.trace(trace.probe))
+            honest = yardstick.trace(trace.probe)
+            inside = replace(calibration, own=honest_layers(truth, honest, calibration.roundoff))
             with looking(candidate, "module", layer):
                 closer = candidate.trace(trace.probe)
-            found = introduced(truth, closer)
-        ratios = excess(found, calibrated_by(honest, calibration))
+            found = introduced(truth, closer, inside)
+        ratios = excess(found, inside)
         guilty = next((n for n in found if layer_of(n) == layer and ratios[n] > K), None)
         if guilty is not None:
             return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
-        again = excess(introduced(truth, closer), calibration).get(cause.name, 0.0)
+        again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
         remark = SPREAD if again > K else VANISHED
-    found = introduced(truth, trace)
+    found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
     return culprit(found[cause.name], ratio, cause.name, remark)
 
 
-def calibrated_by(honest: Mapping[str, Introduced], calibration: Calibration) -> Calibration:
-    """The same calibration, with what the yardstick introduces at finer points."""
-    return replace(
-        calibration,
-        introduced={name: item.error for name, item in honest.items()},
-        scale={name: item.scale for name, item in honest.items()},
-    )
-
-
 def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:
     """Introduced errors in units of the yardstick's own; guilty above K, as in blame.py."""
-    leeway = calibration.leeway({name: item.error for name, item in found.items()})
+    room = calibration.room({name: item.error for name, item in found.items()})
     return {
-        name: K * item.error.over(calibration.allowed_own(name, leeway))[0]
+        name: K * item.error.over(calibration.allowed_own(name, room))[0]
         for name, item in found.items()
     }
 

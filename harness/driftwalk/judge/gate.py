@@ -11,15 +11,18 @@ EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
 
 
 def run_verdict(
-    layers: Iterable[LayerDrift], covered: Coverage, observer: Mapping[str, Observer]
+    layers: Iterable[LayerDrift],
+    covered: Coverage,
+    observer: Mapping[str, Observer],
+    doubt: str = "",
 ) -> tuple[RunVerdict, str]:
-    """The run's verdict, and for `unverified` the reason."""
+    """The run's verdict, and for `unverified` the reason; `doubt` says why no truth is trusted."""
     rows = tuple(layers)
     for row in rows:
-        bad = row.metrics.nonfinite.reference if row.metrics else 0
-        if bad:
+        broken = row.metrics.nonfinite.reference if row.metrics else 0
+        if broken:
             return "unverified", (
-                f"the reference itself has {bad} non-finite value(s) at {row.point.name}, "
+                f"the reference itself has {broken} non-finite value(s) at {row.point.name}, "
                 "so nothing can be held against it; check the model, the probe and its dtype"
             )
     if not covered.compared:
@@ -32,7 +35,13 @@ def run_verdict(
                 "plain run"
             )
     unknown = [row.point.name for row in rows if row.verdict == "unknown"]
-    if any(not row.ok and row.verdict != "unknown" for row in rows):
+    bad = [row for row in rows if not row.ok and row.verdict != "unknown"]
+    if doubt and bad and all(row.verdict == "drift" for row in bad):
+        return "unverified", (
+            f"{doubt}; and the two sides differ at {bad[0].point.name} by more than the dtype "
+            "table allows, so that nothing can say which of them is right"
+        )
+    if bad:
         return "drift", ""
     if unknown:
         return "unverified", (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from ..adapter import Sink
 from ..dtypes import Array
-from ..measure.norms import Norms, distance
+from ..measure.norms import Norms
 from ..states import Probe, State, Trace
 from ..workers import in_threads
 
@@ -30,14 +30,15 @@ def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
     truth.replay(trace.probe, {state.point.name: state.array for state in trace}, sink)
 
 
-def introduced_errors(truth: object, trace: Trace) -> dict[str, Norms]:
-    """|c_n - X_n(c_{n-1})| at every point of a trace."""
+def introduced_errors(
+    blocks: object, trace: Trace, measure: Callable[[str, Array, Array], Norms]
+) -> dict[str, Norms]:
+    """|c_n - X_n(c_{n-1})| at every point of a trace; `blocks` is the backend that has the X_n."""
     found: dict[str, Norms] = {}
     waiting: list[State] = []
 
     def error(made: State) -> Norms:
-        keep = trace.probe.keep(made.point.name, made.array.shape)
-        return distance(trace[made.point.name], made.array, keep)
+        return measure(made.point.name, trace[made.point.name], made.array)
 
     def work_off() -> None:
         names = [state.point.name for state in waiting]
@@ -51,6 +52,6 @@ def introduced_errors(truth: object, trace: Trace) -> dict[str, Norms]:
             if sum(kept.array.nbytes for kept in waiting) > _WAITING:
                 work_off()
 
-    replay_trace(truth, trace, meet)
+    replay_trace(blocks, trace, meet)
     work_off()
     return found

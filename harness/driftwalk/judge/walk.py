@@ -5,24 +5,24 @@ States may arrive one by one (`Walk.meet`), so that a candidate's trace need nev
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ..adapter import Backend, BackendInfo
 from ..dtypes import FORMATS, Format
-from ..layer_drift import INTRODUCED, Allowed, Dtypes, LayerDrift, PointVerdict, TruthErrors
+from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
-from ..measure.norms import Norms
+from ..measure.norms import FAR, Norms
 from ..measure.reduction import begin
 from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
-from .calibrate import PER_NORM, Calibration, K, truth_errors
+from .calibrate import Calibration, truth_errors
 from .replay import Replays, introduced_errors
+from .sides import JudgedSide
 
 _WORTH_A_THREAD = 1 << 17
 """Elements of a state that are compared in the time that Python takes for what is around it."""
@@ -38,6 +38,7 @@ class Walk:
         policy: Policy,
         allow_missing: Iterable[str] = (),
         calibration: Calibration | None = None,
+        reference_calibration: Calibration | None = None,
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
@@ -45,10 +46,8 @@ class Walk:
         self._nominal = (*_format(reference.backend.dtype), *_format(candidate.dtype))
         self._policy = policy
         self._allow = tuple(allow_missing)
-        self._calibration = calibration
-        self._theirs = _errors(reference, calibration)
-        self._introduced: Mapping[str, Norms] = {}
-        self._leeway = PER_NORM
+        self._ours = JudgedSide("candidate", calibration) if calibration else None
+        self._theirs = _judged_reference(reference, reference_calibration)
         self._met: dict[str, LayerDrift] = {}
         self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
@@ -56,23 +55,25 @@ class Walk:
 
     @property
     def reference_is_honest(self) -> bool:
-        """Whether the reference itself is as close to the truth as the candidate must be."""
-        known = self._calibration
-        own = FORMATS.get(self._reference.backend.dtype)
-        if known is None or own is None or own.roundoff > FORMATS[known.dtype].roundoff:
+        """Whether the reference's own blocks say what the candidate's layers should give."""
+        if self._ours is None or self._theirs is None:
             return False
-        return all(error.over(known.allowed(name))[0] <= 1 for name, error in self._theirs.items())
+        ours, theirs = self._ours.calibration, self._theirs.calibration
+        # Of another model (a quantised copy) the reference's blocks know nothing.
+        same = ours is theirs or ours.truth.probe is theirs.truth.probe
+        return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
 
     def can_replay(self, reference: Backend) -> bool:
         """Whether the reference's own blocks can be run on the candidate's states to any use."""
         return self.reference_is_honest and isinstance(reference, Replays)
 
     def meet_all(self, candidate: Trace, reference: Backend) -> None:
-        """Meet every state, and hold each layer against the reference's own block as well."""
+        """Meet every state, and compare each layer with the reference's own block as well."""
         self.meet_trace(candidate)
         fits = all(row.verdict != "shape" for row in self._met.values())
-        if fits and self.can_replay(reference):
-            self.hold_against(introduced_errors(reference, candidate))
+        if fits and self._ours is not None and self.can_replay(reference):
+            measure = self._ours.calibration.own_error
+            self.judge_layers(introduced_errors(reference, candidate, measure))
 
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
@@ -83,15 +84,10 @@ class Walk:
                 self.meet(state)
         self.settle()
 
-    def hold_against(self, introduced: Mapping[str, Norms]) -> None:
-        """Judge each layer by what it made of its own input too, not only by what came out.
-
-        Total error hides a small fault under the noise of all layers before it; the difference
-        that one layer makes, given the same input, does not.
-        """
-        self._introduced = introduced
-        if self._calibration is not None:
-            self._leeway = self._calibration.leeway(introduced)
+    def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
+        """Judge the candidate's layers by what each made of its own input too."""
+        if self._ours is not None:
+            self._ours.judge_layers(introduced)
 
     def settle(self) -> None:
         """Wait for the comparisons that were begun on a device."""
@@ -131,12 +127,7 @@ class Walk:
             self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
             return
         keep = self._reference.probe.keep(point.name, shape)
-        calibrated = self._calibrated(reference, candidate)
-        if calibrated is not None:
-            tolerance = Tolerance(calibrated[0].atol)
-        else:
-            formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
-            tolerance = self._policy.tolerance(point.name, *formats)
+        tolerance = self._tolerance(reference, candidate)
 
         def settle(measured: Measured) -> None:
             if point.name == "logits" and self._decides():
@@ -147,10 +138,9 @@ class Walk:
                 0,
                 shape,
                 dtypes,
-                judge(measured, calibrated[0] if calibrated else None),
+                judge(measured),
                 measured.metrics,
-                calibrated[0] if calibrated else _allowed(tolerance, measured),
-                calibrated[1] if calibrated else None,
+                _allowed(tolerance, measured),
                 tokens=measured.tokens,
             )
 
@@ -160,20 +150,16 @@ class Walk:
         else:
             self._waiting.append(lambda: settle(begun()))
 
-    def _calibrated(self, reference: State, candidate: State) -> tuple[Allowed, TruthErrors] | None:
-        """Both sides against the truth, where the policy is calibrated and the truth has this."""
-        name, known = reference.point.name, self._calibration
-        if known is None or self._policy.has_rule(name):
-            return None
-        ours, theirs = known.error(candidate), self._theirs.get(name)
-        if ours is None or theirs is None:
-            return None
-        allowed = known.allowed(name)
-        if not math.isfinite(allowed.max_abs):
-            return None  # plain PyTorch itself overflows here: no measure of honest noise
-        exceeded, norm = ours.over(allowed)
-        room = Allowed(allowed.max_abs, 0.0, 1.0, exceeded, K, norm)
-        return room, truth_errors(known, name, theirs, ours)
+    def _tolerance(self, reference: State, candidate: State) -> Tolerance:
+        """What an element may differ by: calibrated, or by a rule, or by the dtype table."""
+        name = reference.point.name
+        if self._ours is not None and not self._policy.has_rule(name):
+            self._ours.meet(candidate)
+            calibrated = self._ours.judged(name)
+            if calibrated is not None:
+                return Tolerance(calibrated.atol)
+        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
+        return self._policy.tolerance(name, *formats)
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
@@ -184,21 +170,35 @@ class Walk:
         """One row per reference point, then the candidate's extra ones."""
         self.settle()
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
-        rows = [self._with_introduced(row) for row in rows]
+        rows = [self._with_sides(row) for row in rows]
         rows += self._extra
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
-    def _with_introduced(self, row: LayerDrift) -> LayerDrift:
-        """The row, or the worse one that the layer's own doing makes it."""
-        known, own = self._calibration, self._introduced.get(row.point.name)
-        if known is None or own is None or row.tolerance is None or row.tolerance.k is None:
+    def _with_sides(self, row: LayerDrift) -> LayerDrift:
+        """The row judged by how far each side is from the truth, where that is known."""
+        name, ours, theirs = row.point.name, self._ours, self._theirs
+        if row.metrics is None or ours is None or self._policy.has_rule(name):
             return row
-        exceeded, norm = own.over(known.allowed_own(row.point.name, self._leeway))
-        if exceeded <= row.tolerance.needed:
+        found = {side.side: side.judged(name) for side in (theirs, ours) if side is not None}
+        sides: dict[str, Allowed] = {s: used for s, used in found.items() if used is not None}
+        if "candidate" not in sides:
             return row
-        room = replace(row.tolerance, needed=exceeded, norm=f"{INTRODUCED}{norm}")
-        verdict = "drift" if row.verdict == "ok" and exceeded > 1 else row.verdict
-        return replace(row, tolerance=room, verdict=verdict)
+        worst = max(sides.values(), key=lambda used: used.needed)
+        reference = theirs.errors.get(name) if theirs is not None else None
+        state = self._reference.state(name)
+        if reference is None and state is not None:
+            reference = ours.calibration.error(state)
+        truth = truth_errors(
+            ours.calibration, name, reference or FAR, ours.errors[name], ours.allowed(name)
+        )
+        verdict: PointVerdict = "ok" if worst.needed <= 1 else "drift"
+        return replace(
+            row,
+            verdict=row.verdict if row.verdict == "nonfinite" else verdict,
+            tolerance=worst,
+            truth=truth,
+            sides=sides,
+        )
 
     def _missing(self, reference: State) -> LayerDrift:
         return LayerDrift(
@@ -215,12 +215,10 @@ class Walk:
         return any(fnmatchcase(name, glob) for glob in self._allow)
 
 
-def judge(measured: Measured, calibrated: Allowed | None = None) -> PointVerdict:
-    """NaN and Inf first; then an element, or a calibrated norm, beyond its allowance is drift."""
+def judge(measured: Measured) -> PointVerdict:
+    """NaN and Inf first; then an element beyond its allowance is drift."""
     if measured.metrics.nonfinite.candidate:
         return "nonfinite"
-    if calibrated is not None:
-        return "ok" if calibrated.needed <= 1 else "drift"
     return "drift" if measured.metrics.mismatched else "ok"
 
 
@@ -240,13 +238,12 @@ def coverage(layers: Iterable[LayerDrift]) -> Coverage:
     )
 
 
-def _errors(reference: Trace, calibration: Calibration | None) -> dict[str, Norms]:
-    """How far the reference is from the truth, point by point."""
+def _judged_reference(reference: Trace, calibration: Calibration | None) -> JudgedSide | None:
     if calibration is None:
-        return {}
-    found = in_threads(calibration.error, reference.states, State.elements)
-    names = reference.names
-    return {name: error for name, error in zip(names, found, strict=True) if error is not None}
+        return None
+    side = JudgedSide("reference", calibration)
+    side.meet_all(reference)
+    return side
 
 
 def _format(name: str) -> tuple[Format, ...]:

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..adapter import Backend, BackendInfo
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
-from ..layer_drift import Culprit, LayerDrift
-from ..measure.norms import NORM_NAMES, Norms, ratio
+from ..layer_drift import Culprit, LayerDrift, Side
+from ..measure.norms import Norms, ratio
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
 from .blame import blame, root_cause
 from .calibrate import Calibration, calibrate, yardstick_spec
 from .calibration_cache import stored_calibration
+from .conditioning import EXAMINED_AT
 from .drill import drill, introduced, layer_of, look, looking
+from .honest import Honest
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "3"
+CACHE_VERSION = "4"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
+
+PLAIN_TRUTH = "truth,casts=kept"
+PLAIN_NOTE = (
+    "The truth is a plain float64 copy of the model, which keeps the model's own casts to float32"
+)
 
 OWN_MODEL = (
     "The candidate is quantised: its allowance is that of the same model, quantised alike by "
@@ -46,6 +53,17 @@ class BringsModel(Protocol):
 
     def honest_model(self) -> LoadedModel | None:
         """What it should compute; None where that is the model itself, or cannot be told."""
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """What blame found out about one side."""
+
+    layers: tuple[LayerDrift, ...]
+    cause: str | None = None
+    culprit: Culprit | None = None
+    proven: bool = False
+    """Whether a layer makes more error of its own than honest arithmetic does."""
 
 
 class Witness:
@@ -84,7 +102,20 @@ class Witness:
         return made
 
     def calibration(self, dtype: str) -> Calibration | None:
-        """The calibration for candidates of a dtype; None, with a note, where there can be none."""
+        """The calibration for a side of a dtype; None where there is none that can be trusted.
+
+        Then `doubt` says why, or, where none could be made at all, a note does.
+        """
+        known = self._known_for(dtype)
+        return known if known is not None and not self.doubt(dtype) else None
+
+    def doubt(self, dtype: str) -> str:
+        """Why the truth cannot be trusted for a side of a dtype; empty where it can."""
+        examined = self._known_for(EXAMINED_AT)
+        found = (known.doubt for known in (examined, self._known_for(dtype)) if known is not None)
+        return next(filter(None, found), "")
+
+    def _known_for(self, dtype: str) -> Calibration | None:
         if dtype not in self._known:
             start = time.perf_counter()
             try:
@@ -135,7 +166,9 @@ class Witness:
             yardstick = create(yardstick_spec(dtype), self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
-                made = calibrate(self.truth, yardstick, self._probe)
+                made = self._second_opinion(
+                    yardstick, calibrate(self.truth, yardstick, self._probe)
+                )
             if self.has_own_model:
                 made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -162,6 +195,24 @@ class Witness:
         # Code of unknown version can change under an unchanged name.
         return self._use_cache and self._model.has_known_code
 
+    def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
+        """Where the widened truth computes something else, a plain float64 copy may not."""
+        if not made.doubt or made.dtype != EXAMINED_AT:
+            return made
+        plain = create(PLAIN_TRUTH, self._model)
+        look(plain, self._depth)
+        try:
+            other = calibrate(plain, yardstick, self._probe)
+        except DriftwalkError:
+            other = made
+        if other.doubt:
+            plain.close()
+            return made
+        self._note(made.dtype, f"{PLAIN_NOTE}: otherwise {made.doubt}.")
+        self.truth.close()
+        self._truth = plain
+        return other
+
     @property
     def truth(self) -> Backend:
         """The float64 model, made when first needed."""
@@ -171,18 +222,19 @@ class Witness:
         return self._truth
 
     def accuse(
-        self, candidate: Backend, layers: tuple[LayerDrift, ...]
-    ) -> tuple[tuple[LayerDrift, ...], str | None, Culprit | None]:
-        """Run the candidate once more, replay its states, and write the blame into the layers."""
-        known = self.calibration(candidate.info.dtype)
+        self, accused: Backend, layers: tuple[LayerDrift, ...], side: Side = "candidate"
+    ) -> Accusation:
+        """Run a side once more, replay its states, and write the blame into the layers."""
+        known = self.calibration(accused.info.dtype)
         if known is None:
-            return layers, None, None
-        with self._show.stage("blame: replaying the candidate's states", extra=True):
-            trace = candidate.trace(self._probe)
+            return Accusation(layers)
+        with self._show.stage(f"blame: replaying the {side}'s states", extra=True):
+            trace = accused.trace(self._probe)
             found = blame(self.truth, known, trace)
         named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
-        cause = root_cause(found, layers)
-        return named, cause, self._drill(candidate, trace, known, cause)
+        cause = root_cause(found, layers, side)
+        proven = any(item.guilty for item in found.values())
+        return Accusation(named, cause, self._drill(accused, trace, known, cause), proven)
 
     def _drill(
         self, candidate: Backend, trace: Trace, known: Calibration, cause: str | None
@@ -215,23 +267,23 @@ def _pooled(known: Calibration) -> Calibration:
     the yardstick does not mean that none may.
     """
 
-    def pooled(errors: Mapping[str, Norms]) -> dict[str, Norms]:
-        layers = [point for point in errors if layer_of(point) and point in known.scale]
-        worst = {
-            name: max(
-                (ratio(getattr(errors[p], name), getattr(known.scale[p], name)) for p in layers),
-                default=0.0,
-            )
-            for name in NORM_NAMES
-        }
-        floor = {p: Norms(**worst).times(known.scale[p]) for p in layers}
-        return {
-            point: Norms(
-                **{n: max(getattr(error, n), getattr(floor[point], n)) for n in NORM_NAMES}
-            )
-            if point in floor
-            else error
-            for point, error in errors.items()
-        }
+    names = [f.name for f in fields(Norms)]
 
-    return replace(known, yardstick=pooled(known.yardstick), introduced=pooled(known.introduced))
+    def pooled(points: Mapping[str, Honest]) -> dict[str, Honest]:
+        layers = [point for point in points if layer_of(point)]
+
+        def worst(name: str) -> float:
+            found = (points[p] for p in layers)
+            shares = (ratio(getattr(h.noise, name), getattr(h.size, name)) for h in found)
+            return max(shares, default=0.0)
+
+        share = Norms(**{name: worst(name) for name in names})
+
+        def at_least(one: Honest) -> Honest:
+            floor = share.times(one.size)
+            most = {n: max(getattr(one.noise, n), getattr(floor, n)) for n in names}
+            return replace(one, noise=Norms(**most))
+
+        return {p: at_least(one) if p in layers else one for p, one in points.items()}
+
+    return replace(known, total=pooled(known.total), own=pooled(known.own))

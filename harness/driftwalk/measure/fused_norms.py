@@ -20,9 +20,9 @@ Product = Callable[[Array], Array]
 
 
 def fast_difference(
-    a: Array, b: Array | None, rows: Array | None, whole: Array | None
-) -> tuple[Array, float] | None:
-    """Squares by channel and the largest magnitude of a - b; None where numpy must do it."""
+    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
+) -> tuple[Array, Array, Array] | None:
+    """As norms.py's `_difference`; None where numpy must do it."""
     known = library()
     if known is None or b is None or not a.size:
         return None
@@ -32,20 +32,24 @@ def fast_difference(
     width = a.shape[1]
     numbers = np.arange(len(a)) if rows is None else rows
     chosen = np.ascontiguousarray(numbers, np.int64)
+    weighed = np.ascontiguousarray(weights, np.float64)
     out = np.empty(width, np.float32) if whole is None else whole
-    squares = np.zeros(width)
-    largest = known.driftwalk_difference(
+    channels, own, most = np.zeros(width), np.empty(len(chosen)), np.empty(len(chosen))
+    known.driftwalk_difference(
         a.ctypes.data,
         b.ctypes.data,
         chosen.ctypes.data,
         len(chosen),
         width,
         _WIDE[a.dtype] + 2 * _WIDE[b.dtype],
-        squares.ctypes.data,
+        weighed.ctypes.data,
+        channels.ctypes.data,
+        own.ctypes.data,
+        most.ctypes.data,
         out.ctypes.data,
         0 if whole is None else width,
     )
-    return squares, largest
+    return own, most, channels
 
 
 def fast_products(matrix: Array) -> tuple[Product, Product] | None:

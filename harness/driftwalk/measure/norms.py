@@ -1,9 +1,15 @@
-"""The size of a difference, four ways at once.
+"""The size of a difference, eight ways at once, none of which one token or channel can blind.
 
-A fault in one weight hides from L2, and broad noise hides from max-abs. Rounding noise is spread
-over all tokens and channels; a fault has a shape. One wrong output weight is one bad channel: the
-RMS of the worst channel sees it. One wrong inner weight adds a pattern of rank one (some tokens
-times some channels): the largest singular value sees it, far below the noise's own L2.
+A fault in one weight hides from L2, and broad noise hides from the largest element. Rounding noise
+is spread over all tokens and channels; a fault has a shape. One wrong output weight is one bad
+channel: the RMS of the worst channel sees it. One wrong inner weight adds a pattern of rank one
+(some tokens times some channels): the largest singular value sees it, far below the noise's own L2.
+
+Real models have a token (an attention sink) that outweighs all others by four orders of magnitude:
+whatever is added up over tokens is then the error of that one. So each token is weighed: its error
+counts in units of the noise that honest arithmetic makes there (`Weights`). With those units the
+order statistics over tokens are those of |c_t - x_t| / |y_t - x_t|: the middle sees broad faults,
+the upper tail and the worst token local ones.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import numpy as np
 
 from ..dtypes import Array
 from .fused_norms import VECTORS, fast_difference, fast_products
+from .sums import Float64
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
@@ -24,16 +31,32 @@ _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
 """Where products of float32 stay in its range."""
+_UPPER = 0.95
+"""The quantile that stands for the upper tail of the tokens."""
+_MOST_WEIGHT = 1e3
+"""A token whose honest noise is far below that of the others counts at most so many times."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """L2, largest magnitude, RMS of the worst channel (last axis), largest singular value."""
+    """The sizes of one difference. The first two are plain and reported; all others are judged."""
 
     l2: float
     max_abs: float
-    channel: float
+    channel: float = 0.0
+    """RMS of the worst channel (last axis); from here on each token is weighed."""
     spectral: float = 0.0
+    """The largest singular value."""
+    spread: float = 0.0
+    """L2 of the weighed tokens."""
+    peak: float = 0.0
+    """The largest element of the weighed tokens."""
+    token_middle: float = 0.0
+    token_upper: float = 0.0
+    token_worst: float = 0.0
+    """L2 of one token: of the median one, the one at 95 %, the largest."""
+    channel_middle: float = 0.0
+    """RMS of the median channel, each channel weighed by its own honest noise."""
 
     def scaled(self, factor: float) -> Norms:
         return Norms(**{f.name: getattr(self, f.name) * factor for f in _FIELDS})
@@ -45,15 +68,26 @@ class Norms:
         return Norms(**{f.name: getattr(self, f.name) * getattr(factors, f.name) for f in _FIELDS})
 
     def over(self, allowed: Norms) -> tuple[float, str]:
-        """The largest ratio to `allowed` over all norms, and which one it is."""
-        ratios = {f.name: ratio(getattr(self, f.name), getattr(allowed, f.name)) for f in _FIELDS}
+        """The largest ratio to `allowed` over all judged norms, and which one it is."""
+        ratios = {name: ratio(getattr(self, name), getattr(allowed, name)) for name in NORM_NAMES}
         worst = max(ratios, key=lambda name: ratios[name])
         return ratios[worst], worst
 
 
 _FIELDS = fields(Norms)
-NORM_NAMES = tuple(f.name for f in _FIELDS)
-ZERO = Norms(0.0, 0.0, 0.0)
+NORM_NAMES = tuple(f.name for f in _FIELDS[2:])
+"""The norms that are judged."""
+ZERO = Norms(0.0, 0.0)
+FAR = Norms(*[math.inf] * len(_FIELDS))
+"""The distance to what is not a number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What one token (a row that counts) and one channel weigh; 1 for the median one."""
+
+    tokens: Float64
+    channels: Float64
 
 
 def ratio(top: float, bottom: float) -> float:
@@ -65,62 +99,122 @@ def ratio(top: float, bottom: float) -> float:
     return math.inf if top > 0 else 0.0
 
 
-def norms_of(array: Array, keep: Array | None = None) -> Norms:
+def norms_of(array: Array, keep: Array | None = None, weights: Weights | None = None) -> Norms:
     """The norms of a state itself: the scale of what rounding does to it.
 
     Roundoffs of single elements know nothing of one another. Noise of one size in r rows and w
     channels has, of its L2, the part 1/sqrt(r) + 1/sqrt(w) along its strongest pattern.
     """
-    size = distance(array, None, keep)
+    size = distance(array, None, keep, weights)
     width = array.shape[-1] if array.ndim else 1
     chosen = _rows(array, keep, width)
     rows = array.size // max(1, width) if chosen is None else len(chosen)
     part = 1 / math.sqrt(rows) + 1 / math.sqrt(width) if rows and width else 0.0
-    return replace(size, spectral=size.l2 * min(1.0, part))
+    return replace(size, spectral=size.spread * min(1.0, part))
 
 
-def distance(a: Array, b: Array | None, keep: Array | None = None) -> Norms:
+def distance(
+    a: Array, b: Array | None, keep: Array | None = None, weights: Weights | None = None
+) -> Norms:
     """The norms of a - b in float64, over the positions that count; NaN anywhere gives inf."""
-    width = a.shape[-1] if a.ndim else 1
-    a_rows = a.reshape(-1, width)
-    b_rows = None if b is None else b.reshape(-1, width)
-    rows = _rows(a, keep, width)
+    a_rows, b_rows, rows = _as_rows(a, b, keep)
+    width = a_rows.shape[1]
     count = len(a_rows) if rows is None else len(rows)
+    weighed = np.ones(count) if weights is None else weights.tokens
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
     kept = b is not None and width <= _WIDEST
     whole = np.empty((count, width), np.float32) if kept else None
-    with np.errstate(all="ignore"):
-        found = fast_difference(a_rows, b_rows, rows, whole)
-        channels, largest = found or _difference(a_rows, b_rows, rows, whole)
-        squares = float(channels.sum())
-    if not math.isfinite(squares) or math.isnan(largest):
-        return Norms(math.inf, math.inf, math.inf, math.inf)
-    worst = float(channels.max()) if width else 0.0
+    own, most, channels = _measured(a_rows, b_rows, rows, weighed, whole)
+    if not count or not width:
+        return ZERO
+    squares = float(own.sum())
+    if not math.isfinite(squares) or np.isnan(most).any():
+        return FAR
+    tokens = np.sqrt(own) * weighed
+    upper = math.ceil(_UPPER * (count - 1))
+    rms = np.sqrt(channels / count)
+    spread, peak = math.sqrt(float(channels.sum())), float((most * weighed).max())
     return Norms(
-        math.sqrt(squares),
-        largest,
-        math.sqrt(worst / count) if count else 0.0,
-        _spectral(whole, largest, math.sqrt(squares)),
+        l2=math.sqrt(squares),
+        max_abs=float(most.max()),
+        channel=float(rms.max()),
+        spectral=_spectral(whole, peak, spread),
+        spread=spread,
+        peak=peak,
+        token_middle=float(np.median(tokens)),
+        token_upper=float(np.partition(tokens, upper)[upper]),
+        token_worst=float(tokens.max()),
+        channel_middle=float(np.median(rms if weights is None else rms * weights.channels)),
     )
 
 
+def row_sizes(a: Array, b: Array | None, keep: Array | None = None) -> Float64:
+    """L2 of a - b (or of a) token by token, for the tokens that count."""
+    a_rows, b_rows, rows = _as_rows(a, b, keep)
+    count = len(a_rows) if rows is None else len(rows)
+    sizes: Float64 = np.sqrt(_measured(a_rows, b_rows, rows, np.ones(count), None)[0])
+    return sizes
+
+
+def weights_by(noise: Float64, a: Array, b: Array, keep: Array | None = None) -> Weights:
+    """Weights from the honest noise of each token, and from a - b, an honest error, by channel."""
+    tokens = _inverse(noise)
+    a_rows, b_rows, rows = _as_rows(a, b, keep)
+    channels = _measured(a_rows, b_rows, rows, tokens, None)[2]
+    return Weights(tokens, _inverse(np.sqrt(channels)))
+
+
+def _inverse(noise: Float64) -> Float64:
+    """1 for the median; what has no noise to speak of weighs as much as anything may."""
+    finite = np.where(np.isfinite(noise), noise, 0.0)
+    middle = float(np.median(finite[finite > 0])) if (finite > 0).any() else 0.0
+    if not middle:
+        return np.ones_like(noise)
+    weights: Float64 = middle / np.maximum(finite, middle / _MOST_WEIGHT)
+    return weights
+
+
+def _as_rows(
+    a: Array, b: Array | None, keep: Array | None
+) -> tuple[Array, Array | None, Array | None]:
+    width = a.shape[-1] if a.ndim else 1
+    shape = (math.prod(a.shape[:-1]), width)
+    return a.reshape(shape), None if b is None else b.reshape(shape), _rows(a, keep, width)
+
+
+def _measured(
+    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
+) -> tuple[Float64, Float64, Float64]:
+    with np.errstate(all="ignore"):
+        found = fast_difference(a, b, rows, weights, whole)
+        return found or _difference(a, b, rows, weights, whole)
+
+
 def _difference(
-    a: Array, b: Array | None, rows: Array | None, whole: Array | None
-) -> tuple[Array, float]:
-    """Squares by channel, and the largest magnitude; fills `whole`. The definition, in numpy."""
+    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
+) -> tuple[Float64, Float64, Float64]:
+    """Each row's squares and largest magnitude; squares by channel, weighed; fills `whole`.
+
+    The definition, in numpy.
+    """
     width = a.shape[1]
-    channels, largest, step = np.zeros(width), 0.0, max(1, BLOCK // max(1, width))
-    for start in range(0, len(a) if rows is None else len(rows), step):
+    count = len(a) if rows is None else len(rows)
+    own, most, channels = np.zeros(count), np.zeros(count), np.zeros(width)
+    step = max(1, BLOCK // max(1, width))
+    for start in range(0, count, step):
         part = slice(start, start + step) if rows is None else rows[start : start + step]
+        here = slice(start, start + step)
         d = a[part].astype(np.float64)
         if b is not None:
             d -= b[part].astype(np.float64)
         if d.size:
-            largest = max(largest, float(d.max()), -float(d.min()))
+            own[here] = np.einsum("ij,ij->i", d, d)
+            most[here] = np.abs(d).max(1)
+            d *= weights[here, None]
             channels += np.einsum("ij,ij->j", d, d)
             if whole is not None:
-                whole[start : start + step] = d
-    return channels, largest
+                whole[here] = d
+    return own, most, channels
 
 
 def _spectral(whole: Array | None, largest: float, l2: float) -> float:

@@ -55,8 +55,8 @@ def library() -> ctypes.CDLL | None:
     found.driftwalk_beyond.restype = whole
     found.driftwalk_decide.argtypes = (*rows, array)
     found.driftwalk_decide.restype = None
-    found.driftwalk_difference.argtypes = (*rows, whole, array, array, whole)
-    found.driftwalk_difference.restype = real
+    found.driftwalk_difference.argtypes = (*rows, whole, *(array,) * 5, whole)
+    found.driftwalk_difference.restype = None
     for product in (found.driftwalk_times, found.driftwalk_times_back):
         product.argtypes = (array, whole, whole, array, array)
         product.restype = None

@@ -10,17 +10,22 @@ enum { VECTORS = 8, HALVES = 2, ROWS = 4, PANEL = 256 };
 
 typedef float lanes __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* One row. */
+/* One row: squares are added up by channel, the row's own into `own`; all weighed by `weight` but for
+ * the row's own, and the largest magnitude, which is given back. */
 #define DIFFERENCE(NAME, A, B)                                                                     \
     WIDE static double NAME(const A *restrict a, const B *restrict b, int64_t width,              \
-                            double *restrict squares, float *restrict whole) {                    \
-        double most = 0;                                                                           \
-        _Pragma("omp simd reduction(max : most)") for (int64_t j = 0; j < width; j++) {           \
+                            double weight, double *restrict squares, double *restrict own,        \
+                            float *restrict whole) {                                               \
+        double most = 0, sum = 0, square = weight * weight;                                        \
+        _Pragma("omp simd reduction(max : most) reduction(+ : sum)")                              \
+        for (int64_t j = 0; j < width; j++) {                                                      \
             double d = (double)a[j] - (double)b[j], size = fabs(d);                                \
-            squares[j] += d * d;                                                                   \
-            whole[j] = (float)d;                                                                   \
+            sum += d * d;                                                                          \
+            squares[j] += square * (d * d);                                                        \
+            whole[j] = (float)(weight * d);                                                        \
             most = size > most ? size : most;                                                      \
         }                                                                                          \
+        *own = sum;                                                                                \
         return most;                                                                               \
     }
 
@@ -29,25 +34,25 @@ DIFFERENCE(single_double, float, double)
 DIFFERENCE(double_single, double, float)
 DIFFERENCE(double_double, double, double)
 
-/* The rows numbered `rows`: gives the largest magnitude; squares are added up by channel. `wide`
- * has bit 0 set where a is float64, bit 1 where b is. Each row of the difference goes `step` floats
- * beyond the last: 0 keeps none of them. */
-EXPORT double driftwalk_difference(const void *a, const void *b, const int64_t *rows, int64_t n,
-                                   int64_t width, int64_t wide, double *squares, float *whole,
-                                   int64_t step) {
-    double most = 0;
+/* The rows numbered `rows`, each with a weight: squares are added up by channel, weighed; each row's
+ * own squares and its largest magnitude are as they are. `wide` has bit 0 set where a is float64, bit
+ * 1 where b is. Each row of the weighed difference goes `step` floats beyond the last: 0 keeps none
+ * of them. */
+EXPORT void driftwalk_difference(const void *a, const void *b, const int64_t *rows, int64_t n,
+                                 int64_t width, int64_t wide, const double *weights,
+                                 double *squares, double *own, double *most, float *whole,
+                                 int64_t step) {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = rows[i] * width;
         const float *a4 = (const float *)a + at, *b4 = (const float *)b + at;
         const double *a8 = (const double *)a + at, *b8 = (const double *)b + at;
         float *out = whole + i * step;
-        double size = wide == 0   ? single_single(a4, b4, width, squares, out)
-                      : wide == 1 ? double_single(a8, b4, width, squares, out)
-                      : wide == 2 ? single_double(a4, b8, width, squares, out)
-                                  : double_double(a8, b8, width, squares, out);
-        if (size > most) most = size;
+        double w = weights[i];
+        most[i] = wide == 0   ? single_single(a4, b4, width, w, squares, own + i, out)
+                  : wide == 1 ? double_single(a8, b4, width, w, squares, own + i, out)
+                  : wide == 2 ? single_double(a4, b8, width, w, squares, own + i, out)
+                              : double_double(a8, b8, width, w, squares, own + i, out);
     }
-    return most;
 }
 
 /* Four rows of a matrix from row i on; beyond the last, the first of them again. */

@@ -26,7 +26,7 @@ from ..judge.gate import run_verdict
 from ..judge.replay import replay_trace
 from ..judge.walk import Walk, coverage
 from ..judge.witness import Witness
-from ..measure.norms import ZERO, Norms, distance, ratio
+from ..measure.norms import ZERO, Norms, ratio
 from ..progress import Progress
 from ..registry import create
 from ..result import RunVerdict
@@ -122,11 +122,8 @@ class _Gate:
     def __init__(
         self, witness: Witness, info: BackendInfo, reference: Backend, trace: Trace
     ) -> None:
-        known = witness.calibration(info.dtype)
-        if known is None:
-            why = " ".join(witness.notes(info.dtype))
-            raise BackendError(f"A self-test needs the calibrated policy. {why}")
-        self.known: Calibration = known
+        self.known = _needed(witness, info.dtype)
+        self._reference_known = _needed(witness, trace.backend.dtype)
         self._witness = witness
         self._probe = trace.probe
         self._runs = reference
@@ -136,7 +133,8 @@ class _Gate:
     def _judge(self, candidate: Backend) -> tuple[RunVerdict, str | None, str | None]:
         """Verdict, first divergence and root cause of one candidate."""
         trace = candidate.trace(self._probe)
-        walk = Walk(self._reference, candidate.info, self._policy, (), self.known)
+        both = self.known, self._reference_known
+        walk = Walk(self._reference, candidate.info, self._policy, (), *both)
         walk.meet_all(trace, self._runs)
         layers = walk.layers()
         verdict, _ = run_verdict(layers, coverage(layers), {})
@@ -171,7 +169,7 @@ class _Gate:
             fault,
             outcome,
             right=right,
-            effect=ratio(effects[right].l2, self.known.scale[right].l2),
+            effect=ratio(effects[right].l2, self.known.size(right).l2),
             excess=excess,
             verdict=verdict,
             first_divergence=first,
@@ -186,14 +184,22 @@ class _Gate:
             name = state.point.name
             true = self.known.truth.state(name)
             if true is not None:
-                keep = self._probe.keep(name, true.array.shape)
-                effects[name] = distance(state.array, true.array, keep)
+                effects[name] = self.known.own_error(name, state.array, true.array)
 
         replay_trace(wrong, self.known.truth, meet)
         return effects
 
     def _is_seen(self, point: str, effect: Norms) -> bool:
-        return effect.over(self.known.scale[point].scaled(NO_EFFECT))[0] > 1
+        known = self.known.own.get(point)
+        return known is None or effect.over(known.size.scaled(NO_EFFECT))[0] > 1
+
+
+def _needed(witness: Witness, dtype: str) -> Calibration:
+    known = witness.calibration(dtype)
+    if known is None:
+        why = witness.doubt(dtype) or " ".join(witness.notes(dtype))
+        raise BackendError(f"A self-test needs the calibrated policy. {why}")
+    return known
 
 
 def _unknown_layout(**extra: object) -> object:
@@ -240,5 +246,5 @@ def _sensitivity(point: str, trials: list[Trial], known: Calibration) -> Sensiti
         len(ours),
         min(caught, default=None),
         max(missed, default=None),
-        ratio(allowed.l2, known.scale[point].l2),
+        ratio(allowed.l2, known.size(point).l2),
     )

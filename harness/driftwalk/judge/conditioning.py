@@ -1,0 +1,82 @@
+"""The truth is a witness that is cross-examined: does it compute the model's own function?
+
+How far roundoffs travel in this model on this probe can be measured in float64 itself: every
+operation's result is changed by a random half roundoff, and what comes out is compared. A yardstick
+that is much farther from the truth than that cannot be explained by the model's conditioning: then
+the truth computes something else. And where honest arithmetic leaves no digit of a state, no
+allowance means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ..adapter import Sink
+from ..dtypes import Format
+from ..measure.norms import row_sizes
+from ..measure.sums import Float64
+from ..states import Probe, Trace
+
+EXAMINED_AT = "fp32"
+"""The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
+
+CEILING = 100.0
+"""Times the travelled roundoffs, that honest arithmetic is never off by ..."""
+
+DIGITS = 2.0**10
+"""... if it is off by more than so many roundoffs of the state as well."""
+
+VOID = 1 / 3
+"""Of a state's size: an honest error as large as this leaves no digit to compare."""
+
+SHARE = 0.05
+"""More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
+
+
+@runtime_checkable
+class Jitters(Protocol):
+    """A backend that can run with every result changed by a random part of a roundoff."""
+
+    def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
+        """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
+
+
+def doubt_of(exact: Trace, made: Trace, jitter: Mapping[str, Float64], dtype: Format) -> str:
+    """Why the truth cannot be trusted, and where it is first seen; empty where it can."""
+    for state in made:
+        name, true = state.point.name, exact.state(state.point.name)
+        if true is None or true.array.shape != state.array.shape:
+            continue
+        keep = exact.probe.keep(name, true.array.shape)
+        size, error = row_sizes(true.array, None, keep), row_sizes(state.array, true.array, keep)
+        if not size.any() or not np.isfinite(error).all():
+            continue
+        least = dtype.roundoff * size
+        # Finer ones carry the float32 noise of casts inside the model; coarser ones hide too much.
+        if name in jitter and dtype.name == EXAMINED_AT:
+            travelled = jitter[name] + least
+            far = (error > CEILING * travelled) & (error > DIGITS * least)
+            if far.mean() > SHARE:
+                return _broken(name, error, size, travelled, dtype)
+        if np.median(error) > VOID * np.median(size):
+            return (
+                f"honest {dtype.name} arithmetic is {_percent(error, size)} off at {name}, which "
+                "leaves no digit to compare: this model is ill-conditioned on this probe at this "
+                "dtype. Try other inputs, or a finer dtype"
+            )
+    return ""
+
+
+def _broken(name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format) -> str:
+    return (
+        f"plain {dtype.name} PyTorch is {_percent(error, size)} from driftwalk's float64 run at "
+        f"{name}, where roundoffs explain {_percent(travelled, size)}: that run does not compute "
+        "this model's own function, and cannot be the truth"
+    )
+
+
+def _percent(part: Float64, whole: Float64) -> str:
+    return f"{float(part.sum() / whole.sum()):.2g} of the state"

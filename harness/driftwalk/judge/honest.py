@@ -1,0 +1,149 @@
+"""How wrong honest arithmetic is at one point, and what is allowed there.
+
+    allowed(n)   =   limit * noise(n)  +  floor * size(n)        in each judged norm
+
+`noise` is the yardstick's error. A single yardstick run is one draw: at one huge element it can be
+lucky. So a token's noise, by which it is weighed, is the largest of several draws, and never less
+than what rounding the state itself makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from statistics import median
+
+import numpy as np
+
+from ..dtypes import Array
+from ..measure.norms import (
+    NORM_NAMES,
+    ZERO,
+    Norms,
+    Weights,
+    distance,
+    norms_of,
+    ratio,
+    row_sizes,
+    weights_by,
+)
+from ..measure.sums import Float64
+
+K = 4.0
+"""How many times the yardstick's error an honest candidate may have, unless said otherwise."""
+
+FINE = 2.0**-24
+"""Formats of this roundoff or less: what another order of summation does is most of the noise."""
+
+MIDDLE, FEW = 1.5, 2.5
+"""In coarser formats rounding is most of the noise, whoever computes, and averages out over tokens:
+the middle of n tokens may be MIDDLE + FEW / sqrt(n) times the yardstick's, and no more than K."""
+
+ROOM = Norms(
+    *(1.0, 2.0),
+    channel=1.5,
+    spectral=3.0,
+    spread=1.0,
+    peak=2.0,
+    token_middle=1.0,
+    token_upper=1.5,
+    token_worst=2.0,
+    channel_middle=1.0,
+)
+"""Times the limit, norm by norm: another honest implementation differs from PyTorch on a CPU most
+in the systematic patterns of its approximations, then in its extremes, least in the middle. Chosen
+so that clean pairs stay below three quarters of it: docs/calibration.md."""
+
+SAME = Norms(*[0.5] * len(fields(Norms)))
+"""Times the limit, for a candidate that in most layers computes bit by bit what the reference does:
+where it does not, two honest results are at most two yardsticks apart."""
+
+FLOOR = 2.0
+"""Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
+
+ROUNDED = 0.4
+"""The RMS error of rounding to nearest, in roundoffs of what is rounded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Honest:
+    """Honest arithmetic at one point: its error, the size of the state, and what tokens weigh."""
+
+    noise: Norms
+    size: Norms
+    weights: Weights
+
+    @property
+    def rows(self) -> int:
+        return len(self.weights.tokens)
+
+
+def honest(
+    made: Array,
+    true: Array,
+    keep: Array | None,
+    roundoff: float,
+    draws: Iterable[Float64] = (),
+) -> Honest:
+    """From what the yardstick made; `draws` are the errors, by token, of other honest runs."""
+    least = ROUNDED * roundoff * row_sizes(true, None, keep)
+    noise = row_sizes(made, true, keep)
+    for other in (least, *draws):
+        noise = np.maximum(noise, other)
+    weights = weights_by(noise, made, true, keep)
+    return Honest(distance(made, true, keep, weights), norms_of(true, keep, weights), weights)
+
+
+def limits(roundoff: float, rows: int) -> Norms:
+    """Times the yardstick's error, norm by norm, for a candidate that computes as it does."""
+    middle = K if roundoff <= FINE else min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
+    even = Norms(*[K] * len(fields(Norms)))
+    return replace(even, token_middle=middle, channel_middle=middle)
+
+
+def allowed(known: Honest | None, roundoff: float, room: Norms = ROOM) -> Norms:
+    """What an error may be at a point."""
+    if known is None:
+        return ZERO
+    floor = known.size.scaled(FLOOR * roundoff)
+    if roundoff > FINE:  # the least noise of a token is in its weight already
+        part = ROUNDED / FLOOR
+        floor = replace(
+            floor,
+            token_middle=floor.token_middle * part,
+            channel_middle=floor.channel_middle * part,
+        )
+    if room != SAME:  # another implementation may round the same way everywhere
+        floor = replace(floor, spectral=floor.spread)
+    return known.noise.times(limits(roundoff, known.rows)).times(room).plus(floor)
+
+
+def room_needed(
+    introduced: Mapping[str, Norms], own: Mapping[str, Honest], roundoff: float
+) -> Norms:
+    """How much of ROOM a candidate needs, by the layer in the middle of all its layers.
+
+    Another implementation is a little off in every layer alike; a fault is off in one. A candidate
+    that computes as the yardstick does is held to the limits in every norm, and one whose middle
+    layer has no error at all to half of them.
+    """
+    ratios: dict[str, list[float]] = {name: [] for name in NORM_NAMES}
+    for point, error in introduced.items():
+        noise = own[point].noise if point in own else ZERO
+        for name, found in ratios.items():
+            if 0 < getattr(noise, name) < math.inf:
+                found.append(ratio(getattr(error, name), getattr(noise, name)))
+    middle = {name: median(found) if found else 1.0 for name, found in ratios.items()}
+    if not any(middle.values()):
+        return SAME
+    return replace(
+        ROOM, **{name: max(1.0, min(_most(name, roundoff), middle[name])) for name in NORM_NAMES}
+    )
+
+
+def _most(name: str, roundoff: float) -> float:
+    """The room for an implementation that needs it in every layer; never beyond K in the middle."""
+    if name.endswith("middle"):
+        return K / MIDDLE if roundoff > FINE else 1.0
+    return float(getattr(ROOM, name))
