@@ -59,7 +59,16 @@ def _drifted(report: Report) -> str:
         text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
     if report.culprit is not None:
         text += f": {clean(report.culprit.sentence, 300).rstrip('. ')}"
-    return f"{text}.{_all_known(report)}"
+    return f"{text}.{whose_error(report)}{_all_known(report)}"
+
+
+def whose_error(report: Report) -> str:
+    """Which side is wrong, where that is not the candidate, as everybody expects."""
+    if report.at_fault == "reference":
+        return " It is the reference that is wrong; the candidate is within its allowance."
+    if report.at_fault == "both":
+        return " Both sides are wrong: the reference is beyond its own allowance, too."
+    return ""
 
 
 def _all_known(report: Report) -> str:
@@ -150,6 +159,12 @@ NORM_WORDS = {
     "max_abs": "its largest element",
     "channel": "its worst channel",
     "spectral": "its strongest pattern",
+    "spread": "L2",
+    "peak": "its largest element",
+    "token_middle": "its median token",
+    "token_upper": "its worst tokens",
+    "token_worst": "its worst token",
+    "channel_middle": "its median channel",
 }
 
 
@@ -158,9 +173,10 @@ def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
     own = tolerance.by_own_doing
     norm = tolerance.norm.removeprefix(INTRODUCED)
     where = NORM_WORDS.get(norm, clean(norm, 40))
-    what = "its own error is" if own else "its error is"
+    whose = "the reference's" if tolerance.side == "reference" else "its"
+    what = f"{whose} own error is" if own else f"{whose} error is"
     text = f"{what} {number(tolerance.needed)} times the allowance by {where}"
-    if layer.truth is not None and not own:
+    if layer.truth is not None and not own and tolerance.side == "candidate":
         text += f" ({number(layer.truth.ratio)} times that of plain PyTorch at this dtype)"
     return text
 

@@ -1,11 +1,15 @@
 """The judgement: from numbers to a verdict, and to the layer that caused it.
 
-walk.py                hold each candidate state against the reference's, in order
-calibrate.py           how much honest noise is: errors against the truth, and the yardstick's
+walk.py                compare each candidate state with the reference's, in order
+sides.py               one side compared with the truth, at its own dtype
+honest.py              how wrong honest arithmetic is at a point, and so what is allowed there
+calibrate.py           the truth, and that for every point of a model
+conditioning.py        whether the truth can be trusted
 calibration_cache.py   what was measured once is kept
 witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
 blame.py               introduced, or inherited? The layer that made the error
 drill.py               the same inside that layer, module by module
+accusation.py          whose error it is: candidate, reference, both
 gate.py                one verdict of all
 """

@@ -24,7 +24,7 @@ from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
-from ..states import Point, State, Trace
+from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
 from .replay import replay_trace
 
@@ -196,6 +196,19 @@ def drill(
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
     return culprit(found[cause.name], ratio, cause.name, remark)
+
+
+def first_guilty_layer(
+    truth: Backend, yardstick: Backend, candidate: Backend, probe: Probe, calibration: Calibration
+) -> str | None:
+    """The layer of the first module that is guilty, for drift that no whole block explains."""
+    with looking(truth, "module"), looking(yardstick, "module"), looking(candidate, "module"):
+        honest = yardstick.trace(probe)
+        inside = replace(calibration, own=honest_layers(truth, honest, calibration.roundoff))
+        found = introduced(truth, candidate.trace(probe), inside)
+    ratios = excess(found, inside)
+    guilty = next((name for name in found if ratios[name] > K), None)
+    return None if guilty is None else layer_of(guilty) or guilty
 
 
 def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:

@@ -11,7 +11,7 @@ from ..adapter import Backend, BackendInfo
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
-from ..layer_drift import Culprit, LayerDrift, Side
+from ..layer_drift import Blame, Culprit, LayerDrift, Side
 from ..measure.norms import Norms, ratio
 from ..progress import Progress
 from ..registry import create
@@ -20,7 +20,15 @@ from .blame import blame, root_cause
 from .calibrate import Calibration, calibrate, yardstick_spec
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
-from .drill import drill, introduced, layer_of, look, looking
+from .drill import (
+    LooksInside,
+    drill,
+    first_guilty_layer,
+    introduced,
+    layer_of,
+    look,
+    looking,
+)
 from .honest import Honest
 
 if TYPE_CHECKING:
@@ -234,7 +242,38 @@ class Witness:
         named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
         cause = root_cause(found, layers, side)
         proven = any(item.guilty for item in found.values())
+        if cause is None and any(not layer.ok for layer in layers):
+            cause = self._look_closer(accused, known, found, side)
         return Accusation(named, cause, self._drill(accused, trace, known, cause), proven)
+
+    def _look_closer(
+        self, accused: Backend, known: Calibration, found: Mapping[str, Blame], side: Side
+    ) -> str | None:
+        """The layer of the first guilty module; where there is none, a note says what was tried."""
+        tried = "Each layer was run on the states that it was given"
+        if isinstance(accused, LooksInside) and isinstance(self.truth, LooksInside):
+            tried = f"{tried}, and so was each module inside"
+            try:
+                with create(yardstick_spec(known.dtype), self._model) as yardstick:
+                    both = self.truth, yardstick
+                    cause = first_guilty_layer(*both, accused, self._probe, known)
+            except Exception as error:  # a backend may raise anything when asked for more
+                tried, cause = f"{tried} ({error})", None
+            if cause is not None:
+                return cause
+        used = {n: b.norms["introduced"].over(b.norms["allowed"])[0] for n, b in found.items()}
+        most = max(used, key=lambda name: used[name], default="")
+        self._note(
+            known.dtype,
+            f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
+            "arithmetic may; it builds up over many of them"
+            + (
+                f". Most of it is from {most}: {used[most]:.0%} of what it may make."
+                if most
+                else "."
+            ),
+        )
+        return None
 
     def _drill(
         self, candidate: Backend, trace: Trace, known: Calibration, cause: str | None

@@ -1,0 +1,95 @@
+"""The truth is a witness that is cross-examined."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import driftwalk
+import zoo
+from driftwalk.judge.calibrate import calibrate
+from driftwalk.registry import create
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+
+
+class Dodging(nn.Module):
+    """Computes another function in float64 than in float32, as a lossy conversion would make it."""
+
+    def __init__(self, off: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.off = off
+
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            x = x + torch.tanh(layer(x))
+            if x.dtype == torch.float64 and number == 1:
+                x = x * (1 + self.off)
+        return x
+
+
+@pytest.mark.parametrize("off", [1e-3, 0.1, 1.0])
+def test_a_truth_that_computes_something_else_is_no_truth(off):
+    module = Dodging(off)
+    wrong = copy.deepcopy(module)
+    wrong.layers[2].weight.data *= 1.002
+    report = driftwalk.verify(module, candidate=wrong)
+    assert report.verdict == "unverified"
+    assert "layer.1" in report.reason
+    assert "float64" in report.reason
+
+
+def test_two_sides_that_agree_pass_even_then_and_the_report_says_by_what():
+    report = driftwalk.verify(Dodging(0.1), candidate=Dodging(0.1))
+    assert report.ok
+    assert any("dtype table" in note and "layer.1" in note for note in report.notes)
+
+
+def test_an_ill_conditioned_probe_is_unverified():
+    """Differences of nearly equal numbers, multiplied up: no digit of the result is right."""
+
+    class Cancelling(Dodging):
+        def forward(self, x):
+            for layer in self.layers:
+                x = 1e7 * ((x + 1e7) - 1e7 - x) + torch.tanh(layer(x))
+            return x
+
+    module = Cancelling(0.0)
+    port = copy.deepcopy(module)
+    port.layers[1].weight.data *= 1.5
+    report = driftwalk.verify(module, candidate=port)
+    assert report.verdict == "unverified"
+    assert "ill-conditioned" in report.reason
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "vit", "mixtral"])
+def test_honest_truths_are_trusted(name):
+    model = open_model(zoo.build(name))
+    with create("truth", model) as truth, create("torch:cpu:fp32", model) as yardstick:
+        assert calibrate(truth, yardstick, make_probe(model)).doubt == ""
+
+
+def test_jitter_is_as_large_as_was_asked_for_and_the_same_each_time():
+    model = open_model(zoo.build("gpt2"))
+    probe = make_probe(model)
+    with create("truth", model) as truth:
+        exact = truth.trace(probe)
+        runs = []
+        for size in (1e-7, 1e-7, 1e-5):
+            found = {}
+            truth.jittered(
+                probe, size, lambda s, found=found: found.update({s.point.name: s.array})
+            )
+            runs.append(found)
+        again = truth.trace(probe)
+    off = [np.abs(run["layer.2"] - exact["layer.2"]).max() for run in runs]
+    assert off[0] == off[1]
+    assert 1e-8 < off[0] < 1e-5
+    assert 30 < off[2] / off[0] < 300
+    assert (again["layer.2"] == exact["layer.2"]).all(), "and it is over afterwards"
