@@ -1,7 +1,7 @@
 """What the limits of honest.py are chosen by: how far honest pairs go in each judged norm.
 
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/limits.py [MODEL ...] > rows.jsonl
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/limits.py table rows.jsonl ...
+python3 tests/benchmarks/limits.py [MODEL ...] > rows.jsonl
+python3 tests/benchmarks/limits.py table rows.jsonl ...
 
 A model is a name of tests/zoo.py, `wide:gpt2`, `wide:llama`, `wide:bert` (12 layers, 768 wide),
 `sinks:llama` (with planted attention sinks) or a folder. One JSON line for each candidate: in each

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from driftwalk.judge.honest import honest
 from driftwalk.measure.norms import (
     Norms,
     Weights,
@@ -17,7 +18,6 @@ from driftwalk.measure.norms import (
     norms_of,
     ratio,
     row_sizes,
-    weights_by,
 )
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
@@ -50,7 +50,7 @@ def test_each_weighed_norm_is_that_of_the_weighed_difference(a, seed):
     flat = (a.astype(np.float64) - b.astype(np.float64)).reshape(-1, a.shape[-1])
     tokens, channels = rng.uniform(0.01, 100, len(flat)), rng.uniform(0.01, 100, flat.shape[1])
     found = distance(a, b, weights=Weights(tokens, channels))
-    weighed, plain = flat * tokens[:, None], distance(a, b)
+    weighed, plain = flat * tokens[:, None] * channels, distance(a, b)
     assert (found.l2, found.max_abs) == (plain.l2, plain.max_abs)
     rows = np.sort(np.linalg.norm(weighed, axis=1))
     assert found.spread == pytest.approx(np.linalg.norm(weighed), rel=1e-12)
@@ -60,50 +60,64 @@ def test_each_weighed_norm_is_that_of_the_weighed_difference(a, seed):
     assert found.token_upper == pytest.approx(rows[math.ceil(0.95 * (len(rows) - 1))], rel=1e-12)
     rms = np.sqrt((weighed**2).mean(0))
     assert found.channel == pytest.approx(rms.max(), rel=1e-12)
-    assert found.channel_middle == pytest.approx(np.median(rms * channels), rel=1e-12)
+    assert found.channel_middle == pytest.approx(np.median(rms), rel=1e-12)
 
 
 def test_the_middle_token_is_the_median_of_the_ratios_to_honest_noise():
-    """What the issue of attention sinks asks for: r_t = |c_t - x_t| / |y_t - x_t|."""
+    """r_t = |c_t - x_t| / |y_t - x_t|, whatever the sizes of the tokens are."""
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((1, 41, 64))
     sizes = 10.0 ** rng.uniform(-3, 4, (1, 41, 1))
-    honest = truth + 1e-3 * sizes * rng.standard_normal(truth.shape)
+    yardstick = truth + 1e-3 * sizes * rng.standard_normal(truth.shape)
     found = truth + 2e-3 * sizes * rng.standard_normal(truth.shape)
-    noise = row_sizes(honest, truth)
-    weights = weights_by(noise, honest, truth)
-    c, y = (distance(x, truth, weights=weights) for x in (found, honest))
-    ratios = row_sizes(found, truth) / noise
-    assert c.token_middle / y.token_middle == pytest.approx(np.median(ratios), rel=1e-9)
-    assert c.token_worst / y.token_worst == pytest.approx(ratios.max(), rel=1e-9)
+    known = honest(yardstick, truth, None, 2.0**-24)
+    c = distance(found, truth, weights=known.weights)
+    channels = known.weights.channels
+    ratios = row_sizes(found, truth, None, channels) / row_sizes(yardstick, truth, None, channels)
+    assert c.token_middle / known.noise.token_middle == pytest.approx(np.median(ratios), rel=1e-9)
+    assert c.token_worst / known.noise.token_worst == pytest.approx(ratios.max(), rel=1e-9)
+    assert 1.5 < np.median(ratios) < 2.5
 
 
-def test_an_attention_sink_hides_a_fault_from_plain_l2_only():
-    """One element of 2e4, as SmolLM2 has; every other token is twice as wrong as is honest."""
+@pytest.mark.parametrize("where", [(0, slice(0, 1), 7), (0, slice(None), 7)], ids=["token", "all"])
+def test_an_element_of_four_orders_more_hides_a_fault_from_plain_l2_only(where):
+    """Attention sinks, and channels that are huge in every token: all else is 3 x too wrong."""
     rng = np.random.default_rng(0)
     truth, noise, other = rng.standard_normal((3, 1, 40, 64))
-    truth[0, 0, 7] = 2e4
-    size = np.full((1, 40, 1), 1e-3)
-    size[0, 0] = 20.0
-    honest, faulty = truth + size * noise, truth + 3 * size * other
-    faulty[0, 0] = truth[0, 0] + 20.0 * other[0, 0]
-    weights = weights_by(row_sizes(honest, truth), honest, truth)
-    c, y = (distance(x, truth, weights=weights) for x in (faulty, honest))
-    assert c.l2 < 1.5 * y.l2
-    assert c.token_middle > 2.5 * y.token_middle
-    assert c.spread > 2.5 * y.spread
+    truth[where] = 2e4
+    size = np.full((1, 40, 64), 1e-3)
+    size[where] = 20.0
+    yardstick, faulty = truth + size * noise, truth + 3 * size * other
+    faulty[where] = truth[where] + 20.0 * other[where]
+    known = honest(yardstick, truth, None, 2.0**-24)
+    c = distance(faulty, truth, weights=known.weights)
+    assert c.l2 < 2 * known.noise.l2
+    assert c.token_middle > 2.4 * known.noise.token_middle
+    assert c.spread > 2.4 * known.noise.spread
 
 
 def test_a_token_without_noise_weighs_much_and_not_without_bound():
     truth = np.ones((1, 5, 8))
-    honest = truth + 1e-6
-    honest[0, 2] = truth[0, 2]
-    weights = weights_by(row_sizes(honest, truth), honest, truth)
-    assert weights.tokens[2] == pytest.approx(1e3)
-    assert weights.tokens[[0, 1, 3, 4]] == pytest.approx(1.0)
-    exact = weights_by(row_sizes(truth, truth), truth, truth)
-    assert (exact.tokens == 1).all()
-    assert (exact.channels == 1).all()
+    made = truth + 1e-6
+    made[0, 2] = truth[0, 2]
+    tokens = honest(made, truth, None, 2.0**-53).weights.tokens
+    assert tokens[2] == pytest.approx(1e3)
+    assert tokens[[0, 1, 3, 4]] == pytest.approx(1.0)
+    exact = honest(truth, truth, None, 2.0**-24)
+    assert exact.weights.tokens == pytest.approx(1.0)
+    assert exact.noise.spread == 0
+
+
+def test_several_draws_are_less_lucky_than_one():
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((1, 8, 32))
+    lucky = truth + 1e-3 * rng.standard_normal(truth.shape)
+    lucky[0, 3] = truth[0, 3] + 1e-6 * rng.standard_normal(32)
+    usual = truth + 1e-3 * rng.standard_normal(truth.shape)
+    one = honest(lucky, truth, None, 2.0**-24).weights.tokens
+    both = honest(lucky, truth, None, 2.0**-24, [usual]).weights.tokens
+    assert one[3] > 100 * one[0]
+    assert both[3] < 2 * both[0]
 
 
 def test_padding_does_not_count():

@@ -127,20 +127,8 @@ def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
-    jitter = _jitter(truth, exact, roundoff)
     made = yardstick.trace(probe)
-    total = {
-        state.point.name: honest(
-            state.array,
-            true.array,
-            probe.keep(state.point.name, state.array.shape),
-            roundoff,
-            [jitter[state.point.name]] if state.point.name in jitter else (),
-        )
-        for state in made
-        if (true := exact.state(state.point.name)) is not None
-        and true.array.shape == state.array.shape
-    }
+    jitter, total = _jittered(truth, exact, made, roundoff)
     return Calibration(
         truth=exact,
         total=total,
@@ -164,16 +152,30 @@ def honest_layers(truth: object, made: Trace, roundoff: float) -> dict[str, Hone
     return found
 
 
-def _jitter(truth: Backend, exact: Trace, roundoff: float) -> dict[str, Float64]:
-    """The error, by token, that roundoffs make in the truth; empty where it cannot be asked."""
-    found: dict[str, Float64] = {}
+def _jittered(
+    truth: Backend, exact: Trace, made: Trace, roundoff: float
+) -> tuple[dict[str, Float64], dict[str, Honest]]:
+    """The error, by token, that roundoffs make in the truth; and honest noise, from both draws."""
+    errors: dict[str, Float64] = {}
+    found: dict[str, Honest] = {}
 
-    def meet(state: State) -> None:
-        true = exact.state(state.point.name)
-        if true is not None and true.array.shape == state.array.shape:
-            keep = exact.probe.keep(state.point.name, state.array.shape)
-            found[state.point.name] = row_sizes(state.array, true.array, keep)
+    def meet(state: State, *draws: Array) -> None:
+        name, true = state.point.name, exact.state(state.point.name)
+        if true is None or true.array.shape != state.array.shape:
+            return
+        keep = exact.probe.keep(name, true.array.shape)
+        found[name] = honest(state.array, true.array, keep, roundoff, draws)
+        for draw in draws:
+            errors[name] = row_sizes(draw, true.array, keep)
+
+    def meet_draw(state: State) -> None:
+        own = made.state(state.point.name)
+        if own is not None and own.array.shape == state.array.shape:
+            meet(own, state.array)
 
     if isinstance(truth, Jitters):
-        truth.jittered(exact.probe, roundoff / 2, meet)
-    return found
+        truth.jittered(exact.probe, roundoff / 2, meet_draw)
+    for state in made:
+        if state.point.name not in found:
+            meet(state)
+    return errors, found

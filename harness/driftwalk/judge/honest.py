@@ -22,11 +22,12 @@ from ..measure.norms import (
     ZERO,
     Norms,
     Weights,
+    channel_sizes,
     distance,
+    inverse,
     norms_of,
     ratio,
     row_sizes,
-    weights_by,
 )
 from ..measure.sums import Float64
 
@@ -62,6 +63,9 @@ where it does not, two honest results are at most two yardsticks apart."""
 FLOOR = 2.0
 """Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
 
+GUESSES = 4
+"""How many tokens the median channel's noise stands for, where a channel's own is measured."""
+
 ROUNDED = 0.4
 """The RMS error of rounding to nearest, in roundoffs of what is rounded."""
 
@@ -80,19 +84,29 @@ class Honest:
 
 
 def honest(
-    made: Array,
-    true: Array,
-    keep: Array | None,
-    roundoff: float,
-    draws: Iterable[Float64] = (),
+    made: Array, true: Array, keep: Array | None, roundoff: float, draws: Iterable[Array] = ()
 ) -> Honest:
-    """From what the yardstick made; `draws` are the errors, by token, of other honest runs."""
-    least = ROUNDED * roundoff * row_sizes(true, None, keep)
-    noise = row_sizes(made, true, keep)
-    for other in (least, *draws):
-        noise = np.maximum(noise, other)
-    weights = weights_by(noise, made, true, keep)
+    """From what the yardstick made; `draws` are what other honest runs made."""
+    runs, least = (made, *draws), ROUNDED * roundoff
+    by_channel = [least * channel_sizes(true, None, keep)]
+    by_channel += [channel_sizes(run, true, keep) for run in runs]
+    channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
+    by_token = [least * row_sizes(true, None, keep, channels)]
+    by_token += [row_sizes(run, true, keep, channels) for run in runs]
+    weights = Weights(inverse(np.max(by_token, axis=0)), channels)
     return Honest(distance(made, true, keep, weights), norms_of(true, keep, weights), weights)
+
+
+def _channel_weights(noise: Float64, rows: int) -> Float64:
+    """The noise of a channel over few tokens is a guess: it is mixed with that of the others."""
+    finite = np.where(np.isfinite(noise), noise, 0.0)
+    middle = float(np.median(finite)) if finite.size else 0.0
+    return inverse(np.sqrt((rows * finite**2 + GUESSES * middle**2) / (rows + GUESSES)))
+
+
+def _rows(array: Array, keep: Array | None) -> int:
+    counted = array.size // max(1, array.shape[-1] if array.ndim else 1)
+    return counted if keep is None else counted * int(keep.sum()) // keep.size
 
 
 def limits(roundoff: float, rows: int) -> Norms:

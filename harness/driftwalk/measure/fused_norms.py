@@ -20,8 +20,13 @@ Product = Callable[[Array], Array]
 
 
 def fast_difference(
-    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
-) -> tuple[Array, Array, Array] | None:
+    a: Array,
+    b: Array | None,
+    rows: Array | None,
+    tokens: Array,
+    channels: Array,
+    whole: Array | None,
+) -> tuple[Array, Array] | None:
     """As norms.py's `_difference`; None where numpy must do it."""
     known = library()
     if known is None or b is None or not a.size:
@@ -32,9 +37,9 @@ def fast_difference(
     width = a.shape[1]
     numbers = np.arange(len(a)) if rows is None else rows
     chosen = np.ascontiguousarray(numbers, np.int64)
-    weighed = np.ascontiguousarray(weights, np.float64)
+    weights = [np.ascontiguousarray(given, np.float64) for given in (tokens, channels)]
     out = np.empty(width, np.float32) if whole is None else whole
-    channels, own, most = np.zeros(width), np.empty(len(chosen)), np.empty(len(chosen))
+    found, squares = np.empty((len(chosen), 4)), np.zeros(width)
     known.driftwalk_difference(
         a.ctypes.data,
         b.ctypes.data,
@@ -42,14 +47,14 @@ def fast_difference(
         len(chosen),
         width,
         _WIDE[a.dtype] + 2 * _WIDE[b.dtype],
-        weighed.ctypes.data,
-        channels.ctypes.data,
-        own.ctypes.data,
-        most.ctypes.data,
+        weights[0].ctypes.data,
+        weights[1].ctypes.data,
+        found.ctypes.data,
+        squares.ctypes.data,
         out.ctypes.data,
         0 if whole is None else width,
     )
-    return own, most, channels
+    return found, squares
 
 
 def fast_products(matrix: Array) -> tuple[Product, Product] | None:

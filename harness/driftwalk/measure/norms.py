@@ -5,11 +5,11 @@ is spread over all tokens and channels; a fault has a shape. One wrong output we
 channel: the RMS of the worst channel sees it. One wrong inner weight adds a pattern of rank one
 (some tokens times some channels): the largest singular value sees it, far below the noise's own L2.
 
-Real models have a token (an attention sink) that outweighs all others by four orders of magnitude:
-whatever is added up over tokens is then the error of that one. So each token is weighed: its error
-counts in units of the noise that honest arithmetic makes there (`Weights`). With those units the
-order statistics over tokens are those of |c_t - x_t| / |y_t - x_t|: the middle sees broad faults,
-the upper tail and the worst token local ones.
+Real models have a token (an attention sink) and channels that outweigh all others by four orders of
+magnitude: whatever is added up is then the error of these. So tokens and channels are weighed: an
+error counts in units of the noise that honest arithmetic makes there (`Weights`). With such units
+the order statistics over tokens are those of |c_t - x_t| / |y_t - x_t|: the middle sees broad
+faults, the upper tail and the worst token local ones.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Norms:
     l2: float
     max_abs: float
     channel: float = 0.0
-    """RMS of the worst channel (last axis); from here on each token is weighed."""
+    """RMS of the worst channel (last axis); from here on tokens and channels are weighed."""
     spectral: float = 0.0
     """The largest singular value."""
     spread: float = 0.0
-    """L2 of the weighed tokens."""
+    """L2, weighed."""
     peak: float = 0.0
-    """The largest element of the weighed tokens."""
+    """The largest element, weighed."""
     token_middle: float = 0.0
     token_upper: float = 0.0
     token_worst: float = 0.0
     """L2 of one token: of the median one, the one at 95 %, the largest."""
     channel_middle: float = 0.0
-    """RMS of the median channel, each channel weighed by its own honest noise."""
+    """RMS of the median channel."""
 
     def scaled(self, factor: float) -> Norms:
         return Norms(**{f.name: getattr(self, f.name) * factor for f in _FIELDS})
@@ -120,57 +120,66 @@ def distance(
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     width = a_rows.shape[1]
     count = len(a_rows) if rows is None else len(rows)
-    weighed = np.ones(count) if weights is None else weights.tokens
+    if not count or not width:
+        return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
     kept = b is not None and width <= _WIDEST
     whole = np.empty((count, width), np.float32) if kept else None
-    own, most, channels = _measured(a_rows, b_rows, rows, weighed, whole)
-    if not count or not width:
-        return ZERO
-    squares = float(own.sum())
-    if not math.isfinite(squares) or np.isnan(most).any():
+    found, squares = _measured(a_rows, b_rows, rows, weights or even(count, width), whole)
+    plain, weighed, most, peaks = found.T
+    if not math.isfinite(float(plain.sum())) or np.isnan(most).any():
         return FAR
-    tokens = np.sqrt(own) * weighed
+    tokens, channels = np.sqrt(weighed), np.sqrt(squares / count)
     upper = math.ceil(_UPPER * (count - 1))
-    rms = np.sqrt(channels / count)
-    spread, peak = math.sqrt(float(channels.sum())), float((most * weighed).max())
+    spread, peak = math.sqrt(float(weighed.sum())), float(peaks.max())
     return Norms(
-        l2=math.sqrt(squares),
+        l2=math.sqrt(float(plain.sum())),
         max_abs=float(most.max()),
-        channel=float(rms.max()),
+        channel=float(channels.max()),
         spectral=_spectral(whole, peak, spread),
         spread=spread,
         peak=peak,
         token_middle=float(np.median(tokens)),
         token_upper=float(np.partition(tokens, upper)[upper]),
         token_worst=float(tokens.max()),
-        channel_middle=float(np.median(rms if weights is None else rms * weights.channels)),
+        channel_middle=float(np.median(channels)),
     )
 
 
-def row_sizes(a: Array, b: Array | None, keep: Array | None = None) -> Float64:
-    """L2 of a - b (or of a) token by token, for the tokens that count."""
+def row_sizes(
+    a: Array, b: Array | None, keep: Array | None = None, channels: Float64 | None = None
+) -> Float64:
+    """L2 of a - b (or of a) token by token, for the tokens that count; channels may be weighed."""
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     count = len(a_rows) if rows is None else len(rows)
-    sizes: Float64 = np.sqrt(_measured(a_rows, b_rows, rows, np.ones(count), None)[0])
+    weights = even(count, a_rows.shape[1])
+    if channels is not None:
+        weights = replace(weights, channels=channels)
+    sizes: Float64 = np.sqrt(_measured(a_rows, b_rows, rows, weights, None)[0][:, 1])
     return sizes
 
 
-def weights_by(noise: Float64, a: Array, b: Array, keep: Array | None = None) -> Weights:
-    """Weights from the honest noise of each token, and from a - b, an honest error, by channel."""
-    tokens = _inverse(noise)
+def channel_sizes(a: Array, b: Array | None, keep: Array | None = None) -> Float64:
+    """RMS of a - b (or of a) channel by channel, over the tokens that count."""
     a_rows, b_rows, rows = _as_rows(a, b, keep)
-    channels = _measured(a_rows, b_rows, rows, tokens, None)[2]
-    return Weights(tokens, _inverse(np.sqrt(channels)))
+    count = len(a_rows) if rows is None else len(rows)
+    squares = _measured(a_rows, b_rows, rows, even(count, a_rows.shape[1]), None)[1]
+    sizes: Float64 = np.sqrt(squares / max(1, count))
+    return sizes
 
 
-def _inverse(noise: Float64) -> Float64:
-    """1 for the median; what has no noise to speak of weighs as much as anything may."""
+def even(rows: int, width: int) -> Weights:
+    """All tokens and all channels alike."""
+    return Weights(np.ones(rows), np.ones(width))
+
+
+def inverse(noise: Float64, most: float = _MOST_WEIGHT) -> Float64:
+    """Weights from noise: 1 for the median one; what has no noise to speak of weighs `most`."""
     finite = np.where(np.isfinite(noise), noise, 0.0)
     middle = float(np.median(finite[finite > 0])) if (finite > 0).any() else 0.0
     if not middle:
         return np.ones_like(noise)
-    weights: Float64 = middle / np.maximum(finite, middle / _MOST_WEIGHT)
+    weights: Float64 = middle / np.maximum(finite, middle / most)
     return weights
 
 
@@ -183,23 +192,28 @@ def _as_rows(
 
 
 def _measured(
-    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
-) -> tuple[Float64, Float64, Float64]:
+    a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
+) -> tuple[Float64, Float64]:
+    given = (a, b, rows, weights.tokens, weights.channels, whole)
     with np.errstate(all="ignore"):
-        found = fast_difference(a, b, rows, weights, whole)
-        return found or _difference(a, b, rows, weights, whole)
+        return fast_difference(*given) or _difference(*given)
 
 
 def _difference(
-    a: Array, b: Array | None, rows: Array | None, weights: Array, whole: Array | None
-) -> tuple[Float64, Float64, Float64]:
-    """Each row's squares and largest magnitude; squares by channel, weighed; fills `whole`.
+    a: Array,
+    b: Array | None,
+    rows: Array | None,
+    tokens: Array,
+    channels: Array,
+    whole: Array | None,
+) -> tuple[Float64, Float64]:
+    """For each row: squares, weighed squares, largest magnitude, largest weighed one.
 
-    The definition, in numpy.
+    Then the weighed squares by channel; fills `whole`. The definition, in numpy.
     """
     width = a.shape[1]
     count = len(a) if rows is None else len(rows)
-    own, most, channels = np.zeros(count), np.zeros(count), np.zeros(width)
+    found, squares = np.zeros((count, 4)), np.zeros(width)
     step = max(1, BLOCK // max(1, width))
     for start in range(0, count, step):
         part = slice(start, start + step) if rows is None else rows[start : start + step]
@@ -208,13 +222,13 @@ def _difference(
         if b is not None:
             d -= b[part].astype(np.float64)
         if d.size:
-            own[here] = np.einsum("ij,ij->i", d, d)
-            most[here] = np.abs(d).max(1)
-            d *= weights[here, None]
-            channels += np.einsum("ij,ij->j", d, d)
+            found[here, 0], found[here, 2] = np.einsum("ij,ij->i", d, d), np.abs(d).max(1)
+            d *= tokens[here, None] * channels
+            found[here, 1], found[here, 3] = np.einsum("ij,ij->i", d, d), np.abs(d).max(1)
+            squares += np.einsum("ij,ij->j", d, d)
             if whole is not None:
                 whole[here] = d
-    return own, most, channels
+    return found, squares
 
 
 def _spectral(whole: Array | None, largest: float, l2: float) -> float:

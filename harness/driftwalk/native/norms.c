@@ -10,23 +10,30 @@ enum { VECTORS = 8, HALVES = 2, ROWS = 4, PANEL = 256 };
 
 typedef float lanes __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* One row: squares are added up by channel, the row's own into `own`; all weighed by `weight` but for
- * the row's own, and the largest magnitude, which is given back. */
+/* What one row came to, as it is and weighed. */
+typedef struct {
+    double squares, weighed_squares, most, weighed_most;
+} row_t;
+
+/* One row, of weight `token`; each channel has a weight of its own. Weighed squares are added up by
+ * channel, the weighed difference goes to `whole`. */
 #define DIFFERENCE(NAME, A, B)                                                                     \
-    WIDE static double NAME(const A *restrict a, const B *restrict b, int64_t width,              \
-                            double weight, double *restrict squares, double *restrict own,        \
-                            float *restrict whole) {                                               \
-        double most = 0, sum = 0, square = weight * weight;                                        \
-        _Pragma("omp simd reduction(max : most) reduction(+ : sum)")                              \
+    WIDE static row_t NAME(const A *restrict a, const B *restrict b, int64_t width, double token,  \
+                           const double *restrict weights, double *restrict squares,              \
+                           float *restrict whole) {                                                \
+        double sum = 0, most = 0, weighed = 0, weighed_most = 0;                                   \
+        _Pragma("omp simd reduction(max : most, weighed_most) reduction(+ : sum, weighed)")       \
         for (int64_t j = 0; j < width; j++) {                                                      \
-            double d = (double)a[j] - (double)b[j], size = fabs(d);                                \
+            double d = (double)a[j] - (double)b[j], e = d * (token * weights[j]);                  \
+            double size = fabs(d), weighed_size = fabs(e);                                         \
             sum += d * d;                                                                          \
-            squares[j] += square * (d * d);                                                        \
-            whole[j] = (float)(weight * d);                                                        \
+            weighed += e * e;                                                                      \
+            squares[j] += e * e;                                                                   \
+            whole[j] = (float)e;                                                                   \
             most = size > most ? size : most;                                                      \
+            weighed_most = weighed_size > weighed_most ? weighed_size : weighed_most;              \
         }                                                                                          \
-        *own = sum;                                                                                \
-        return most;                                                                               \
+        return (row_t){sum, weighed, most, weighed_most};                                          \
     }
 
 DIFFERENCE(single_single, float, float)
@@ -34,24 +41,23 @@ DIFFERENCE(single_double, float, double)
 DIFFERENCE(double_single, double, float)
 DIFFERENCE(double_double, double, double)
 
-/* The rows numbered `rows`, each with a weight: squares are added up by channel, weighed; each row's
- * own squares and its largest magnitude are as they are. `wide` has bit 0 set where a is float64, bit
- * 1 where b is. Each row of the weighed difference goes `step` floats beyond the last: 0 keeps none
- * of them. */
+/* The rows numbered `rows`, with a weight for each and for each channel. `wide` has bit 0 set where a
+ * is float64, bit 1 where b is. Each row of the weighed difference goes `step` floats beyond the
+ * last: 0 keeps none of them. */
 EXPORT void driftwalk_difference(const void *a, const void *b, const int64_t *rows, int64_t n,
-                                 int64_t width, int64_t wide, const double *weights,
-                                 double *squares, double *own, double *most, float *whole,
-                                 int64_t step) {
+                                 int64_t width, int64_t wide, const double *tokens,
+                                 const double *weights, row_t *found, double *squares,
+                                 float *whole, int64_t step) {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = rows[i] * width;
         const float *a4 = (const float *)a + at, *b4 = (const float *)b + at;
         const double *a8 = (const double *)a + at, *b8 = (const double *)b + at;
         float *out = whole + i * step;
-        double w = weights[i];
-        most[i] = wide == 0   ? single_single(a4, b4, width, w, squares, own + i, out)
-                  : wide == 1 ? double_single(a8, b4, width, w, squares, own + i, out)
-                  : wide == 2 ? single_double(a4, b8, width, w, squares, own + i, out)
-                              : double_double(a8, b8, width, w, squares, own + i, out);
+        double w = tokens[i];
+        found[i] = wide == 0   ? single_single(a4, b4, width, w, weights, squares, out)
+                   : wide == 1 ? double_single(a8, b4, width, w, weights, squares, out)
+                   : wide == 2 ? single_double(a4, b8, width, w, weights, squares, out)
+                               : double_double(a8, b8, width, w, weights, squares, out);
     }
 }
 
