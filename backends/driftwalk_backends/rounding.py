@@ -107,18 +107,6 @@ class Fp8Linear(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """In a float64 model, `.float()` and `dtype=torch.float32` mean "wide enough": keep float64."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
-        return func(*args, **kwargs)
-
-
 def _is_outer_product(func: Any, args: Args) -> bool:
     """A product over one term, as rotary angles are made: no tensor core is used for it."""
     first = args[MATMULS[func][0]]
