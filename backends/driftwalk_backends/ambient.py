@@ -37,8 +37,8 @@ def set_aside(module: nn.Module) -> Iterator[None]:
             torch.set_float32_matmul_precision("highest")
         if torch.get_default_device().type != "cpu":
             restore.enter_context(device)
-        restore.callback(torch.random.default_generator.set_state, torch.random.get_rng_state())
-        torch.random.default_generator.manual_seed(0)
+        restore.callback(torch.set_rng_state, torch.get_rng_state())
+        torch.default_generator.manual_seed(0)
         yield
 
 

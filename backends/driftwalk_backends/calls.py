@@ -16,6 +16,7 @@ from driftwalk.states import Probe
 
 from .ambient import set_aside
 from .tensors import from_numpy
+from .untouched import untouched
 
 _QUIET = {"use_cache": False, "return_dict": True}
 """What every transformers model is asked for: no cache among the outputs, outputs by name."""
@@ -92,7 +93,12 @@ def quietly(module: nn.Module) -> Iterator[None]:
     onednn = torch._C._get_mkldnn_enabled()
     module.eval()
     try:
-        with set_aside(module), torch.no_grad(), warnings.catch_warnings():
+        with (
+            untouched(module),
+            set_aside(module),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
             # Said once per process with a C++ stack trace; what it falls back to is right.
             warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
             yield

@@ -64,6 +64,7 @@ def plain_tensors(module: nn.Module, change: Change) -> None:
 
 
 def _changed(value: Any, change: Change, seen: set[int]) -> Any:
+    """The value with its tensors changed: itself where it can hold others, else a new one."""
     if isinstance(value, torch.Tensor):
         return value if isinstance(value, nn.Parameter) else change(value)
     if value is None or isinstance(value, str | bytes | int | float | type) or id(value) in seen:
@@ -74,19 +75,24 @@ def _changed(value: Any, change: Change, seen: set[int]) -> Any:
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     seen.add(id(value))
-    if isinstance(value, list):
-        value[:] = [_changed(item, change, seen) for item in value]
-    elif isinstance(value, dict):
-        for key in list(value):
-            dict.__setitem__(value, key, _changed(value[key], change, seen))
-    elif isinstance(value, functools.partial):
+    if isinstance(value, functools.partial):
         return functools.partial(
             _changed(value.func, change, seen),
             *_changed(value.args, change, seen),
             **_changed(dict(value.keywords), change, seen),
         )
+    _change_inside(value, change, seen)
+    return value
+
+
+def _change_inside(value: Any, change: Change, seen: set[int]) -> None:
+    if isinstance(value, list):
+        value[:] = [_changed(item, change, seen) for item in value]
+    elif isinstance(value, dict):
+        for key in list(value):
+            dict.__setitem__(value, key, _changed(value[key], change, seen))
     elif isinstance(value, nn.Module):
-        value._apply(change)
+        value._apply(change)  # type: ignore[no-untyped-call]
         plain_tensors(value, change)
     elif isinstance(value, types.FunctionType):
         for cell in _filled_cells(value):
@@ -96,7 +102,6 @@ def _changed(value: Any, change: Change, seen: set[int]) -> Any:
     elif _is_ones_own(value):
         for name, item in list(vars(value).items()):
             vars(value)[name] = _changed(item, change, seen)
-    return value
 
 
 def _rebound(value: Any, memo: dict[int, Any], depth: int = 4) -> Any:

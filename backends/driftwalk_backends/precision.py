@@ -11,6 +11,7 @@ from .copies import copied, plain_tensors
 from .tensors import TORCH_DTYPES
 
 
+@torch.inference_mode(False)
 def converted(
     module: nn.Module, dtype: str, device: str, attn: str | None = None, experts: str | None = None
 ) -> nn.Module:
@@ -29,7 +30,10 @@ def converted(
     elif getattr(twin, "is_quantized", False):
         twin.to(device=device, dtype=wanted)  # transformers refuses by name what cannot be cast
     else:
-        twin.to(device)._apply(lambda tensor: tensor.to(_format(tensor.dtype, wanted)))
+        twin.to(device)
+        twin._apply(  # type: ignore[no-untyped-call]
+            lambda tensor: tensor.to(_format(tensor.dtype, wanted))
+        )
     plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
     return twin
 

@@ -74,18 +74,18 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if any(t.dtype in _NARROW and _own(t) is None for t in tensors):
             return self._computed(func, args, kwargs, tensors)
-        if not tensors and kwargs.get("dtype") in _NARROW and not _is_random(func):
+        if not tensors and kwargs.get("dtype") in _NARROW and not is_random(func):
             return func(*args, **kwargs)
         return self._born(func, args, kwargs, tensors)
 
     def _computed(self, func: Any, args: Args, kwargs: dict[str, Any], tensors: list[Any]) -> Any:
         """An op with float64 tensors of the model's own among its inputs."""
-        written = _written(func, args, kwargs)
-        for tensor in written:
+        targets = written(func, args, kwargs)
+        for tensor in targets:
             if (own := _own(tensor)) is not None:
                 own.alive[0] = False  # it now holds more than integers and constants
-        if _is_random(func):
-            return _drawn(func, args, kwargs, written)
+        if is_random(func):
+            return _drawn(func, args, kwargs, targets)
         if kwargs.get("dtype") in _WIDE:
             kwargs["dtype"] = _WIDE[kwargs["dtype"]]
         if func is torch.ops.aten.view.dtype:
@@ -96,11 +96,11 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _born(self, func: Any, args: Args, kwargs: dict[str, Any], tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""
-        if _is_random(func) and kwargs.get("dtype") in _NARROW:
+        if is_random(func) and kwargs.get("dtype") in _NARROW:
             kwargs["dtype"] = _NARROW[kwargs["dtype"]]
         native = func(*tree_map(_native, args), **tree_map(_native, kwargs))
-        if written := _written(func, args, kwargs):
-            return self._born_in_place(func, args, kwargs, written, native)
+        if targets := written(func, args, kwargs):
+            return self._born_in_place(func, args, kwargs, targets, native)
         leaves, spec = torch.utils._pytree.tree_flatten(native)
         if not any(isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDE for leaf in leaves):
             return native
@@ -120,7 +120,7 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, args: Args, kwargs: dict[str, Any], natives: list[Any]
     ) -> list[Any]:
         """The same in float64; what the model itself would get where float64 has another answer."""
-        if not (_has_steps(func, kwargs) or _is_random(func)):
+        if not (_has_steps(func, kwargs) or is_random(func)):
             if kwargs.get("dtype") in _WIDE:
                 kwargs["dtype"] = _WIDE[kwargs["dtype"]]
             wide = tree_leaves(func(*tree_map(_widened, args), **tree_map(_widened, kwargs)))
@@ -129,17 +129,18 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [_widened(n) for n in natives]
 
     def _born_in_place(
-        self, func: Any, args: Args, kwargs: dict[str, Any], written: list[Any], native: Any
+        self, func: Any, args: Args, kwargs: dict[str, Any], targets: list[Any], native: Any
     ) -> Any:
-        pairs = [(t, own) for t in written if (own := _own(t)) is not None]
+        pairs = [(t, own) for t in targets if (own := _own(t)) is not None]
         if not pairs:
-            return written[0] if isinstance(native, torch.Tensor) else native
-        if _has_steps(func, kwargs) or _is_random(func):
+            return targets[0] if isinstance(native, torch.Tensor) else native
+        if _has_steps(func, kwargs) or is_random(func):
             for tensor, own in pairs:
                 tensor.copy_(own.tensor)
         else:
+            args, kwargs = _matched(func, args, kwargs)
             func(*args, **kwargs)
-        return written[0] if isinstance(native, torch.Tensor) else tuple(written)
+        return targets[0] if isinstance(native, torch.Tensor) else tuple(targets)
 
 
 def is_composite(func: Any) -> bool:
@@ -182,16 +183,16 @@ def _narrowed(value: Any) -> Any:
 
 def _matched(func: Any, args: Args, kwargs: dict[str, Any]) -> tuple[Args, dict[str, Any]]:
     """Every tensor in float64; in float32 where the op writes into a float32 tensor."""
-    written = _written(func, args, kwargs)
-    change = _narrowed if any(t.dtype in _WIDE for t in written) else _widened
+    targets = written(func, args, kwargs)
+    change = _narrowed if any(t.dtype in _WIDE for t in targets) else _widened
 
     def fitted(value: Any) -> Any:
-        return value if any(value is t for t in written) else change(value)
+        return value if any(value is t for t in targets) else change(value)
 
     return tree_map(fitted, args), tree_map(fitted, kwargs)
 
 
-def _written(func: Any, args: Args, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written(func: Any, args: Args, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors an op writes to."""
     if not func._schema.is_mutable:
         return []
@@ -203,21 +204,21 @@ def _written(func: Any, args: Args, kwargs: dict[str, Any]) -> list[torch.Tensor
     return found
 
 
-def _is_random(func: Any) -> bool:
+def is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _drawn(func: Any, args: Args, kwargs: dict[str, Any], written: list[torch.Tensor]) -> Any:
+def _drawn(func: Any, args: Args, kwargs: dict[str, Any], targets: list[torch.Tensor]) -> Any:
     """Random numbers as the float32 model draws them: float64 has others for the same seed."""
     if kwargs.get("dtype") in _NARROW:
         kwargs["dtype"] = _NARROW[kwargs["dtype"]]
     args, kwargs = tree_map(_narrowed, args), tree_map(_narrowed, kwargs)
     drawn = func(*args, **kwargs)
-    if not written:
+    if not targets:
         return tree_map(_widened, drawn)
-    for tensor, own in zip(written, _written(func, args, kwargs), strict=True):
+    for tensor, own in zip(targets, written(func, args, kwargs), strict=True):
         tensor.copy_(own)
-    return written[0]
+    return targets[0]
 
 
 def _reinterpreted(func: Any, args: Args) -> Any:

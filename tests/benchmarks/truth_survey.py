@@ -101,7 +101,16 @@ SMALL: dict[str, Any] = {
     "decoder_start_token_id": 1,
     "subsampling_conv_channels": 8,
 }
-AS_THEY_ARE = {"swin", "swinv2", "convnext", "convnextv2", "focalnet", "donut-swin", "maskformer-swin"}
+BINS = ("num_mel_bins", "feature_size", "feature_projection_input_dim", "input_feat_per_channel")
+AS_THEY_ARE = {
+    "swin",
+    "swinv2",
+    "convnext",
+    "convnextv2",
+    "focalnet",
+    "donut-swin",
+    "maskformer-swin",
+}
 """Their widths come in lists that must fit together; the shrinker would break them."""
 
 
@@ -153,7 +162,10 @@ def inputs_of(model: Any) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     takes = inspect.signature(model.forward).parameters
     config = model.config
-    texts = [config, *(getattr(config, n, None) for n in ("text_config", "text_encoder", "decoder"))]
+    texts = [
+        config,
+        *(getattr(config, n, None) for n in ("text_config", "text_encoder", "decoder")),
+    ]
     words = next((c.vocab_size for c in texts if getattr(c, "vocab_size", None)), 100)
     words = min(words, 250)
     mask = np.ones((2, 16), dtype=np.int64)
@@ -166,7 +178,9 @@ def inputs_of(model: Any) -> dict[str, np.ndarray]:
         inputs["attention_mask"] = mask
     if "decoder_input_ids" in takes and "input_ids" in takes:
         inputs["decoder_input_ids"] = rng.integers(3, words, (2, 12))
-    if "pixel_values" in takes and (main == "pixel_values" or "input_ids" not in takes or "clip" in config.model_type):
+    if "pixel_values" in takes and (
+        main == "pixel_values" or "input_ids" not in takes or "clip" in config.model_type
+    ):
         seen = getattr(config, "vision_config", config)
         size = getattr(seen, "image_size", 64)
         size = size if isinstance(size, int) else size[0] if isinstance(size, list | tuple) else 64
@@ -180,7 +194,7 @@ def inputs_of(model: Any) -> dict[str, np.ndarray]:
             inputs["attention_mask"] = np.ones((2, 4000), dtype=np.int64)
             inputs["attention_mask"][1, 3000:] = 0
     if main == "input_features":
-        bins = next((b for n in ("num_mel_bins", "feature_size", "feature_projection_input_dim", "input_feat_per_channel") if (b := getattr(config, n, None))), 80)
+        bins = next((b for name in BINS if (b := getattr(config, name, None))), 80)
         shape = (2, 128, bins) if model.config.model_type != "whisper" else (2, bins, 128)
         inputs = {"input_features": rng.standard_normal(shape, dtype=np.float32)}
         if "attention_mask" in takes:
@@ -256,7 +270,8 @@ def main(asked: list[str]) -> None:
             word, cells = surveyed(model_type)
             out(f"| {model_type} | {' | '.join(cells)} | {word} |\n")
         except (Exception, TooLong) as error:
-            skipped[model_type] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
+            why = (str(error).splitlines() or [""])[0][:150]
+            skipped[model_type] = f"{type(error).__name__}: {why}"
         finally:
             signal.alarm(0)
         sys.stdout.flush()
