@@ -237,6 +237,29 @@ def test_a_run_does_not_depend_on_the_runs_before_it() -> None:
     assert 1e-9 < apart(first, right) < 1e-6
 
 
+class RemembersBlocks(nn.Module):
+    """A stack that runs for inputs not seen before only, as OmDet-Turbo's language backbone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = Stack()
+        self.seen: dict[float, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        key = float(x.sum())
+        if key not in self.seen:
+            self.seen[key] = self.stack(x)
+        return self.seen[key]
+
+
+def test_blocks_run_again_in_a_model_that_remembers() -> None:
+    model = seeded(RemembersBlocks)
+    with create("torch", model) as backend:
+        first, second = backend.trace(probe()), backend.trace(probe())
+    assert first.names == second.names == ("embed", "layer.0", "layer.1", "layer.2", "logits")
+    assert all(same_bits(first[name], second[name]) for name in first.names)
+
+
 class InferenceInside(nn.Module):
     """Casts and products inside inference mode, where a dispatch mode sees whole functions."""
 
