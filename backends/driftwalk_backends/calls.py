@@ -14,7 +14,9 @@ from torch import nn
 from driftwalk.errors import ModelError, ProbeError
 from driftwalk.states import Probe
 
+from .ambient import set_aside
 from .tensors import from_numpy
+from .untouched import untouched
 
 _QUIET = {"use_cache": False, "return_dict": True}
 """What every transformers model is asked for: no cache among the outputs, outputs by name."""
@@ -83,14 +85,20 @@ def call(module: nn.Module, inputs: Mapping[str, torch.Tensor], **extra: Any) ->
 
 @contextmanager
 def quietly(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; training flags and torch's own come back as they were."""
+    """Evaluation mode without gradients, autocast or other settings around the call; training
+    flags and torch's own come back as they were."""
     training = [part for part in module.modules() if part.training]
     # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
     # would compute differently after a bf16 candidate has run.
     onednn = torch._C._get_mkldnn_enabled()
     module.eval()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with (
+            untouched(module),
+            set_aside(module),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
             # Said once per process with a C++ stack trace; what it falls back to is right.
             warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
             yield

@@ -21,7 +21,7 @@ from driftwalk.states import Point
 
 from .hooks import capture
 from .points import Layout, Stack, find_stacks, stacks_by_hand
-from .tensors import named_outputs
+from .tensors import named_outputs, output_tensors
 
 Run = Callable[..., Any]
 
@@ -42,11 +42,14 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     with (
         capture(module, layout, keep) as finish,
         _latest_outputs(module) as latest,
+        _unhooked_outputs(module, stacks) as unhooked,
     ):
         output = run(output_hidden_states=True) if wants else run()
         finish(output)
     name, head = _final_output(output, states, latest)
-    confirmed = _confirm(stacks, states, output, strict=blocks is None) if wants else "unchecked"
+    confirmed = "unchecked"
+    if wants:
+        confirmed = _confirm(stacks, states, output, strict=blocks is None, unhooked=unhooked)
     return replace(layout, output=name, head=head, confirmed=confirmed)
 
 
@@ -79,6 +82,36 @@ def _latest_outputs(module: nn.Module) -> Iterator[deque[tuple[str, torch.Tensor
             handle.remove()
 
 
+@contextmanager
+def _unhooked_outputs(
+    module: nn.Module, stacks: Sequence[Stack]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """What blocks gave before any hook changed it, by point: transformers records it with a hook,
+    which may be older than the user's own."""
+    found: dict[str, torch.Tensor] = {}
+    handles = []
+
+    def watch(stack: Stack) -> Callable[..., None]:
+        calls = iter(range(len(stack.blocks)))
+
+        def hook(part: nn.Module, args: Any, output: Any) -> None:
+            number, given = next(calls, None), output_tensors(output)
+            if number is not None and given:
+                found[stack.name(f"layer.{number}")] = given[0].clone()
+
+        return hook
+
+    for stack in stacks:
+        parts = [module.get_submodule(path) for path in dict.fromkeys(stack.blocks)]
+        hook = watch(stack)
+        handles += [part.register_forward_hook(hook, prepend=True) for part in parts]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def _final_output(
     output: Any,
     states: Mapping[str, torch.Tensor],
@@ -98,7 +131,11 @@ def _final_output(
 
 
 def _confirm(
-    stacks: Sequence[Stack], states: Mapping[str, torch.Tensor], output: Any, strict: bool
+    stacks: Sequence[Stack],
+    states: Mapping[str, torch.Tensor],
+    output: Any,
+    strict: bool,
+    unhooked: Mapping[str, torch.Tensor],
 ) -> str:
     """Which of the model's tuples confirmed which stack, in words; a contradiction is an error."""
     tuples = {
@@ -113,7 +150,7 @@ def _confirm(
         own = tuples.get(f"{stack.prefix}_hidden_states", tuples.get("hidden_states"))
         if own is None:
             continue
-        problem, last = _compare(stack, states, own)
+        problem, last = _compare(stack, states, own, unhooked)
         if problem:
             problems.append(problem)
         else:
@@ -131,7 +168,10 @@ def _confirm(
 
 
 def _compare(
-    stack: Stack, states: Mapping[str, torch.Tensor], own: Sequence[torch.Tensor]
+    stack: Stack,
+    states: Mapping[str, torch.Tensor],
+    own: Sequence[torch.Tensor],
+    unhooked: Mapping[str, torch.Tensor],
 ) -> tuple[str, str]:
     """A problem, or what the last hidden state is: `raw` or `normed`."""
     depth = len(stack.blocks)
@@ -139,13 +179,19 @@ def _compare(
         return f"{stack.path} has {depth} blocks, but hidden_states has {len(own)} entries", ""
     names = ["embed", *(f"layer.{i}" for i in range(depth - 1))]
     for number, name in enumerate(names):
-        if not _equal(own[number], states[stack.name(name)]):
+        at = stack.name(name)
+        if not (_equal(own[number], states[at]) or _is(own[number], unhooked.get(at))):
             return f"{stack.name(name)} differs from hidden_states[{number}]", ""
-    if _equal(own[-1], states[stack.name(f"layer.{depth - 1}")]):
+    last = stack.name(f"layer.{depth - 1}")
+    if _equal(own[-1], states[last]) or _is(own[-1], unhooked.get(last)):
         return "", "raw"
     if stack.norm and _equal(own[-1], states[stack.name("norm")]):
         return "", "normed"
     return "hidden_states[-1] is neither the last block's output nor the final norm's", ""
+
+
+def _is(tensor: torch.Tensor, known: torch.Tensor | None) -> bool:
+    return known is not None and _equal(tensor, known)
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
+from .copies import copied, plain_tensors
 from .tensors import TORCH_DTYPES
 
 
+@torch.inference_mode(False)
 def converted(
     module: nn.Module, dtype: str, device: str, attn: str | None = None, experts: str | None = None
 ) -> nn.Module:
     """A deep copy on `device` in `dtype`; the original is left alone."""
-    twin = copy.deepcopy(module)
+    twin = copied(module)
     if attn is not None:
         twin.set_attn_implementation(attn)  # type: ignore[operator]
     if dtype == "fp64":
@@ -25,8 +26,35 @@ def converted(
     wanted = TORCH_DTYPES[dtype]
     if dtype in ("fp16", "bf16") and hasattr(twin, "config"):
         _cast_like_from_pretrained(twin, wanted)
-        return twin.to(device)
-    return twin.to(device=device, dtype=wanted)
+        twin.to(device)
+    elif getattr(twin, "is_quantized", False):
+        twin.to(device=device, dtype=wanted)  # transformers refuses by name what cannot be cast
+    else:
+        twin.to(device)
+        twin._apply(  # type: ignore[no-untyped-call]
+            lambda tensor: tensor.to(_format(tensor.dtype, wanted))
+        )
+    plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
+    return twin
+
+
+def _format(dtype: torch.dtype, wanted: torch.dtype) -> torch.dtype:
+    """What `.to(wanted)` should make of a tensor; it drops the imaginary part of complex ones.
+
+    There is no complex half that computes: a half-precision model keeps complex64.
+    """
+    if dtype.is_complex:
+        return torch.complex128 if wanted is torch.float64 else torch.complex64
+    return wanted if dtype.is_floating_point else dtype
+
+
+def _carried(tensor: torch.Tensor, wanted: torch.dtype, device: str) -> torch.Tensor:
+    """A plain attribute: widened with the model, which is exact; rounded it would not be by
+    `.half()`, so that it is not rounded here."""
+    dtype = _format(tensor.dtype, wanted)
+    wider = dtype.itemsize > tensor.dtype.itemsize
+    with torch.no_grad():
+        return tensor.to(device, dtype if wider else tensor.dtype)
 
 
 def has_experts(module: nn.Module) -> bool:
@@ -38,6 +66,10 @@ def has_experts(module: nn.Module) -> bool:
 def is_in(module: nn.Module, dtype: str, device: str) -> bool:
     """Whether every float parameter is already in this dtype on this device."""
     wanted, place = TORCH_DTYPES[dtype], torch.device(device)
+    if dtype == "fp64" and any(
+        t.dtype != _format(t.dtype, wanted) for t in (*module.parameters(), *module.buffers())
+    ):
+        return False
     floats = [p for p in module.parameters() if p.is_floating_point()]
     return all(p.dtype == wanted and p.device.type == place.type for p in floats) and (
         place.index is None or all(p.device.index == place.index for p in floats)

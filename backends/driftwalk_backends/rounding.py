@@ -1,20 +1,23 @@
 """Arithmetic as a coarser format would do it: dispatch modes that round what every op gives.
 
 The model really is in half precision. Every op computes in float32 and its result is rounded to the
-dtype the op would have had, which is what a GPU's kernels do inside one op. Views pass through; an
-op with a float32 tensor among its inputs stays float32, so that upcasts the model itself makes
+dtype the op would have had, which is what a GPU's kernels do inside one op. Views pass through;
+what PyTorch itself would give in float32 stays float32, so that upcasts the model itself makes
 (RMSNorm, rotary angles, softmax) are kept.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from .widening import is_composite, is_random, written
 
 aten = torch.ops.aten
 
@@ -42,42 +45,93 @@ MATMULS = {
 
 
 class HalfArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every op on `dtype` tensors computes in float32 and rounds its results to `dtype`."""
+    """Every op on `dtype` tensors computes in float32 and rounds its results to the dtype it would
+    have had."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._dtype = dtype
+        self._wide = {dtype: torch.float32}
+        if dtype is torch.float16:
+            self._wide[torch.complex32] = torch.complex64
+        self._dtypes: dict[Any, list[torch.dtype] | None] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
-        kwargs = kwargs or {}
-        flat = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_float(t)]
-        if func.is_view or func in _MOVES or not any(t.dtype == self._dtype for t in flat):
+        kwargs = dict(kwargs or {})
+        if torch.is_inference_mode_enabled() and is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        flat = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not flat and is_random(func) and (own := kwargs.get("dtype")) in self._wide:
+            # The numbers that other precisions draw, rounded.
+            return func(*args, **(kwargs | {"dtype": self._wide[own]})).to(own)
+        if _is_free(func) or not any(t.dtype in self._wide for t in flat):
             return func(*args, **kwargs)
-        # Type promotion: a float32 tensor of any rank above zero keeps the op in float32.
-        wider = any(t.dtype != self._dtype and t.ndim > 0 for t in flat)
         if func._schema.is_mutable:
             return self._in_place(func, args, kwargs)
+        dtypes = self._result_dtypes(func, args, kwargs, flat)
+        if kwargs.get("dtype") in self._wide:
+            kwargs["dtype"] = self._wide[kwargs["dtype"]]
         given = func(*tree_map(self._widened, args), **tree_map(self._widened, kwargs))
-        if wider or kwargs.get("dtype") not in (None, self._dtype):
-            return given
-        return tree_map(self._rounded, given)
+        leaves, spec = tree_flatten(given)
+        if dtypes is None or len(dtypes) != len(leaves):
+            dtypes = [self._promoted(flat)] * len(leaves)
+        return tree_unflatten([_rounded(t, d) for t, d in zip(leaves, dtypes, strict=True)], spec)
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run on a float32 copy of what is written, then write back, which rounds."""
-        target = args[0]
-        wide = tree_map(self._widened, args)
-        func(*wide, **tree_map(self._widened, kwargs))
-        target.copy_(wide[0])
-        return target
+        """Run on float32 copies of what is written, then write back, which rounds."""
+        wide_args, wide_kwargs = tree_map(self._widened, args), tree_map(self._widened, kwargs)
+        given = func(*wide_args, **wide_kwargs)
+        targets = written(func, args, kwargs)
+        for target, wide in zip(targets, written(func, wide_args, wide_kwargs), strict=True):
+            if target is not wide:
+                if target.shape != wide.shape:  # `out=` of another shape is resized
+                    target.resize_(wide.shape)
+                target.copy_(wide)
+        if isinstance(given, torch.Tensor):
+            return targets[0]
+        return given if given is None else type(given)(targets)
+
+    def _result_dtypes(
+        self, func: Any, args: Args, kwargs: dict[str, Any], flat: list[torch.Tensor]
+    ) -> list[torch.dtype] | None:
+        """The dtypes that PyTorch itself would give, from a run without data; None: it cannot."""
+        key = (func, kwargs.get("dtype"), *((t.dtype, t.ndim > 0) for t in flat))
+        if key not in self._dtypes:
+            try:
+                meta = func(*tree_map(_without_data, args), **tree_map(_without_data, kwargs))
+                self._dtypes[key] = [getattr(t, "dtype", torch.int64) for t in tree_leaves(meta)]
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                self._dtypes[key] = None  # sizes that depend on the data, or no such kernel
+        return self._dtypes[key]
+
+    def _promoted(self, flat: list[torch.Tensor]) -> torch.dtype:
+        """Type promotion: a float32 tensor of any rank above zero keeps an op in float32."""
+        floats = [t for t in flat if t.is_floating_point() or t.is_complex()]
+        counting = [t for t in floats if t.ndim] or floats
+        return functools.reduce(torch.promote_types, (t.dtype for t in counting))
 
     def _widened(self, value: Any) -> Any:
-        return value.float() if _is_float(value) and value.dtype == self._dtype else value
+        half = isinstance(value, torch.Tensor) and value.dtype in self._wide
+        return value.to(self._wide[value.dtype]) if half else value
 
-    def _rounded(self, value: Any) -> Any:
-        fits = _is_float(value) and value.dtype == torch.float32
-        return value.to(self._dtype) if fits else value
+
+def _is_free(func: Any) -> bool:
+    """Views, moves and changes of shape: nothing is rounded."""
+    return func.is_view or func in _MOVES or torch.Tag.inplace_view in func.tags
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    return torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) else value
+
+
+def _rounded(value: Any, dtype: torch.dtype) -> Any:
+    """Of the float32 results, those that are to be half."""
+    fits = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.complex64)
+    return value.to(dtype) if fits and dtype.itemsize < value.dtype.itemsize else value
 
 
 class Tf32Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,6 +140,9 @@ class Tf32Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
     ) -> Any:
+        if torch.is_inference_mode_enabled() and is_composite(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if func in MATMULS and not _is_outer_product(func, args):
             args = tuple(
                 to_tf32(a) if number in MATMULS[func] else a for number, a in enumerate(args)
@@ -104,18 +161,6 @@ class Fp8Linear(TorchFunctionMode):
             args = (*(to_fp8(a) for a in args[:2]), *args[2:])
         elif func is torch.addmm and isinstance(args[2], torch.nn.Parameter):
             args = (args[0], to_fp8(args[1]), to_fp8(args[2]), *args[3:])
-        return func(*args, **kwargs)
-
-
-class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """In a float64 model, `.float()` and `dtype=torch.float32` mean "wide enough": keep float64."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
         return func(*args, **kwargs)
 
 
@@ -162,10 +207,6 @@ def to_fp8(tensor: torch.Tensor) -> torch.Tensor:
     largest = torch.finfo(torch.float8_e4m3fn).max
     scale = tensor.abs().amax().clamp_min(torch.finfo(torch.float32).tiny) / largest
     return (tensor / scale).to(torch.float8_e4m3fn).to(tensor.dtype) * scale
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 ARITHMETIC: dict[str, Callable[[], Any]] = {

@@ -21,6 +21,7 @@ from .demo import DEMOS, ByteTokenizer
 from .fingerprint import fingerprint, has_known_code, versions
 from .points import Layout
 from .precision import converted, has_experts, is_in
+from .untouched import untouched
 
 _AUTO_CLASSES = (
     "AutoModelForCausalLM",
@@ -135,8 +136,13 @@ class LoadedModel:
     def layout(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Layout:
         """The model's points; found once for each set of input names, on the first run."""
         key = tuple(sorted(inputs))
+
+        def alone(**extra: Any) -> Any:
+            with untouched(module):  # or blocks would not run again in a model that remembers
+                return run(**extra)
+
         if key not in self._layouts:
-            self._layouts[key] = find_layout(module, run, self._blocks)
+            self._layouts[key] = find_layout(module, alone, self._blocks)
         return self._layouts[key]
 
     def describe(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import HeldState, Point, Probe, State
 
+from .ambient import settings_set_aside
 from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
 from .held.states import Holding
@@ -113,6 +114,7 @@ class TorchEager(Looks, Backend):
         flags = {
             "threads": str(self._threads or torch.get_num_threads()),
             "cpu": torch.backends.cpu.get_cpu_capability(),
+            **settings_set_aside(),
         }
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):

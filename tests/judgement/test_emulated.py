@@ -112,3 +112,30 @@ def test_np_states_of_bf16_round_trip():
     trace = create("emulated:bf16", model).trace(make_probe(model))
     assert trace["layer.0"].dtype.name == "bfloat16"
     assert np.isfinite(trace["layer.0"].astype(np.float32)).all()
+
+
+def test_half_results_have_the_dtype_that_pytorch_gives_them() -> None:
+    """Out arguments, changes of shape in place, norms with float32 weights, numbers of rank 0."""
+    half = torch.bfloat16
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(half)
+    index = torch.tensor([0, 1])
+    ops = {
+        "out": lambda: torch.add(x, 0.1, out=torch.empty(4, 8, dtype=half)),
+        "resized out": lambda: torch.mul(x, 0.1, out=torch.empty(0, dtype=half)),
+        "unsqueeze_": lambda: x.clone().unsqueeze_(0),
+        "index_put_": lambda: x.clone().index_put_((index,), x[:2] * 2),
+        "index_add_": lambda: x.clone().index_add_(0, index, x[2:]),
+        "scatter_": lambda: x.clone().scatter_(0, index[None].expand(1, 2), x[:1]),
+        "mixed norm": lambda: torch.layer_norm(x, (8,), torch.ones(8), torch.zeros(8)),
+        "rank 0": lambda: x[0, 0] * torch.tensor(0.1),
+        "rank 0 and 2": lambda: x * torch.tensor(0.1),
+        "float32 sum": lambda: x.sum(dtype=torch.float32),
+        "largest": lambda: torch.topk(x, 2).values,
+        "selected": lambda: x[x > 0],
+    }
+    for name, op in ops.items():
+        native = op()
+        with HalfArithmetic(half):
+            emulated = op()
+        assert (emulated.dtype, emulated.shape) == (native.dtype, native.shape), name
+        assert torch.allclose(emulated.float(), native.float(), rtol=2e-2, atol=2e-2), name
