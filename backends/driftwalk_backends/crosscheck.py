@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from driftwalk.states import Point
 
 from .hooks import capture
 from .points import Layout, Stack, find_stacks, stacks_by_hand
+from .shared import watch_shared
 from .tensors import named_outputs
 
 Run = Callable[..., Any]
@@ -30,8 +31,9 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
     if blocks:
         stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], run)
+        notes: tuple[str, ...] = ()
     else:
-        stacks = find_stacks(module, run)
+        stacks, notes = find_stacks(module, run)
     states: dict[str, torch.Tensor] = {}
     layout = Layout(stacks)
     wants = _takes_hidden_states(module)
@@ -39,15 +41,22 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     def keep(point: Point, tensor: torch.Tensor) -> None:
         states[point.name] = tensor.clone()
 
-    with (
-        capture(module, layout, keep) as finish,
-        _latest_outputs(module) as latest,
-    ):
+    with ExitStack() as watched:
+        finish = watched.enter_context(capture(module, layout, keep))
+        latest = watched.enter_context(_latest_outputs(module))
+        shared = [
+            watched.enter_context(watch_shared(module, stack.blocks, stack.takes))
+            for stack in stacks
+        ]
         output = run(output_hidden_states=True) if wants else run()
         finish(output)
+    stacks = tuple(
+        replace(stack, shared=found(states.values()))
+        for stack, found in zip(stacks, shared, strict=True)
+    )
     name, head = _final_output(output, states, latest)
     confirmed = _confirm(stacks, states, output, strict=blocks is None) if wants else "unchecked"
-    return replace(layout, output=name, head=head, confirmed=confirmed)
+    return Layout(stacks, name, head, confirmed, notes)
 
 
 def _takes_hidden_states(module: nn.Module) -> bool:

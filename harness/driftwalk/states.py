@@ -27,6 +27,10 @@ def read_only(array: Array) -> Array:
     return view
 
 
+SHARED = "shared"
+"""Begins the names of what all layers are handed beside the stream: `shared.rotary.0` ..."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A place in the model: its canonical name, and the module it was taken from."""
@@ -35,6 +39,11 @@ class Point:
     module: str = ""
     found: str = field(default="", compare=False)
     """How a backend that has no modules found it: by scope metadata, by value, ..."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is no layer's state, but what layers share; a backend need not give it."""
+        return SHARED in self.name.split(".")
 
 
 @dataclass(frozen=True, eq=False)
