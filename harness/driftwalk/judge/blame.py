@@ -18,6 +18,7 @@ from ..measure.norms import ZERO, Norms, distance, ratio
 from ..measure.tokens import TokenErrors
 from ..states import State, Trace
 from .calibrate import Calibration
+from .depth import uneven_layer
 from .replay import replay_trace
 
 
@@ -84,9 +85,16 @@ def root_cause(found: Mapping[str, Blame], layers: Iterable[LayerDrift] = ()) ->
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
     A candidate that computes as the reference does is held to less than that: then the first layer
-    that drifted by what it made of its own input.
+    that drifted by what it made of its own input. Of two sides with different numbers of layers, it
+    is at the latest the first layer that only one has.
     """
-    guilty = (name for name, item in found.items() if item.guilty)
-    drifted = (row for row in layers if row.verdict == "drift")
+    rows = tuple(layers)
+    guilty = [name for name, item in found.items() if item.guilty]
+    if (uneven := uneven_layer(rows)) is not None:
+        # What comes after a layer that is not there, or one too many, is only handed the gap.
+        names = [row.point.name for row in rows]
+        earlier = set(names[: names.index(uneven)])
+        return next((name for name in guilty if name in earlier), uneven)
+    drifted = (row for row in rows if row.verdict == "drift")
     own = (row.point.name for row in drifted if row.tolerance and row.tolerance.by_own_doing)
-    return next(guilty, None) or next(own, None)
+    return next(iter(guilty), None) or next(own, None)

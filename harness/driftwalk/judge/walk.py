@@ -22,6 +22,7 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import PER_NORM, Calibration, K, truth_errors
+from .depth import with_extra
 from .replay import Replays, introduced_errors
 
 _WORTH_A_THREAD = 1 << 17
@@ -185,7 +186,7 @@ class Walk:
         self.settle()
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
         rows = [self._with_introduced(row) for row in rows]
-        rows += self._extra
+        rows = with_extra(rows, self._extra)
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
     def _with_introduced(self, row: LayerDrift) -> LayerDrift:

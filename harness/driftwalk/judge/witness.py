@@ -11,7 +11,7 @@ from ..adapter import Backend, BackendInfo
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
-from ..layer_drift import Culprit, LayerDrift
+from ..layer_drift import Blame, Culprit, LayerDrift
 from ..measure.norms import NORM_NAMES, Norms, ratio
 from ..progress import Progress
 from ..registry import create
@@ -20,6 +20,7 @@ from .blame import blame, root_cause
 from .calibrate import Calibration, calibrate, yardstick_spec
 from .calibration_cache import stored_calibration
 from .drill import drill, introduced, layer_of, look, looking
+from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing, suspicion
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -180,9 +181,36 @@ class Witness:
         with self._show.stage("blame: replaying the candidate's states", extra=True):
             trace = candidate.trace(self._probe)
             found = blame(self.truth, known, trace)
-        named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
         cause = root_cause(found, layers)
-        return named, cause, self._drill(candidate, trace, known, cause)
+        shared, remark = self._shared(candidate, known, found, cause)
+        if shared is not None:
+            found = shared.blames
+        named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
+        if shared is not None:
+            return shared.among(named), shared.cause, shared.culprit
+        culprit = self._drill(candidate, trace, known, cause)
+        if culprit is not None and remark:
+            culprit = replace(culprit, sentence=culprit.sentence + remark)
+        return named, cause, culprit
+
+    def _shared(
+        self, candidate: Backend, known: Calibration, found: Mapping[str, Blame], cause: str | None
+    ) -> tuple[Accused | None, str]:
+        """What all layers share, where that explains the blame; else what to say of it."""
+        if cause is None or not guilty_alike(found, cause):
+            return None, ""
+        try:
+            with (
+                self._show.stage("blame: what all layers share", extra=True),
+                create(yardstick_spec(known.dtype), self._model) as yardstick,
+            ):
+                with sharing(candidate):
+                    trace = candidate.trace(self._probe)
+                accused = accuse_shared(self.truth, yardstick, known, trace, found, cause)
+                return accused, suspicion(found, cause, trace)
+        except Exception as error:  # a candidate may raise anything when asked for more
+            self._note(known.dtype, f"Could not look at what all layers share: {error}")
+            return None, UNSEEN
 
     def _drill(
         self, candidate: Backend, trace: Trace, known: Calibration, cause: str | None
