@@ -71,6 +71,11 @@ class Layout:
     """How far inside the blocks; `points` are those of block depth at any look."""
 
     @property
+    def key(self) -> str:
+        """Tells layouts apart: every point, its module, and where its blocks take and give it."""
+        return repr((self.stacks, self.points))
+
+    @property
     def points(self) -> tuple[Point, ...]:
         found = [point for stack in self.stacks for point in stack.points]
         if self.output is not None:
@@ -222,6 +227,11 @@ def stacks_by_hand(
     return _prefixed(found)
 
 
+def has_modules(module: nn.Module, blocks: str) -> bool:
+    """Whether a module has every stack that `blocks` names."""
+    return all(_container(module, path.strip()) is not None for path in blocks.split(","))
+
+
 def _link(calls: list[Call], directly: bool) -> Link:
     """The input and the output by which most calls are chained; else the first of each."""
     first = Link(calls[0].stream, next(iter(calls[0].gives)), directly)
@@ -304,9 +314,7 @@ def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
             break
     else:
         names = [stack.path for stack in stacks]
-    return tuple(
-        replace(stack, prefix=name) for name, stack in zip(names, stacks, strict=True)
-    )
+    return tuple(replace(stack, prefix=name) for name, stack in zip(names, stacks, strict=True))
 
 
 def _container(module: nn.Module, path: str) -> nn.Module | None:

@@ -311,7 +311,7 @@ def as_backend(given: object, model: LoadedModel) -> Backend:
     if isinstance(given, Backend):
         return given
     if isinstance(given, nn.Module):
-        return TorchEager.around(given)
+        return TorchEager.around(given, blocks=model.blocks)
     if isinstance(given, str):
         return create(given, model)
     raise UsageError(

@@ -7,7 +7,7 @@ that are wrong are handed to the truth's blocks as well:
     accused   <=>   |c_s - x_s| > K * |y_s - x_s| + floor,  and with c_s in place of x_s the layer
                     that was blamed introduces less than half of what it did
 
-The second condition spares whoever means the same by other numbers (rotary halves in another order).
+The second condition spares whoever means the same by other numbers (rotary halves swapped).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Accused:
 def guilty_alike(blames: Mapping[str, Blame], cause: str | None) -> bool:
     """Whether the cause is a layer, and most layers of its stack from there on are guilty too."""
     match = _LAYER.match(cause or "")
-    if match is None or cause not in blames:
+    if cause is None or match is None or cause not in blames:
         return False
     names = [n for n in blames if (m := _LAYER.match(n)) and m["stack"] == match["stack"]]
     following = names[names.index(cause) :]
@@ -136,9 +136,7 @@ def _excess(one: Blame) -> float:
     return one.norms["introduced"].over(one.norms["allowed"])[0]
 
 
-def _row(
-    state: State, true: Trace, honest: Trace, calibration: Calibration
-) -> LayerDrift | None:
+def _row(state: State, true: Trace, honest: Trace, calibration: Calibration) -> LayerDrift | None:
     """A shared input as a row of the report, where it is beyond what honest arithmetic explains."""
     name = state.point.name
     exact, plain = true.state(name), honest.state(name)

@@ -155,6 +155,7 @@ class Witness:
             dtype,
             self._depth,
             str(model.versions),
+            model.blocks or "",
         )
         return stored_calibration(key, probe, make)
 
@@ -184,7 +185,7 @@ class Witness:
         cause = root_cause(found, layers)
         shared, remark = self._shared(candidate, known, found, cause)
         if shared is not None:
-            found = shared.blames
+            found = dict(shared.blames)
         named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
         if shared is not None:
             return shared.among(named), shared.cause, shared.culprit
