@@ -45,9 +45,10 @@ class Shared:
     def state(self, tensor: torch.Tensor) -> torch.Tensor:
         """What is compared: numbers as they are, of a mask which positions are kept."""
         if self.mask or tensor.dtype is torch.bool:
-            kept = _kept(tensor)
             dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
-            return torch.where(_upright(kept), kept, ~kept).to(dtype)
+            kept = _kept(tensor)
+            upright, kept = _upright(kept).to(dtype), kept.to(dtype)
+            return kept * upright + (1 - kept) * (1 - upright)  # runtimes choose among floats only
         return torch.where(tensor <= DROPPED, torch.zeros_like(tensor), tensor)
 
     def instead(self, tensor: torch.Tensor, state: torch.Tensor) -> torch.Tensor:

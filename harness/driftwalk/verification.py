@@ -244,7 +244,8 @@ def _verified(
             walk.hold_against(witness.introduced(candidate, known))
     with show.stage("observer check"):
         observer = {"reference": against.observer, "candidate": looked_at.check()}
-    terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
+    told = (*stage.model.notes, *probe.notes)
+    terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         layers, cause, culprit = witness.accuse(candidate, report.layers)
@@ -252,8 +253,8 @@ def _verified(
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    told = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
-    notes = (*report.notes, *told)
+    calibrated = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
+    notes = (*report.notes, *calibrated)
     return replace(report, timings=timings, notes=notes)
 
 
