@@ -55,8 +55,19 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         for stack, found in zip(stacks, shared, strict=True)
     )
     name, head = _final_output(output, states, latest)
-    confirmed = _confirm(stacks, states, output, strict=blocks is None) if wants else "unchecked"
+    strict = blocks is None and not any(_has_hooks(module, stack) for stack in stacks)
+    confirmed = _confirm(stacks, states, output, strict) if wants else "unchecked"
     return Layout(stacks, name, head, confirmed, notes)
+
+
+def _has_hooks(module: nn.Module, stack: Stack) -> bool:
+    """Whether blocks have hooks of the user's own, which are part of what they compute.
+
+    The model's hidden_states may be taken before or after such a hook; captures come after it.
+    """
+    parts = [module.get_submodule(path) for path in (*stack.blocks, *filter(None, [stack.norm]))]
+    hooks = (h for p in parts for h in (*p._forward_hooks.values(), *p._forward_pre_hooks.values()))
+    return any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
 
 
 def _takes_hidden_states(module: nn.Module) -> bool:

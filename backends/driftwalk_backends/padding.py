@@ -72,13 +72,15 @@ def _check_rows(probe: Probe) -> None:
             )
 
 
-def _content(probe: Probe, shape: tuple[int, ...]) -> list[str]:
-    """The inputs that say something at each position."""
-    return [
+def _content(probe: Probe, mask: str, shape: tuple[int, ...]) -> list[str]:
+    """The inputs that say something at each position: `src` for `src_key_padding_mask`, or all."""
+    found = [
         name
         for name, array in probe.inputs.items()
         if array.shape[:2] == shape and not _is_mask(name) and "position" not in name
     ]
+    related = [name for name in found if name.partition("_")[0] == mask.partition("_")[0]]
+    return related or found
 
 
 def _sides(probe: Probe, name: str) -> list[Array]:
@@ -91,7 +93,7 @@ def _sides(probe: Probe, name: str) -> list[Array]:
         return []
     for batch in {a.shape[0] for n, a in probe.inputs.items() if a.ndim > 1 and not _is_mask(n)}:
         shape = (batch, mask.shape[-1])
-        if mask.shape[0] not in (1, batch) or not _content(probe, shape):
+        if mask.shape[0] not in (1, batch) or not _content(probe, name, shape):
             continue
         on = (mask != 0).reshape(mask.shape[0], -1, mask.shape[-1])
         both = (np.broadcast_to(side.all(1), shape) for side in (on, ~on))
@@ -104,7 +106,7 @@ def _shown(model: LoadedModel, probe: Probe, name: str, side: Array) -> dict[str
     scribbled = {
         other: np.where(_at(side, array), _otherwise(array), array).astype(array.dtype)
         for other, array in probe.inputs.items()
-        if other in _content(probe, side.shape)
+        if other in _content(probe, name, side.shape)
     }
     mask = probe.inputs[name]
     opposite = mask[(mask != 0) != bool(_value(mask, side))]

@@ -177,12 +177,19 @@ def _left_out(module: nn.Module, groups: dict[str, Group], found: list[Run]) -> 
             continue
         if not _is_list(module, group) or _parameters(module, group.calls) < max(least, 1):
             continue
-        if _inside(group.path, points):
+        if _inside(group.path, points) or any(_lies_between(module, group, r) for r in found):
             continue
         count = sum(not any(_inside(point, {path}) for point in points) for path in ran)
         if count:
             left[group.path] = count
     return {path: n for path, n in left.items() if not _inside(path, set(left) - {path})}
+
+
+def _lies_between(module: nn.Module, group: Group, stack: Run) -> bool:
+    """Whether the members of a smaller group take turns with a stack's blocks: norms in a list."""
+    calls = group.calls
+    turns = calls[0].order < stack[1][-1].order and stack[1][0].order < calls[-1].order
+    return turns and _parameters(module, calls) < _parameters(module, stack[1])
 
 
 def _inside(path: str, outer: set[str]) -> bool:
