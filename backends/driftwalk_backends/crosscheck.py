@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from driftwalk.states import Point
 
 from .hooks import capture
 from .points import Layout, Stack, find_stacks, stacks_by_hand
+from .shared import watch_shared
 from .tensors import named_outputs, output_tensors
 
 Run = Callable[..., Any]
@@ -30,8 +31,9 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
     if blocks:
         stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], run)
+        notes: tuple[str, ...] = ()
     else:
-        stacks = find_stacks(module, run)
+        stacks, notes = find_stacks(module, run)
     states: dict[str, torch.Tensor] = {}
     layout = Layout(stacks)
     wants = _takes_hidden_states(module)
@@ -39,18 +41,36 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     def keep(point: Point, tensor: torch.Tensor) -> None:
         states[point.name] = tensor.clone()
 
-    with (
-        capture(module, layout, keep) as finish,
-        _latest_outputs(module) as latest,
-        _unhooked_outputs(module, stacks) as unhooked,
-    ):
+    with ExitStack() as watched:
+        finish = watched.enter_context(capture(module, layout, keep))
+        latest = watched.enter_context(_latest_outputs(module))
+        unhooked = watched.enter_context(_unhooked_outputs(module, stacks))
+        shared = [
+            watched.enter_context(watch_shared(module, stack.blocks, stack.takes))
+            for stack in stacks
+        ]
         output = run(output_hidden_states=True) if wants else run()
         finish(output)
+    stacks = tuple(
+        replace(stack, shared=found(states.values()))
+        for stack, found in zip(stacks, shared, strict=True)
+    )
     name, head = _final_output(output, states, latest)
     confirmed = "unchecked"
     if wants:
-        confirmed = _confirm(stacks, states, output, strict=blocks is None, unhooked=unhooked)
-    return replace(layout, output=name, head=head, confirmed=confirmed)
+        strict = blocks is None and not any(_has_hooks(module, stack) for stack in stacks)
+        confirmed = _confirm(stacks, states, output, strict=strict, unhooked=unhooked)
+    return Layout(stacks, name, head, confirmed, notes)
+
+
+def _has_hooks(module: nn.Module, stack: Stack) -> bool:
+    """Whether blocks have hooks of the user's own, which are part of what they compute.
+
+    The model's hidden_states may be taken before or after such a hook; captures come after it.
+    """
+    parts = [module.get_submodule(path) for path in (*stack.blocks, *filter(None, [stack.norm]))]
+    hooks = (h for p in parts for h in (*p._forward_hooks.values(), *p._forward_pre_hooks.values()))
+    return any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
 
 
 def _takes_hidden_states(module: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from driftwalk.states import Point
 
 from .looks import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
+from .slots import from_call, with_call
 from .tensors import (
     named_outputs,
     output_tensors,
@@ -35,28 +36,55 @@ TensorSink = Callable[[Point, torch.Tensor], torch.Tensor | None]
 class _StackCapture:
     """Counts the calls of one stack and names what it sees."""
 
-    def __init__(self, stack: Stack, sink: TensorSink) -> None:
+    def __init__(self, stack: Stack, sink: TensorSink, look: Look) -> None:
         self._stack = stack
         self._sink = sink
+        self._shared = stack.shared if look.shared else ()
+        self._instead: dict[str, torch.Tensor] = {}
         self._points = {point.name: point for point in stack.points}
         self._calls = 0
+        self.takes = stack.takes
         self.running: Point | None = None
         """The layer whose block is being computed."""
 
     def before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self.running = self._points.get(self._stack.name(f"layer.{self._calls}"))
+        changed = self._shared_by(module, args, kwargs) if self._calls else None
         if self._calls:
-            return None
-        taken = stream_input(args, kwargs)
+            return changed
+        taken = stream_input(args, kwargs, self._stack.takes)
         if taken is None:
             return None
         instead = self._sink(self._points[self._stack.name("embed")], taken)
-        return None if instead is None else with_stream_input(args, kwargs, instead)
+        if instead is not None:
+            args, kwargs = with_stream_input(args, kwargs, instead, self._stack.takes)
+        changed = self._shared_by(module, args, kwargs)
+        return changed or (None if instead is None else (args, kwargs))
+
+    def _shared_by(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Name what this call shares with others; the call with other tensors, where some are."""
+        replaced = False
+        for shared in self._shared:
+            if self._calls not in shared.calls:
+                continue
+            given = from_call(args, kwargs, shared.slot)
+            if not isinstance(given, torch.Tensor):
+                continue
+            if self._calls == shared.calls[0]:
+                point = shared.point(self._stack.prefix, self._stack.blocks[self._calls])
+                state = self._sink(point, shared.state(given))
+                if state is not None:
+                    self._instead[shared.name] = shared.instead(given, state)
+            if shared.name in self._instead:
+                instead = self._instead[shared.name]
+                args, kwargs = with_call(args, kwargs, shared.slot, instead)
+                replaced = True
+        return (args, kwargs) if replaced else None
 
     def after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         number, self._calls = self._calls, self._calls + 1
         point, self.running = self.running, None
-        given = output_tensors(output)
+        given = output_tensors(output, self._stack.gives)
         if point is None or not given:
             raise BackendError(
                 f"Block {number} of {self._stack.path} was not expected: the model ran "
@@ -68,7 +96,9 @@ class _StackCapture:
         for extra, tensor in enumerate(given[1:], start=1):
             if tensor.shape == given[0].shape:
                 self._sink(Point(f"{point.name}.out{extra}", point.module), tensor)
-        return None if instead is None else with_stream_output(output, instead)
+        if instead is None:
+            return None
+        return with_stream_output(output, instead, self._stack.gives)
 
     def after_norm(self, module: nn.Module, args: Any, output: Any) -> Any:
         if self._calls != len(self._stack.blocks):
@@ -84,6 +114,7 @@ class _StackCapture:
                 "expected from the run in which the points were found."
             )
         self._calls = 0  # the next run may be watched as well
+        self._instead.clear()
 
 
 class _BlockCapture:
@@ -113,7 +144,7 @@ class _BlockCapture:
         self._calls.clear()
 
     def _start(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        taken = stream_input(args, kwargs)
+        taken = stream_input(args, kwargs, self._stack.takes)
         self._known = [] if taken is None else [taken]
         self._calls.clear()
 
@@ -161,7 +192,7 @@ class _BlockCapture:
 @contextmanager
 def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Callable[[Any], None]]:
     """Hook all points of a layout; call the yielded function with the model's output at the end."""
-    captures = [_StackCapture(stack, sink) for stack in layout.stacks]
+    captures = [_StackCapture(stack, sink, layout.look) for stack in layout.stacks]
     insides: list[_BlockCapture] = []
     handles: list[RemovableHandle] = []
     try:

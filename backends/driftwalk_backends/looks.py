@@ -30,6 +30,8 @@ class Look:
     depth: str = "block"
     layer: str = ""
     """Look inside this layer alone, and at what its modules are given as well."""
+    shared: bool = False
+    """Look at what all blocks are handed beside the stream, too (shared.py)."""
 
     def into(self, layer: str) -> bool:
         return self.depth != "block" and self.layer in ("", layer)
@@ -51,7 +53,11 @@ class Looks:
         """Give states at this depth from now on; with a layer, inside that one alone."""
         if depth not in DEPTHS:
             raise UsageError(f"There is no depth {depth!r}; there is {', '.join(DEPTHS)}.")
-        self._look = Look(depth, layer)
+        self._look = Look(depth, layer, self._look.shared)
+
+    def share(self, on: bool) -> None:
+        """Give what all blocks are handed beside the stream as states, too, from now on."""
+        self._look = replace(self._look, shared=on)
 
 
 @dataclass(frozen=True, eq=False)

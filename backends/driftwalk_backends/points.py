@@ -2,27 +2,29 @@
 
 Nothing here knows a model by name. One run is watched: a *stack* is a numbered group of sibling
 modules (a ModuleList, a Sequential, `block1`, `block2` ...) whose calls hand a float tensor on from
-one to the next without changing its shape. The outermost such groups are the stacks.
+one to the next without changing its shape. The outermost such groups are the stacks. Where a list
+of blocks would be left out by that, a second run is watched in which a block may also take what was
+only computed from the block before it: what lies between two blocks belongs to the second.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import torch
 from torch import nn
 
 from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
+from .lineage import Lineage
 from .looks import BLOCKS, Look
-from .tensors import output_tensors, stream_input
+from .shared import Shared
+from .slots import Slot
+from .watching import Call, Group, is_norm, watch
 
-_NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 _SMALL_STACK = 0.1
 """A stack with less than this share of the largest one's parameters is part of a head."""
 
@@ -35,6 +37,12 @@ class Stack:
     path: str
     blocks: tuple[str, ...]
     norm: str | None = None
+    takes: Slot | None = None
+    """Where the blocks take the residual stream; None: their first float tensor."""
+    gives: Slot | None = None
+    """Where they give it."""
+    shared: tuple[Shared, ...] = ()
+    """What several blocks are handed beside the stream."""
 
     def name(self, rest: str) -> str:
         return f"{self.prefix}.{rest}" if self.prefix else rest
@@ -57,8 +65,15 @@ class Layout:
     """The module that made that output."""
     confirmed: str = "unchecked"
     """What the model's own hidden_states said: see crosscheck.py."""
+    notes: tuple[str, ...] = ()
+    """What a reader of a report must know about how the points were found."""
     look: Look = BLOCKS
     """How far inside the blocks; `points` are those of block depth at any look."""
+
+    @property
+    def key(self) -> str:
+        """Tells layouts apart: every point, its module, and where its blocks take and give it."""
+        return repr((self.stacks, self.points))
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -68,37 +83,46 @@ class Layout:
         return tuple(found)
 
 
-@dataclass
-class _Call:
-    """One call of a numbered module, as seen from outside."""
-
-    path: str
-    kind: type
-    keeps_shape: bool
-    chained: bool
-    order: int
+Run = tuple[Group, list[Call], "Link"]
 
 
-@dataclass
-class _Group:
-    """Numbered siblings and their calls; `last` is kept alive so that its identity is certain."""
+@dataclass(frozen=True)
+class Link:
+    """How the blocks of a group hand the residual stream on."""
 
-    path: str
-    calls: list[_Call] = field(default_factory=list)
-    last: torch.Tensor | None = None
-    norms: dict[int, str] = field(default_factory=dict)
-    """Call count at which a norm took the group's latest output -> the norm's path."""
+    takes: Slot
+    gives: Slot
+    directly: bool = True
+    """Whether nothing is computed between two blocks."""
+
+    def keeps_shape(self, call: Call) -> bool:
+        form = call.takes.get(self.takes)
+        return form is not None and len(form[0]) >= 2 and form[0] == self._given(call)
+
+    def chained(self, call: Call) -> bool:
+        return (self.gives, self.takes) in (call.taken if self.directly else call.derived)
+
+    def _given(self, call: Call) -> Any:
+        form = call.gives.get(self.gives)
+        return None if form is None else form[0]
 
 
-def find_stacks(module: nn.Module, run: Callable[[], Any]) -> tuple[Stack, ...]:
-    """Watch one run and name the stacks; no stack at all is an error that says what to do."""
-    groups = _watch(module, run)
-    runs = [(group, calls) for group in groups.values() for calls in _runs(module, group)]
-    repeated = [item for item in runs if len(item[1]) > 1]
-    found = _outermost(repeated or [item for item in runs if _is_list(module, item[0])])
-    weights = {id(calls): _parameters(module, calls) for _, calls in found}
-    most = max(weights.values(), default=0)
-    found = [item for item in found if weights[id(item[1])] >= _SMALL_STACK * most]
+def find_stacks(
+    module: nn.Module, run: Callable[[], Any]
+) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
+    """Watch a run and name the stacks, with notes on lists of blocks that are none of them.
+
+    No stack at all is an error that says what to do.
+    """
+    groups = watch(module, run)
+    found = _found(module, groups, directly=True)
+    left = _left_out(module, groups, found)
+    if left or not found:
+        derived = watch(module, run, Lineage())
+        more = _found(module, derived, directly=False)
+        still = _left_out(module, derived, more)
+        if more and (not found or sum(still.values()) < sum(left.values())):
+            groups, found, left = derived, more, still
     if not found:
         raise ModelError(
             f"No stack of repeated blocks was found in {type(module).__name__}. Looked for "
@@ -106,14 +130,90 @@ def find_stacks(module: nn.Module, run: Callable[[], Any]) -> tuple[Stack, ...]:
             "hand a float tensor on from one to the next without changing its shape. Name the "
             f"stack by hand: blocks='path.to.stack' (--blocks). {_lists(module)}"
         )
-    return _prefixed([_stack(module, group, calls) for group, calls in found])
+    notes = tuple(_note(module, path, count) for path, count in left.items())
+    return _prefixed([_stack(module, *item) for item in found]), notes
+
+
+def _found(module: nn.Module, groups: dict[str, Group], directly: bool) -> list[Run]:
+    """The stacks, in order of execution."""
+    runs = [run for group in groups.values() for run in _runs(module, group, directly)]
+    repeated = [item for item in runs if len(item[1]) > 1]
+    if any(_is_list(module, group) or link.directly for group, _, link in repeated):
+        # `fc1` and `fc2` with something between them are a stack only where there is no other.
+        repeated = [item for item in repeated if _is_list(module, item[0]) or item[2].directly]
+    found = _outermost(repeated or [item for item in runs if _is_list(module, item[0])])
+    weights = {id(calls): _parameters(module, calls) for _, calls, _ in found}
+    most = max(weights.values(), default=0)
+    found = [item for item in found if weights[id(item[1])] >= _SMALL_STACK * most]
+    # Of two lists whose members take turns, the smaller lies between the blocks of the larger.
+    return [
+        item
+        for item in found
+        if item[2].directly
+        or not any(
+            other is not item and _take_turns(item, other) and not _outweighs(weights, item, other)
+            for other in found
+        )
+    ]
+
+
+def _take_turns(one: Run, other: Run) -> bool:
+    (a, z), (b, y) = ((run[1][0].order, run[1][-1].order) for run in (one, other))
+    return a < y and b < z
+
+
+def _outweighs(weights: dict[int, int], one: Run, other: Run) -> bool:
+    return weights[id(one[1])] > weights[id(other[1])]
+
+
+def _left_out(module: nn.Module, groups: dict[str, Group], found: list[Run]) -> dict[str, int]:
+    """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
+    points = {call.path for _, calls, _ in found for call in calls}
+    least = _SMALL_STACK * max((_parameters(module, calls) for _, calls, _ in found), default=0)
+    left: dict[str, int] = {}
+    for group in groups.values():
+        ran = {call.path for call in group.calls}
+        if len(ran) < 2 or len({call.kind for call in group.calls}) > 1:
+            continue
+        if not _is_list(module, group) or _parameters(module, group.calls) < max(least, 1):
+            continue
+        if _inside(group.path, points) or any(_lies_between(module, group, r) for r in found):
+            continue
+        count = sum(not any(_inside(point, {path}) for point in points) for path in ran)
+        if count:
+            left[group.path] = count
+    return {path: n for path, n in left.items() if not _inside(path, set(left) - {path})}
+
+
+def _lies_between(module: nn.Module, group: Group, stack: Run) -> bool:
+    """Whether the members of a smaller group take turns with a stack's blocks: norms in a list."""
+    calls = group.calls
+    turns = calls[0].order < stack[1][-1].order and stack[1][0].order < calls[-1].order
+    return turns and _parameters(module, calls) < _parameters(module, stack[1])
+
+
+def _inside(path: str, outer: set[str]) -> bool:
+    """Whether a module is one of the outer ones, or is inside of one."""
+    parts = path.split(".")
+    return any(".".join(parts[:n]) in outer for n in range(1, len(parts) + 1))
+
+
+def _note(module: nn.Module, path: str, count: int) -> str:
+    members = module.get_submodule(path)
+    size = len(members) if isinstance(members, nn.ModuleList) else count
+    kind = type(next(members.children())).__name__
+    return (
+        f"{count} of the {size} blocks of {path} ({kind}) ran, but are no points: they do not hand "
+        "one float tensor of one shape on from each to the next. An error in them shows at the "
+        f"next point. If they are the model's layers, name them: blocks={path!r} (--blocks)."
+    )
 
 
 def stacks_by_hand(
     module: nn.Module, paths: Iterable[str], run: Callable[[], Any]
 ) -> tuple[Stack, ...]:
     """The stacks a user named: containers of blocks, in the order their blocks are called."""
-    groups = _watch(module, run)
+    groups = watch(module, run, Lineage())
     found = []
     for path in paths:
         try:
@@ -128,103 +228,85 @@ def stacks_by_hand(
                 f"blocks={path!r}: none of its {len(children)} children was called with a float "
                 f"tensor in a run of the model. {_lists(module)}"
             )
-        found.append(_stack(module, watched[0], calls))
+        links = [_link(calls, directly) for directly in (True, False)]
+        link = max(links, key=lambda link: sum(map(link.chained, calls)))
+        found.append(_stack(module, watched[0], calls, link))
     return _prefixed(found)
 
 
-def _watch(module: nn.Module, run: Callable[[], Any]) -> dict[str, _Group]:
-    """Run once with hooks on all numbered modules and all norms."""
-    groups: dict[str, _Group] = {}
-    handles = []
-    clock = iter(range(1 << 62))
-
-    def on_block(path: str, group: _Group) -> Callable[..., None]:
-        def hook(block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            taken, given = stream_input(args, kwargs), output_tensors(output)
-            if taken is None or not given:
-                return
-            chained = group.last is not None and _same(group.last, taken)
-            keeps = taken.shape == given[0].shape and taken.ndim >= 2
-            group.calls.append(_Call(path, type(block), keeps, chained, next(clock)))
-            group.last = given[0]
-
-        return hook
-
-    def on_norm(path: str) -> Callable[..., None]:
-        def hook(norm: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            taken = stream_input(args, kwargs)
-            if taken is None:
-                return
-            for group in groups.values():
-                if group.last is not None and _same(group.last, taken):
-                    group.norms.setdefault(len(group.calls), path)
-
-        return hook
-
-    for path, part in module.named_modules():
-        parent, _, name = path.rpartition(".")
-        match = _NUMBERED.match(name)
-        if match:
-            key = f"{parent}.{match['group']}".strip(".")
-            group = groups.setdefault(key, _Group(key))
-            hook = on_block(path, group)
-        elif _is_norm(part):
-            hook = on_norm(path)
-        else:
-            continue
-        handles.append(part.register_forward_hook(hook, with_kwargs=True))
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-        for group in groups.values():
-            group.last = None
-    return groups
+def has_modules(module: nn.Module, blocks: str) -> bool:
+    """Whether a module has every stack that `blocks` names."""
+    return all(_container(module, path.strip()) is not None for path in blocks.split(","))
 
 
-def _runs(module: nn.Module, group: _Group) -> list[list[_Call]]:
-    """Maximal runs of chained, shape-keeping calls."""
-    runs: list[list[_Call]] = []
+def _link(calls: list[Call], directly: bool) -> Link:
+    """The input and the output by which most calls are chained; else the first of each."""
+    first = Link(calls[0].stream, next(iter(calls[0].gives)), directly)
+    links = {first: None} | {
+        Link(takes, gives, directly): None for takes in calls[0].takes for gives in calls[0].gives
+    }
+
+    def fits(link: Link) -> tuple[int, int]:
+        return (
+            sum(link.keeps_shape(call) and link.chained(call) for call in calls),
+            sum(map(link.keeps_shape, calls)),
+        )
+
+    return max(links, key=fits)
+
+
+def _runs(module: nn.Module, group: Group, directly: bool) -> list[Run]:
+    """The longest run of chained, shape-keeping calls, and how they are chained."""
+    if not group.calls:
+        return []
+    found = [(group, _longest(module, group, link), link) for link in _links(group, directly)]
+    found = [item for item in found if item[1]]
+    return [max(found, key=lambda item: len(item[1]))] if found else []
+
+
+def _links(group: Group, directly: bool) -> list[Link]:
+    direct = [_link(group.calls, directly=True)]
+    return direct if directly else [*direct, _link(group.calls, directly=False)]
+
+
+def _longest(module: nn.Module, group: Group, link: Link) -> list[Call]:
+    runs: list[list[Call]] = []
     for call in group.calls:
-        if not call.keeps_shape:
+        if not link.keeps_shape(call):
             runs.append([])
-        elif call.chained and runs and runs[-1]:
+        elif link.chained(call) and runs and runs[-1]:
             runs[-1].append(call)
         else:
             runs.append([call])
     runs = [run for run in runs if run]
-    container = _container(module, group.path)
-    if isinstance(container, nn.Sequential):
+    if isinstance(_container(module, group.path), nn.Sequential):
         runs = [part for run in runs for part in _same_class_parts(run)]
-    return runs[:1] if not runs else [max(runs, key=len)]
+    return max(runs, key=len, default=[])
 
 
-def _same_class_parts(run: list[_Call]) -> list[list[_Call]]:
+def _same_class_parts(run: list[Call]) -> list[list[Call]]:
     """In a Sequential, the longest run of one class is the stack, if there is one at all."""
     parts = [list(calls) for _, calls in groupby(run, key=lambda call: call.kind)]
     return parts if max(map(len, parts)) > 1 else [run]
 
 
-def _outermost(found: list[tuple[_Group, list[_Call]]]) -> list[tuple[_Group, list[_Call]]]:
+def _outermost(found: list[Run]) -> list[Run]:
     """Drop what runs inside a block of another stack."""
-    blocks = {call.path for _, calls in found for call in calls}
-
-    def inside(path: str) -> bool:
-        parts = path.split(".")
-        return any(".".join(parts[:n]) in blocks for n in range(1, len(parts)))
-
-    kept = [item for item in found if not inside(item[1][0].path)]
+    blocks = {call.path for _, calls, _ in found for call in calls}
+    kept = [item for item in found if not _inside(item[1][0].path.rpartition(".")[0], blocks)]
     return sorted(kept, key=lambda item: item[1][0].order)
 
 
-def _stack(module: nn.Module, group: _Group, calls: list[_Call]) -> Stack:
+def _stack(module: nn.Module, group: Group, calls: list[Call], link: Link) -> Stack:
     last = group.calls.index(calls[-1]) + 1 if calls[-1] in group.calls else len(group.calls)
-    norm = group.norms.get(last)
+    norm = group.norms.get((last, link.gives))
     following = group.calls[last].path if last < len(group.calls) else None
-    if norm is None and following and _is_norm(module.get_submodule(following)):
+    if norm is None and following and is_norm(module.get_submodule(following)):
         norm = following  # the norm is the next member of the same Sequential
-    return Stack("", group.path, tuple(call.path for call in calls), norm)
+    if norm is None and not link.directly:
+        norm = group.later_norms.get((last, link.gives))
+    paths = tuple(call.path for call in calls)
+    return Stack("", group.path, paths, norm, link.takes or None, link.gives)
 
 
 def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
@@ -239,23 +321,7 @@ def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
             break
     else:
         names = [stack.path for stack in stacks]
-    return tuple(
-        Stack(name, stack.path, stack.blocks, stack.norm)
-        for name, stack in zip(names, stacks, strict=True)
-    )
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The same values: usually the very same tensor, sometimes a copy or a view of it."""
-    if a is b:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
-        return False
-    return a.data_ptr() == b.data_ptr() or torch.equal(a, b)
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower()
+    return tuple(replace(stack, prefix=name) for name, stack in zip(names, stacks, strict=True))
 
 
 def _container(module: nn.Module, path: str) -> nn.Module | None:
@@ -265,11 +331,11 @@ def _container(module: nn.Module, path: str) -> nn.Module | None:
         return None
 
 
-def _is_list(module: nn.Module, group: _Group) -> bool:
+def _is_list(module: nn.Module, group: Group) -> bool:
     return isinstance(_container(module, group.path), nn.ModuleList)
 
 
-def _parameters(module: nn.Module, calls: list[_Call]) -> int:
+def _parameters(module: nn.Module, calls: list[Call]) -> int:
     paths = {call.path for call in calls}
     return sum(p.numel() for path in paths for p in module.get_submodule(path).parameters())
 

@@ -16,6 +16,7 @@ from driftwalk.states import Probe
 from .calls import check_names
 from .default_inputs import default_inputs
 from .demo import ByteTokenizer
+from .padding import with_padding
 from .sources import GRAPH, LoadedModel
 
 BATCH, LENGTH = 2, 16
@@ -37,7 +38,7 @@ def make_probe(
     probe = _read(model, given, batch, length, seed)
     check_names(model.module, probe)
     check_values(model, probe)
-    return probe
+    return with_padding(model, probe)
 
 
 def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int) -> Probe:

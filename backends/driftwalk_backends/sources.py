@@ -57,7 +57,7 @@ class LoadedModel:
         self.module = module
         self.label = label
         self.source = source
-        self.notes = notes
+        self._notes = notes
         self._folder = folder
         self._tokenizer = tokenizer
         self._blocks = blocks
@@ -68,6 +68,17 @@ class LoadedModel:
                 f"{label} is compiled already, and its layers cannot be seen. Give the module that "
                 "was compiled, and say how: the backend torch,compile=inductor."
             )
+
+    @property
+    def blocks(self) -> str | None:
+        """The stack of blocks, where a user named it by hand."""
+        return self._blocks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report must say of the model: how it was loaded, what of it has no point."""
+        found = (note for layout in self._layouts.values() for note in layout.notes)
+        return (*self._notes, *dict.fromkeys(found))
 
     @property
     def config(self) -> Any:

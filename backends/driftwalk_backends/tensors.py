@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from driftwalk.dtypes import FORMATS, Array
+
+from .slots import Slot, call_tensors, from_call, members, put, tensors_in, with_call
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -23,55 +25,62 @@ def is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def stream_slot(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str | None:
-    """Where a block takes the residual stream: a position, a keyword, or None if nowhere."""
+def stream_slot(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Slot | None:
+    """Where a block takes the residual stream, by its place in the call; None if nowhere."""
     for number, value in enumerate(args):
         if is_float(value):
-            return number
+            return (number,)
     if is_float(kwargs.get("hidden_states")):
-        return "hidden_states"
-    return next((name for name, value in kwargs.items() if is_float(value)), None)
+        return ("hidden_states",)
+    named = next((name for name, value in kwargs.items() if is_float(value)), None)
+    if named is not None:
+        return (named,)
+    return next((slot for slot, item in call_tensors(args, kwargs) if is_float(item)), None)
 
 
-def stream_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+def stream_input(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], slot: Slot | None = None
+) -> torch.Tensor | None:
+    """The residual stream of a call: what stands in the slot, else the first float tensor."""
+    found = from_call(args, kwargs, slot) if slot else None
+    if is_float(found):
+        return cast("torch.Tensor", found)
     slot = stream_slot(args, kwargs)
-    if slot is None:
-        return None
-    found = args[slot] if isinstance(slot, int) else kwargs[slot]
-    assert isinstance(found, torch.Tensor)
-    return found
+    return None if slot is None else cast("torch.Tensor", from_call(args, kwargs, slot))
 
 
 def with_stream_input(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: torch.Tensor
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tensor: torch.Tensor,
+    slot: Slot | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with another tensor on the residual stream."""
-    slot = stream_slot(args, kwargs)
-    if isinstance(slot, int):
-        return (*args[:slot], tensor, *args[slot + 1 :]), dict(kwargs)
-    return args, {**kwargs, str(slot): tensor}
+    if not slot or not is_float(from_call(args, kwargs, slot)):
+        slot = stream_slot(args, kwargs)
+    assert slot is not None
+    return with_call(args, kwargs, slot, tensor)
 
 
-def with_stream_output(output: Any, tensor: torch.Tensor) -> Any:
-    """The same output with another first float tensor."""
-    if isinstance(output, torch.Tensor):
-        return tensor
-    if isinstance(output, Mapping):
-        first = next(name for name, item in output.items() if is_float(item))
-        return type(output)(**{**output, first: tensor})
-    first = next(number for number, item in enumerate(output) if is_float(item))
-    return type(output)([*output[:first], tensor, *output[first + 1 :]])
+def with_stream_output(output: Any, tensor: torch.Tensor, slot: Slot | None = None) -> Any:
+    """The same output with another tensor on the residual stream: the first float one."""
+    slots = [found for found, _ in float_outputs(output)]
+    return put(output, slot if slot is not None and slot in slots else slots[0], tensor)
 
 
-def output_tensors(output: Any) -> list[torch.Tensor]:
-    """Every float tensor a block gave, in order; nested caches are not states."""
+def float_outputs(output: Any) -> list[tuple[Slot, torch.Tensor]]:
+    """Every float tensor a block gave, in order, by its slot; nested caches are not states."""
     if is_float(output):
-        return [output]
-    if isinstance(output, tuple | list):
-        return [item for item in output if is_float(item)]
-    if isinstance(output, Mapping):
-        return [item for item in output.values() if is_float(item)]
-    return []
+        return [((), output)]
+    found = [((key,), item) for key, item in members(output) if is_float(item)]
+    return found or [(slot, item) for slot, item in tensors_in(output) if is_float(item)]
+
+
+def output_tensors(output: Any, slot: Slot | None = None) -> list[torch.Tensor]:
+    """Every float tensor a block gave, in order; the one in the slot comes first."""
+    found = dict(float_outputs(output))
+    first = [found.pop(slot)] if slot is not None and slot in found else []
+    return [*first, *found.values()]
 
 
 def named_outputs(output: Any) -> dict[str, torch.Tensor]:

@@ -26,7 +26,7 @@ from .fingerprint import versions
 from .held.states import Holding
 from .hooks import TensorSink, capture
 from .looks import Looks
-from .points import Layout
+from .points import Layout, has_modules
 from .sources import LoadedModel, open_model
 from .stopwatch import between, device_clock, stamp, wait
 from .tensors import TORCH_DTYPES, from_numpy, named_outputs, to_numpy
@@ -75,8 +75,11 @@ class TorchEager(Looks, Backend):
         self._hold = False
 
     @classmethod
-    def around(cls, module: nn.Module, label: str = "") -> TorchEager:
-        """A backend for a module as it is: its own dtype, its own device, nothing converted."""
+    def around(cls, module: nn.Module, label: str = "", blocks: str | None = None) -> TorchEager:
+        """A backend for a module as it is: its own dtype, its own device, nothing converted.
+
+        `blocks` is the stack that a user named in the model; another implementation may lack it.
+        """
         first = next((p for p in module.parameters() if p.is_floating_point()), None)
         device = first.device if first is not None else torch.device("cpu")
         dtype = first.dtype if first is not None else torch.float32
@@ -84,7 +87,9 @@ class TorchEager(Looks, Backend):
         if dtype not in names:
             raise UsageError(f"{type(module).__name__} holds {dtype}, which cannot be compared.")
         spec = Spec("torch", str(device), names[dtype])
-        return cls(spec, LoadedModel(module, label or type(module).__name__))
+        label = label or type(module).__name__
+        blocks = blocks if blocks and has_modules(module, blocks) else None
+        return cls(spec, LoadedModel(module, label, blocks=blocks))
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:

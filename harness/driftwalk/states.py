@@ -27,6 +27,10 @@ def read_only(array: Array) -> Array:
     return view
 
 
+SHARED = "shared"
+"""Begins the names of what all layers are handed beside the stream: `shared.rotary.0` ..."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A place in the model: its canonical name, and the module it was taken from."""
@@ -35,6 +39,11 @@ class Point:
     module: str = ""
     found: str = field(default="", compare=False)
     """How a backend that has no modules found it: by scope metadata, by value, ..."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is no layer's state, but what layers share; a backend need not give it."""
+        return SHARED in self.name.split(".")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +109,11 @@ class Probe:
     origin: str = "arrays"
     texts: tuple[str, ...] = ()
     tokens: tuple[tuple[str, ...], ...] = ()
+    kept: Mapping[str, Array] | None = None
+    """What is not padding, as (row, position), by the beginning of points' names; None: as the
+    masks say that transformers models take."""
+    remarks: tuple[str, ...] = ()
+    """What is to be said of the masks."""
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -108,12 +122,6 @@ class Probe:
         for name, array in arrays.items():
             if array.size == 0:
                 raise ProbeError(f"Probe input {name!r} is empty (shape {array.shape}).")
-            batch = np.atleast_2d(array)
-            if name.endswith("attention_mask") and not batch.reshape(len(batch), -1).any(1).all():
-                raise ProbeError(
-                    f"Probe input {name!r} has a row that is all zero: "
-                    "every position is padding there, and nothing could be compared."
-                )
         object.__setattr__(self, "inputs", MappingProxyType(arrays))
 
     @cached_property
@@ -149,14 +157,36 @@ class Probe:
 
     def keep(self, point: str, shape: tuple[int, ...]) -> Array | None:
         """Which (row, position) pairs of a state are not padding; None where all count."""
-        decoder = point.startswith("decoder.") or (
-            not point.startswith("encoder.") and any(n.startswith("decoder_") for n in self.inputs)
-        )
-        mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        mask = self._mask(point)
         if mask is None or len(shape) < 3 or mask.shape != shape[:2]:
             return None
         keep = mask != 0
         return None if keep.all() else keep
+
+    def _mask(self, point: str) -> Array | None:
+        if self.kept is not None:
+            parts = point.split(".")
+            names = (".".join(parts[:n]) for n in range(len(parts), -1, -1))
+            return next((self.kept[name] for name in names if name in self.kept), None)
+        decoder = point.startswith("decoder.") or (
+            not point.startswith("encoder.") and any(n.startswith("decoder_") for n in self.inputs)
+        )
+        return self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many positions are left out as padding, and what else is to be said of masks."""
+        masks = self.kept
+        if masks is None:
+            named = ("attention_mask", "decoder_attention_mask")
+            masks = {name: self.inputs[name] for name in named if name in self.inputs}
+        distinct = {mask.tobytes(): mask != 0 for mask in masks.values() if mask.ndim == 2}
+        told = [
+            f"{int((~keep).sum())} of {keep.size} positions were left out as padding."
+            for keep in distinct.values()
+            if not keep.all()
+        ]
+        return (*told, *self.remarks)
 
     def save(self, path: str | Path) -> Path:
         """Write the probe to one safetensors file."""

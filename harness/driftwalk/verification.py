@@ -252,15 +252,16 @@ def _verified(
             walk.judge_layers(witness.introduced(candidate, both[0]))
     with show.stage("observer check"):
         observer = {"reference": against.observer, "candidate": looked_at.check()}
-    terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
+    told = (*stage.model.notes, *probe.notes)
+    terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    told = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
-    notes = (*report.notes, *told)
+    calibrated = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
+    notes = (*report.notes, *calibrated)
     return replace(report, timings=timings, notes=notes)
 
 
@@ -318,7 +319,7 @@ def as_backend(given: object, model: LoadedModel) -> Backend:
     if isinstance(given, Backend):
         return given
     if isinstance(given, nn.Module):
-        return TorchEager.around(given)
+        return TorchEager.around(given, blocks=model.blocks)
     if isinstance(given, str):
         return create(given, model)
     raise UsageError(

@@ -26,7 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
     ),
     "calibrate": ("judge.replay", "judge.calibrate", "judge.calibration_cache"),
-    "walk": ("judge.walk", "judge.blame"),
+    "walk": ("judge.depth", "judge.walk", "judge.blame"),
     "gate": ("judge.gate",),
 }
 """From the ground up. What stands nowhere here is an entry point: it may import all floors, and

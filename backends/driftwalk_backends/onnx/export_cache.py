@@ -18,6 +18,7 @@ from driftwalk.states import Probe
 from ..calls import call, explaining, inputs_for, quietly
 from ..fingerprint import versions
 from ..looks import Look
+from ..points import Layout
 from ..sources import LoadedModel
 from .export import Exported, export, read_export
 
@@ -61,7 +62,7 @@ class Exports:
     def get(self, probe: Probe, look: Look) -> Exported:
         """The export for a probe: known already, stored by an earlier run, or made now."""
         shapes = probe.forms()
-        seen = (look.depth, look.layer)
+        seen = (look.depth, look.layer, "shared" if look.shared else "")
         shape_key = "|".join([*seen, *shapes])
         if shape_key in self._known:
             return self._known[shape_key]
@@ -74,10 +75,25 @@ class Exports:
         key = ""
         if self._cached and self._model.has_known_code:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            key = key_of(self._model.fingerprint, self._dtype, *seen, *shapes, str(packages))
+            # Which points a model has depends on what a user says of it, too (--blocks).
+            points = self._layout(probe).key
+            key = key_of(
+                self._model.fingerprint, self._dtype, *seen, *shapes, str(packages), points
+            )
         self._known[shape_key] = read_export(kept("onnx", key, make, self._scratch))
         self._seconds["export"] = time.perf_counter() - start
         return self._known[shape_key]
+
+    def _layout(self, probe: Probe) -> Layout:
+        """The model's points: known from an earlier run, or found in one of the model as it is."""
+        module = self._model.module
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+
+        def run(**extra: Any) -> Any:
+            with quietly(module), explaining(self._model.label, self._spec):
+                return call(module, inputs_for(module, probe, device), **extra)
+
+        return self._model.layout(module, probe.inputs, run)
 
     def _make(self, probe: Probe, look: Look, folder: Path) -> None:
         module = self._model.at(self._dtype, "cpu", for_export=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..adapter import Backend
-from ..layer_drift import LayerDrift, Side, both_or_one
+from ..layer_drift import Blame, Culprit, LayerDrift, Side, both_or_one
 from ..result import Report
-from .witness import Accusation, Witness
+from ..states import Trace
+from .blame import blame, root_cause
+from .calibrate import Calibration
+from .drill import LooksInside, drill, first_guilty_layer
+from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing, suspicion
+from .witness import Witness
 
 
 def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Report:
@@ -19,25 +24,20 @@ def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Rep
     """
     beyond = frozenset[str]().union(*(_beyond(row) for row in report.layers))
     suspects: list[Side] = [side for side in sides if side in beyond] or ["candidate"]
-    found = {side: _accused(report, sides[side], side) for side in suspects}
+    found = {side: _accused(*sides[side], report.layers, side) for side in suspects}
     if not beyond and not found["candidate"].proven:
-        found["reference"] = _accused(report, sides["reference"], "reference")
+        found["reference"] = _accused(*sides["reference"], report.layers, "reference")
     proven = {side for side, accusation in found.items() if accusation.proven}
-    guilty = set(beyond) or proven or ({"candidate"} if _judged(report) else set())
-    main: Side = "reference" if guilty == {"reference"} else "candidate"
-    told = found[main]
+    judged = any(row.sides_at_fault for row in report.layers)
+    guilty = set(beyond) or proven or ({"candidate"} if judged else set())
+    main = found["reference" if guilty == {"reference"} else "candidate"]
     return replace(
         report,
-        layers=told.layers,
-        cause=told.cause,
-        culprit=told.culprit,
+        layers=main.layers,
+        cause=main.cause,
+        culprit=main.culprit,
         at_fault=both_or_one(guilty),
     )
-
-
-def _accused(report: Report, side: tuple[Backend, Witness], name: Side) -> Accusation:
-    backend, witness = side
-    return witness.accuse(backend, report.layers, name)
 
 
 def _beyond(row: LayerDrift) -> frozenset[str]:
@@ -45,5 +45,114 @@ def _beyond(row: LayerDrift) -> frozenset[str]:
     return frozenset(side for side in row.sides_at_fault if not row.sides[side].by_own_doing)
 
 
-def _judged(report: Report) -> bool:
-    return any(row.sides_at_fault for row in report.layers)
+@dataclass(frozen=True)
+class _Accusation:
+    """What blame found out about one side."""
+
+    layers: tuple[LayerDrift, ...]
+    cause: str | None = None
+    culprit: Culprit | None = None
+    proven: bool = False
+    """Whether a layer makes more error of its own than honest arithmetic does."""
+
+
+def _accused(
+    backend: Backend, witness: Witness, layers: tuple[LayerDrift, ...], side: Side
+) -> _Accusation:
+    """Run a side once more, replay its states, and write the blame into the layers."""
+    known = witness.calibration(backend.info.dtype)
+    if known is None:
+        return _Accusation(layers)
+    with witness.stage(f"blame: replaying the {side}'s states"):
+        trace = backend.trace(witness.probe)
+        blames = blame(witness.truth, known, trace)
+    proven = any(item.guilty for item in blames.values())
+    cause = root_cause(blames, layers, side)
+    if cause is None and any(not layer.ok for layer in layers):
+        cause = _look_closer(backend, witness, known, blames, side)
+    shared, remark = _shared(backend, witness, known, blames, cause)
+    if shared is not None:
+        named = _with_blame(layers, shared.blames)
+        return _Accusation(shared.among(named), shared.cause, shared.culprit, proven)
+    culprit = _drill(backend, witness, trace, known, cause)
+    if culprit is not None and remark:
+        culprit = replace(culprit, sentence=culprit.sentence + remark)
+    return _Accusation(_with_blame(layers, blames), cause, culprit, proven)
+
+
+def _with_blame(
+    layers: tuple[LayerDrift, ...], blames: Mapping[str, Blame]
+) -> tuple[LayerDrift, ...]:
+    return tuple(replace(layer, blame=blames.get(layer.point.name)) for layer in layers)
+
+
+def _look_closer(
+    backend: Backend,
+    witness: Witness,
+    known: Calibration,
+    blames: Mapping[str, Blame],
+    side: Side,
+) -> str | None:
+    """The layer of the first guilty module; where there is none, a note says what was tried."""
+    tried = "each layer was run on the states that it was given"
+    if isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
+        tried = f"{tried}, and so was each module inside"
+        try:
+            with witness.yardstick(known.dtype) as yardstick:
+                both = witness.truth, yardstick
+                cause = first_guilty_layer(*both, backend, witness.probe, known)
+        except Exception as error:  # a backend may raise anything when asked for more
+            tried, cause = f"{tried} ({error})", None
+        if cause is not None:
+            return cause
+    used = {n: b.norms["introduced"].over(b.norms["allowed"])[0] for n, b in blames.items()}
+    name = max(used, key=lambda name: used[name], default="")
+    most = f"; {name} came closest, at {used[name]:.0%} of what it may make" if name else ""
+    witness.note(
+        known.dtype,
+        f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
+        f"arithmetic may, so that it builds up over many of them{most}.",
+    )
+    return None
+
+
+def _shared(
+    backend: Backend,
+    witness: Witness,
+    known: Calibration,
+    blames: Mapping[str, Blame],
+    cause: str | None,
+) -> tuple[Accused | None, str]:
+    """What all layers share, where that explains the blame; else what to say of it."""
+    if cause is None or not guilty_alike(blames, cause):
+        return None, ""
+    try:
+        with (
+            witness.stage("blame: what all layers share"),
+            witness.yardstick(known.dtype) as yardstick,
+        ):
+            with sharing(backend):
+                trace = backend.trace(witness.probe)
+            accused = accuse_shared(witness.truth, yardstick, known, trace, blames, cause)
+            return accused, suspicion(blames, cause, trace)
+    except Exception as error:  # a backend may raise anything when asked for more
+        witness.note(known.dtype, f"Could not look at what all layers share: {error}")
+        return None, UNSEEN
+
+
+def _drill(
+    backend: Backend, witness: Witness, trace: Trace, known: Calibration, cause: str | None
+) -> Culprit | None:
+    """Where inside the root cause; a drill that breaks costs a note, never the report."""
+    guilty = None if cause is None else known.truth.state(cause)
+    if guilty is None:
+        return None
+    try:
+        with (
+            witness.stage(f"drill: inside {cause}"),
+            witness.yardstick(known.dtype) as yardstick,
+        ):
+            return drill(witness.truth, yardstick, backend, trace, known, guilty.point)
+    except Exception as error:  # a backend may raise anything when asked for more
+        witness.note(known.dtype, f"Could not look inside {cause}: {error}")
+        return None

@@ -18,6 +18,7 @@ from ..measure.norms import ZERO, Norms, ratio
 from ..measure.tokens import TokenErrors
 from ..states import State, Trace
 from .calibrate import Calibration
+from .depth import uneven_layer
 from .replay import replay_trace
 
 
@@ -86,9 +87,16 @@ def root_cause(
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
     A candidate that computes as the reference does is held to less than that: then the first layer
-    that drifted by what it made of its own input.
+    that drifted by what it made of its own input. Of two sides with different numbers of layers, it
+    is at the latest the first layer that only one has.
     """
-    guilty = (name for name, item in found.items() if item.guilty)
-    used = ((row.point.name, row.sides.get(side)) for row in layers if row.verdict == "drift")
+    rows = tuple(layers)
+    guilty = [name for name, item in found.items() if item.guilty]
+    if (uneven := uneven_layer(rows)) is not None:
+        # What comes after a layer that is not there, or one too many, is only handed the gap.
+        names = [row.point.name for row in rows]
+        earlier = set(names[: names.index(uneven)])
+        return next((name for name in guilty if name in earlier), uneven)
+    used = ((row.point.name, row.sides.get(side)) for row in rows if row.verdict == "drift")
     own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
-    return next(guilty, None) or next(own, None)
+    return next(iter(guilty), None) or next(own, None)

@@ -21,6 +21,7 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
+from .depth import with_extra
 from .replay import Replays, introduced_errors
 from .sides import JudgedSide
 
@@ -171,7 +172,7 @@ class Walk:
         self.settle()
         rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
         rows = [self._with_sides(row) for row in rows]
-        rows += self._extra
+        rows = with_extra(rows, self._extra)
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
     def _with_sides(self, row: LayerDrift) -> LayerDrift:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..adapter import Backend, BackendInfo
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
-from ..layer_drift import Blame, Culprit, LayerDrift, Side
 from ..measure.norms import Norms, ratio
 from ..progress import Progress
 from ..registry import create
-from ..states import Probe, Trace
-from .blame import blame, root_cause
+from ..states import Probe
 from .calibrate import Calibration, calibrate, yardstick_spec
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import (
-    LooksInside,
-    drill,
-    first_guilty_layer,
     introduced,
     layer_of,
     look,
@@ -63,17 +59,6 @@ class BringsModel(Protocol):
         """What it should compute; None where that is the model itself, or cannot be told."""
 
 
-@dataclass(frozen=True)
-class Accusation:
-    """What blame found out about one side."""
-
-    layers: tuple[LayerDrift, ...]
-    cause: str | None = None
-    culprit: Culprit | None = None
-    proven: bool = False
-    """Whether a layer makes more error of its own than honest arithmetic does."""
-
-
 class Witness:
     """Makes calibrations for one model and probe, each once, and keeps an account of the cost."""
 
@@ -86,7 +71,7 @@ class Witness:
         depth: str = "block",
     ) -> None:
         self._model = model
-        self._probe = probe
+        self.probe = probe
         self._use_cache = use_cache
         self._show = show
         self._depth = depth
@@ -103,9 +88,9 @@ class Witness:
         own = candidate.honest_model() if isinstance(candidate, BringsModel) else None
         if own is None:
             return self
-        made = Witness(own, self._probe, self._use_cache, self._show, self._depth)
+        made = Witness(own, self.probe, self._use_cache, self._show, self._depth)
         made.has_own_model = True
-        made._note(candidate.info.dtype, OWN_MODEL)
+        made.note(candidate.info.dtype, OWN_MODEL)
         self._others.append(made)
         return made
 
@@ -130,7 +115,7 @@ class Witness:
                 self._known[dtype] = self._calibrate(dtype)
             except (DriftwalkError, MemoryError) as error:
                 self._known[dtype] = None
-                self._note(
+                self.note(
                     dtype, f"No calibration was possible, so the dtype table decided: {error}"
                 )
             self.seconds[dtype] = time.perf_counter() - start
@@ -143,7 +128,7 @@ class Witness:
         parts a rounding may tip over, inside one there is nothing to tip.
         """
         with looking(candidate, "module"), looking(self.truth, "module"):
-            found = introduced(self.truth, candidate.trace(self._probe))
+            found = introduced(self.truth, candidate.trace(self.probe))
         worst: dict[str, float] = {}
         for name, part in found.items():
             layer = layer_of(name)
@@ -163,7 +148,8 @@ class Witness:
         alone = "quantised" in candidate.flags and not self.has_own_model
         return (NO_YARDSTICK,) if alone else ()
 
-    def _note(self, dtype: str, text: str) -> None:
+    def note(self, dtype: str, text: str) -> None:
+        """Have something said in reports about sides of a dtype."""
         self._notes.setdefault(dtype, []).append(text)
 
     def _calibrate(self, dtype: str) -> Calibration:
@@ -174,20 +160,18 @@ class Witness:
             yardstick = create(yardstick_spec(dtype), self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
-                made = self._second_opinion(
-                    yardstick, calibrate(self.truth, yardstick, self._probe)
-                )
+                made = self._second_opinion(yardstick, calibrate(self.truth, yardstick, self.probe))
             if self.has_own_model:
                 made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             again = "stored for the next run" if self._stores else "not stored"
-            self._note(dtype, f"Calibration for {dtype} was computed: {spent}; {again}.")
+            self.note(dtype, f"Calibration for {dtype} was computed: {spent}; {again}.")
             return made
 
         if not self._stores:
             return make()
-        model, probe = self._model, self._probe
+        model, probe = self._model, self.probe
         key = key_of(
             CACHE_VERSION,
             model.fingerprint,
@@ -195,6 +179,7 @@ class Witness:
             dtype,
             self._depth,
             str(model.versions),
+            model.blocks or "",
         )
         return stored_calibration(key, probe, make)
 
@@ -210,13 +195,13 @@ class Witness:
         plain = create(PLAIN_TRUTH, self._model)
         look(plain, self._depth)
         try:
-            other = calibrate(plain, yardstick, self._probe)
+            other = calibrate(plain, yardstick, self.probe)
         except DriftwalkError:
             other = made
         if other.doubt:
             plain.close()
             return made
-        self._note(made.dtype, f"{PLAIN_NOTE}: otherwise {made.doubt}.")
+        self.note(made.dtype, f"{PLAIN_NOTE}: otherwise {made.doubt}.")
         self.truth.close()
         self._truth = plain
         return other
@@ -229,68 +214,13 @@ class Witness:
             look(self._truth, self._depth)
         return self._truth
 
-    def accuse(
-        self, accused: Backend, layers: tuple[LayerDrift, ...], side: Side = "candidate"
-    ) -> Accusation:
-        """Run a side once more, replay its states, and write the blame into the layers."""
-        known = self.calibration(accused.info.dtype)
-        if known is None:
-            return Accusation(layers)
-        with self._show.stage(f"blame: replaying the {side}'s states", extra=True):
-            trace = accused.trace(self._probe)
-            found = blame(self.truth, known, trace)
-        named = tuple(replace(layer, blame=found.get(layer.point.name)) for layer in layers)
-        cause = root_cause(found, layers, side)
-        proven = any(item.guilty for item in found.values())
-        if cause is None and any(not layer.ok for layer in layers):
-            cause = self._look_closer(accused, known, found, side)
-        return Accusation(named, cause, self._drill(accused, trace, known, cause), proven)
+    def yardstick(self, dtype: str) -> Backend:
+        """Plain eager PyTorch at a dtype, to look closer with."""
+        return create(yardstick_spec(dtype), self._model)
 
-    def _look_closer(
-        self, accused: Backend, known: Calibration, found: Mapping[str, Blame], side: Side
-    ) -> str | None:
-        """The layer of the first guilty module; where there is none, a note says what was tried."""
-        tried = "Each layer was run on the states that it was given"
-        if isinstance(accused, LooksInside) and isinstance(self.truth, LooksInside):
-            tried = f"{tried}, and so was each module inside"
-            try:
-                with create(yardstick_spec(known.dtype), self._model) as yardstick:
-                    both = self.truth, yardstick
-                    cause = first_guilty_layer(*both, accused, self._probe, known)
-            except Exception as error:  # a backend may raise anything when asked for more
-                tried, cause = f"{tried} ({error})", None
-            if cause is not None:
-                return cause
-        used = {n: b.norms["introduced"].over(b.norms["allowed"])[0] for n, b in found.items()}
-        most = max(used, key=lambda name: used[name], default="")
-        self._note(
-            known.dtype,
-            f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
-            "arithmetic may; it builds up over many of them"
-            + (
-                f". Most of it is from {most}: {used[most]:.0%} of what it may make."
-                if most
-                else "."
-            ),
-        )
-        return None
-
-    def _drill(
-        self, candidate: Backend, trace: Trace, known: Calibration, cause: str | None
-    ) -> Culprit | None:
-        """Where inside the root cause; a drill that breaks costs a note, never the report."""
-        guilty = None if cause is None else known.truth.state(cause)
-        if guilty is None:
-            return None
-        try:
-            with (
-                self._show.stage(f"drill: inside {cause}", extra=True),
-                create(yardstick_spec(known.dtype), self._model) as yardstick,
-            ):
-                return drill(self.truth, yardstick, candidate, trace, known, guilty.point)
-        except Exception as error:  # a candidate may raise anything when asked for more
-            self._note(known.dtype, f"Could not look inside {cause}: {error}")
-            return None
+    def stage(self, text: str) -> AbstractContextManager[None]:
+        """Show that something is being done that was not counted on."""
+        return self._show.stage(text, extra=True)
 
     def close(self) -> None:
         for other in self._others:

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
@@ -52,6 +54,8 @@ class StoredProbe:
     texts: tuple[str, ...] = ()
     tokens: tuple[tuple[str, ...], ...] = ()
     inputs: tuple[Stored, ...] = ()
+    kept: Mapping[str, tuple[str, ...]] | None = None
+    """What is not padding, by the beginning of points' names: a row of 0s and 1s for each row."""
 
 
 _NOBODY = BackendInfo("", "", "", "")
@@ -92,6 +96,7 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
                 trace.probe.texts,
                 trace.probe.tokens,
                 tuple(_stored(n, a, hashes, INPUT) for n, a in trace.probe.inputs.items()),
+                _written(trace.probe.kept),
             ),
             backend=trace.backend,
             model=trace.model,
@@ -106,6 +111,23 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
         raise UsageError(
             f"Cannot write a trace to {str(path)!r}: {error.strerror or error}."
         ) from None
+
+
+def _written(kept: Mapping[str, Array] | None) -> dict[str, tuple[str, ...]] | None:
+    if kept is None:
+        return None
+    return {
+        name: tuple("".join("01"[int(flag)] for flag in row) for row in keep)
+        for name, keep in kept.items()
+    }
+
+
+def _read(kept: Mapping[str, tuple[str, ...]] | None) -> dict[str, Array] | None:
+    if kept is None:
+        return None
+    if any(len({len(row) for row in rows}) != 1 for rows in kept.values()):
+        raise UsageError("The manifest's probe.kept has no rows, or rows of unequal length.")
+    return {name: np.array([[c == "1" for c in row] for row in kept[name]]) for name in kept}
 
 
 @contextlib.contextmanager
@@ -203,7 +225,7 @@ def load_trace(folder: str | Path, probe: Probe | None = None) -> Trace:
     _check_hashes(path, tensors, told)
     note = told.probe
     if inputs:
-        made = Probe(inputs, note.origin, note.texts, note.tokens)
+        made = Probe(inputs, note.origin, note.texts, note.tokens, _read(note.kept))
     elif probe is not None:
         made = probe
     else:

@@ -26,7 +26,7 @@ class OnnxModel(LoadedModel):
         self.path = path
         self.label = label or str(path)
         self.source = GRAPH
-        self.notes = ()
+        self._notes, self._layouts, self._blocks = (), {}, None
         self.graph: OnnxGraph = read_graph(path)
 
     def __getattr__(self, name: str) -> NoReturn:

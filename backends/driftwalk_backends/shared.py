@@ -1,0 +1,168 @@
+"""What all blocks are handed beside the stream: rotary tables, masks, relative positions.
+
+A fault in one of them shows in every layer, and would be blamed on the first. So they are states of
+their own, where a backend is asked for them (looks.py): `shared.rotary.0`, `shared.mask` ...
+
+Masks that are added to scores hold minus infinity or the least float there is, and a bool mask may
+be meant either way round. Handed on is which positions are kept, as ones and zeros.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftwalk.states import SHARED, Point
+
+from .slots import Slot, call_tensors
+from .watching import same
+
+DROPPED = -9999.0
+"""What is added to a score that must not count is no greater than this."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """An argument that several blocks get."""
+
+    name: str
+    slot: Slot
+    calls: tuple[int, ...]
+    """Which calls of the stack get it; it is a state before the first of them."""
+    mask: bool = False
+
+    def point(self, prefix: str, block: str) -> Point:
+        name = f"{SHARED}.{self.name}"
+        where = ".".join(map(str, self.slot))
+        return Point(f"{prefix}.{name}" if prefix else name, f"argument {where} of {block}")
+
+    def state(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is compared: numbers as they are, of a mask which positions are kept."""
+        if self.mask or tensor.dtype is torch.bool:
+            dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
+            kept = _kept(tensor)
+            upright, kept = _upright(kept).to(dtype), kept.to(dtype)
+            return kept * upright + (1 - kept) * (1 - upright)  # runtimes choose among floats only
+        return torch.where(tensor <= DROPPED, torch.zeros_like(tensor), tensor)
+
+    def instead(self, tensor: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The argument that has another state."""
+        if torch.equal(self.state(tensor), state):
+            return tensor
+        if not self.mask and tensor.dtype is not torch.bool:
+            return torch.where(tensor <= DROPPED, tensor, state)
+        kept = _kept(tensor)
+        wanted = torch.where(_upright(kept), state > 0.5, state <= 0.5)
+        if tensor.dtype is torch.bool:
+            return wanted
+        least = torch.full_like(tensor, torch.finfo(tensor.dtype).min)
+        dropped = torch.where(kept, least, tensor)
+        return torch.where(wanted, torch.where(kept, tensor, torch.zeros_like(tensor)), dropped)
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype is torch.bool else tensor > DROPPED
+
+
+def _upright(kept: torch.Tensor) -> torch.Tensor:
+    """Whether true means kept: a position sees itself, and most positions are seen."""
+    if kept.ndim > 1 and kept.shape[-1] == kept.shape[-2]:
+        kept = kept.diagonal(dim1=-2, dim2=-1)
+    return kept.to(torch.float32).mean() >= 0.5
+
+
+@dataclass
+class _Argument:
+    """One value of an argument, and the calls that got it."""
+
+    slot: Slot
+    name: str
+    tensor: torch.Tensor | None
+    calls: list[int] = field(default_factory=list)
+
+
+@contextmanager
+def watch_shared(
+    module: nn.Module, blocks: Sequence[str], stream: Slot | None
+) -> Iterator[Callable[[Iterable[torch.Tensor]], tuple[Shared, ...]]]:
+    """Watch one run; then ask what several blocks got that is none of the given states."""
+    seen: list[_Argument] = []
+    count = iter(range(1 << 62))
+
+    def hook(block: nn.Module, args: Any, kwargs: Any) -> None:
+        number = next(count)
+        names = list(inspect.signature(block.forward).parameters)
+        for slot, tensor in _arguments(args, kwargs, stream):
+            known = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))
+            argument = next(known, None)
+            if argument is None:
+                seen.append(argument := _Argument(slot, _named(slot, names), tensor))
+            argument.calls.append(number)
+
+    paths = dict.fromkeys(blocks)
+    handles = [
+        module.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True)
+        for path in paths
+    ]
+
+    def result(states: Iterable[torch.Tensor]) -> tuple[Shared, ...]:
+        known = list(states)
+        found: list[Shared] = []
+        for argument in seen:
+            if len(argument.calls) < 2 or any(_same(argument.tensor, state) for state in known):
+                continue
+            again = sum(other.slot == argument.slot for other in found)
+            name = f"{argument.name}@{again + 1}" if again else argument.name
+            found.append(
+                Shared(name, argument.slot, tuple(argument.calls), _is_mask(argument.tensor))
+            )
+        return tuple(found)
+
+    try:
+        yield result
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _arguments(
+    args: Any, kwargs: Any, stream: Slot | None
+) -> Iterator[tuple[Slot, torch.Tensor | None]]:
+    """Floats and bools beside the stream; a mask may be missing here and be there elsewhere."""
+    for slot, tensor in call_tensors(args, kwargs):
+        if slot != stream and (tensor.is_floating_point() or tensor.dtype is torch.bool):
+            yield slot, tensor
+    for name, value in kwargs.items():
+        if value is None and "mask" in name:
+            yield (name,), None
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return same(a, b)
+
+
+def _named(slot: Slot, parameters: Sequence[str]) -> str:
+    """`rotary.0`, `mask`, or as the block calls its argument."""
+    first, rest = slot[0], [str(key) for key in slot[1:]]
+    if isinstance(first, int):
+        first = parameters[first] if first < len(parameters) else f"argument{first}"
+    name = str(first)
+    if (name == "position_embeddings" and rest) or "rotary" in name or "rope" in name:
+        name = "rotary"
+    name = name.replace("attention_mask", "mask").replace("attn_mask", "mask")
+    return ".".join([name, *rest])
+
+
+def _is_mask(tensor: torch.Tensor | None) -> bool:
+    """Whether an argument only says which positions count: nothing, or out of the question."""
+    if tensor is None or tensor.dtype is torch.bool:
+        return True
+    return bool(((tensor == 0) | (tensor <= DROPPED)).all()) and bool((tensor <= DROPPED).any())
