@@ -20,7 +20,7 @@ from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .looks import BLOCKS, Look
-from .tensors import output_tensors, stream_input
+from .tensors import output_tensors, same_values, stream_input
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 _SMALL_STACK = 0.1
@@ -246,12 +246,12 @@ def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The same values: usually the very same tensor, sometimes a copy or a view of it."""
+    """The same values: usually the very same tensor, sometimes a copy, a view or a cast of it."""
     if a is b:
         return True
-    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
-        return False
-    return a.data_ptr() == b.data_ptr() or torch.equal(a, b)
+    kinds = [(t.shape, t.dtype, t.device) for t in (a, b)]
+    same_memory = kinds[0] == kinds[1] and a.data_ptr() == b.data_ptr()
+    return same_memory or same_values(a, b)
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -235,7 +235,7 @@ def _verified(
     trace = against.trace
     candidate.prepare(probe)
     witness = witness.of(candidate)
-    known = witness.calibration(candidate.info.dtype) if policy.calibrated else None
+    known = witness.calibration(candidate.info) if policy.calibrated else None
     walk = Walk(trace, candidate.info, policy, terms.allow_missing, known)
     looked_at = Observation(candidate, probe, policy, depth)
     with show.stage(f"candidate: {candidate.spec}"):
@@ -252,7 +252,7 @@ def _verified(
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    told = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
+    told = (*witness.notes(candidate.info), *witness.caution(candidate.info))
     notes = (*report.notes, *told)
     return replace(report, timings=timings, notes=notes)
 

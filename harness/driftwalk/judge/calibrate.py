@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ..adapter import Backend
@@ -20,6 +20,8 @@ from ..dtypes import FORMATS
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
 from ..measure.norms import NORM_NAMES, ZERO, Norms, distance, norms_of, ratio
+from ..mixture import Mixture
+from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .replay import introduced_errors
 
@@ -47,6 +49,14 @@ def yardstick_spec(dtype: str) -> str:
     return f"torch:cpu:{dtype}" if dtype in ("fp64", "fp32") else f"emulated:{dtype}"
 
 
+def open_yardstick(mixture: Mixture, model: object) -> Backend:
+    """Plain eager PyTorch at a dtype, or with a dtype for each point."""
+    if not mixture.dtypes:
+        return create(yardstick_spec(mixture.dtype), model)
+    made: Backend = load_target(MIXED)(mixture, model)
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """The truth's states, and how wrong the yardstick is at each of them."""
@@ -57,17 +67,28 @@ class Calibration:
     """The part of the yardstick's error that each layer made itself."""
     scale: Mapping[str, Norms]
     dtype: str
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """The dtype of each point, where they are not all alike (mixture.py)."""
+
+    def roundoff(self, point: str, own: bool = False) -> float:
+        """The coarsest unit roundoff of a point and all before it, or of the point alone."""
+        mixture = Mixture(self.dtype, self.dtypes)
+        if own or not self.dtypes:
+            return FORMATS[mixture.at(point)].roundoff
+        return mixture.up_to([*self.truth.names, point])[point].roundoff
 
     def allowed(self, point: str) -> Norms:
         """What the total error at a point may be: K times the yardstick's, plus the floor."""
-        return self._allowed(point, self.yardstick, PER_NORM)
+        return self._allowed(point, self.yardstick, PER_NORM, self.roundoff(point))
 
     def allowed_own(self, point: str, leeway: Norms = PER_NORM) -> Norms:
         """What a layer may introduce by itself: K times what the yardstick's does."""
-        return self._allowed(point, self.introduced, leeway)
+        return self._allowed(point, self.introduced, leeway, self.roundoff(point, own=True))
 
-    def _allowed(self, point: str, errors: Mapping[str, Norms], leeway: Norms) -> Norms:
-        floor = self.scale.get(point, ZERO).scaled(FLOOR * FORMATS[self.dtype].roundoff)
+    def _allowed(
+        self, point: str, errors: Mapping[str, Norms], leeway: Norms, roundoff: float
+    ) -> Norms:
+        floor = self.scale.get(point, ZERO).scaled(FLOOR * roundoff)
         if leeway != SAME:  # another implementation may round the same way everywhere
             floor = replace(floor, spectral=floor.l2)
         return errors.get(point, ZERO).scaled(K).times(leeway).plus(floor)
@@ -152,4 +173,5 @@ def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
         introduced=introduced_errors(truth, honest),
         scale=scale,
         dtype=yardstick.info.dtype,
+        dtypes=yardstick.info.dtypes,
     )

@@ -39,6 +39,7 @@ def _write(calibration: Calibration, folder: Path) -> None:
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
         "dtype": calibration.dtype,
+        "dtypes": dict(calibration.dtypes),
     }
     for name in ("yardstick", "introduced", "scale"):
         numbers[name] = encode(getattr(calibration, name))
@@ -58,4 +59,6 @@ def _read(folder: Path, probe: Probe) -> Calibration:
         for name in ("yardstick", "introduced", "scale")
     }
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
-    return Calibration(truth=truth, dtype=numbers["dtype"], **kept)
+    return Calibration(
+        truth=truth, dtype=numbers["dtype"], dtypes=numbers.get("dtypes", {}), **kept
+    )

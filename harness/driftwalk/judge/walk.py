@@ -17,6 +17,7 @@ from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
 from ..measure.norms import Norms
 from ..measure.reduction import begin
+from ..mixture import nominal_formats
 from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
@@ -42,7 +43,7 @@ class Walk:
         policy.check_rules(reference.names)
         self._reference = reference
         # A state may be stored wider than its backend computes (T5's blocks in fp16, TF32).
-        self._nominal = (*_format(reference.backend.dtype), *_format(candidate.dtype))
+        self._nominal = nominal_formats(reference.names, reference.backend, candidate)
         self._policy = policy
         self._allow = tuple(allow_missing)
         self._calibration = calibration
@@ -135,7 +136,8 @@ class Walk:
         if calibrated is not None:
             tolerance = Tolerance(calibrated[0].atol)
         else:
-            formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
+            formats = (*_format(reference.dtype), *_format(candidate.dtype))
+            formats += self._nominal[point.name]
             tolerance = self._policy.tolerance(point.name, *formats)
 
         def settle(measured: Measured) -> None:

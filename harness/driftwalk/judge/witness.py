@@ -13,11 +13,12 @@ from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
 from ..layer_drift import Culprit, LayerDrift
 from ..measure.norms import NORM_NAMES, Norms, ratio
+from ..mixture import Mixture
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
 from .blame import blame, root_cause
-from .calibrate import Calibration, calibrate, yardstick_spec
+from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .drill import drill, introduced, layer_of, look, looking
 
@@ -79,23 +80,26 @@ class Witness:
             return self
         made = Witness(own, self._probe, self._use_cache, self._show, self._depth)
         made.has_own_model = True
-        made._note(candidate.info.dtype, OWN_MODEL)
+        made._note(str(Mixture.of(candidate.info)), OWN_MODEL)
         self._others.append(made)
         return made
 
-    def calibration(self, dtype: str) -> Calibration | None:
-        """The calibration for candidates of a dtype; None, with a note, where there can be none."""
-        if dtype not in self._known:
+    def calibration(self, computes_in: str | BackendInfo) -> Calibration | None:
+        """The calibration for candidates that compute in a dtype, or in the dtypes of a side.
+
+        None, with a note, where there can be none.
+        """
+        mixture = Mixture.of(computes_in)
+        key = str(mixture)
+        if key not in self._known:
             start = time.perf_counter()
             try:
-                self._known[dtype] = self._calibrate(dtype)
+                self._known[key] = self._calibrate(mixture)
             except (DriftwalkError, MemoryError) as error:
-                self._known[dtype] = None
-                self._note(
-                    dtype, f"No calibration was possible, so the dtype table decided: {error}"
-                )
-            self.seconds[dtype] = time.perf_counter() - start
-        return self._known[dtype]
+                self._known[key] = None
+                self._note(key, f"No calibration was possible, so the dtype table decided: {error}")
+            self.seconds[key] = time.perf_counter() - start
+        return self._known[key]
 
     def introduced(self, candidate: Backend, known: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
@@ -115,9 +119,9 @@ class Witness:
             layer: known.allowed_own(layer).scaled(off / PART_LIMIT) for layer, off in worst.items()
         }
 
-    def notes(self, dtype: str) -> tuple[str, ...]:
-        """What is to be said about candidates of a dtype, and of no other."""
-        return tuple(self._notes.get(dtype, ()))
+    def notes(self, computes_in: str | BackendInfo) -> tuple[str, ...]:
+        """What is to be said about candidates of these dtypes, and of no other."""
+        return tuple(self._notes.get(str(Mixture.of(computes_in)), ()))
 
     def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
         """What is to be said about one candidate alone."""
@@ -127,12 +131,13 @@ class Witness:
     def _note(self, dtype: str, text: str) -> None:
         self._notes.setdefault(dtype, []).append(text)
 
-    def _calibrate(self, dtype: str) -> Calibration:
-        if dtype not in FORMATS:
-            raise BackendError(f"there is no yardstick for dtype {dtype!r}.")
+    def _calibrate(self, mixture: Mixture) -> Calibration:
+        if mixture.dtype not in FORMATS:
+            raise BackendError(f"there is no yardstick for dtype {mixture.dtype!r}.")
+        dtype = str(mixture)
 
         def make() -> Calibration:
-            yardstick = create(yardstick_spec(dtype), self._model)
+            yardstick = open_yardstick(mixture, self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = calibrate(self.truth, yardstick, self._probe)
@@ -174,7 +179,7 @@ class Witness:
         self, candidate: Backend, layers: tuple[LayerDrift, ...]
     ) -> tuple[tuple[LayerDrift, ...], str | None, Culprit | None]:
         """Run the candidate once more, replay its states, and write the blame into the layers."""
-        known = self.calibration(candidate.info.dtype)
+        known = self.calibration(candidate.info)
         if known is None:
             return layers, None, None
         with self._show.stage("blame: replaying the candidate's states", extra=True):
@@ -194,11 +199,11 @@ class Witness:
         try:
             with (
                 self._show.stage(f"drill: inside {cause}", extra=True),
-                create(yardstick_spec(known.dtype), self._model) as yardstick,
+                open_yardstick(Mixture.of(candidate.info), self._model) as yardstick,
             ):
                 return drill(self.truth, yardstick, candidate, trace, known, guilty.point)
         except Exception as error:  # a candidate may raise anything when asked for more
-            self._note(known.dtype, f"Could not look inside {cause}: {error}")
+            self._note(str(Mixture.of(candidate.info)), f"Could not look inside {cause}: {error}")
             return None
 
     def close(self) -> None:
