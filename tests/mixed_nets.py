@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._pytree import tree_map
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 4, 50
 
@@ -109,8 +110,7 @@ def casting_hooks(model: nn.Module, paths: Mapping[str, torch.dtype]) -> Any:
         block = twin.get_submodule(path).to(dtype)
 
         def before(_: Any, args: Any, kwargs: Any, dtype: torch.dtype = dtype) -> Any:
-            given = {name: cast(value, dtype) for name, value in kwargs.items()}
-            return tuple(cast(value, dtype) for value in args), given
+            return tree_map(lambda value: cast(value, dtype), (args, kwargs))
 
         def after(_: Any, args: Any, output: Any) -> Any:
             if isinstance(output, torch.Tensor):

@@ -223,6 +223,6 @@ def _within(value: Any, dtype: torch.dtype) -> Any:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     room = torch.finfo(dtype)
-    wider = torch.finfo(value.dtype).max > room.max
-    limited = torch.where(value.isfinite(), value.clamp(room.min, room.max), value)
-    return (limited if wider else value).to(dtype)
+    if torch.finfo(value.dtype).max > room.max:
+        value = torch.where(value.isfinite(), value.clamp(room.min, room.max), value)
+    return value.to(dtype)

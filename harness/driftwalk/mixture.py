@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -51,6 +51,15 @@ class Mixture:
             found[point] = coarsest
         return found
 
+    def no_coarser_than(self, other: Mixture) -> Callable[[str], bool]:
+        """At which points this one's own noise is no larger than the other's."""
+
+        def holds(point: str) -> bool:
+            ours, theirs = FORMATS.get(self.at(point)), FORMATS.get(other.at(point))
+            return ours is None or theirs is None or ours.roundoff <= theirs.roundoff
+
+        return holds
+
     def __str__(self) -> str:
         """`bf16`, or `fp32 (embed to layer.1), bf16 (layer.2 to layer.3), fp32 (logits)`."""
         if not self.dtypes:
@@ -63,9 +72,7 @@ class Mixture:
         return ", ".join(told)
 
 
-def nominal_formats(
-    points: Iterable[str], *sides: BackendInfo
-) -> dict[str, tuple[Format, ...]]:
+def nominal_formats(points: Iterable[str], *sides: BackendInfo) -> dict[str, tuple[Format, ...]]:
     """What took part in each state: of every side, the coarsest format up to there."""
     names = list(points)
     known = [Mixture.of(side) for side in sides if side.dtype in FORMATS]

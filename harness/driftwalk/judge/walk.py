@@ -17,7 +17,7 @@ from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
 from ..measure.norms import Norms
 from ..measure.reduction import begin
-from ..mixture import nominal_formats
+from ..mixture import Mixture, nominal_formats
 from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
@@ -42,6 +42,7 @@ class Walk:
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
+        self._candidate = Mixture.of(candidate)
         # A state may be stored wider than its backend computes (T5's blocks in fp16, TF32).
         self._nominal = nominal_formats(reference.names, reference.backend, candidate)
         self._policy = policy
@@ -90,7 +91,8 @@ class Walk:
         Total error hides a small fault under the noise of all layers before it; the difference
         that one layer makes, given the same input, does not.
         """
-        self._introduced = introduced
+        finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
+        self._introduced = {name: error for name, error in introduced.items() if finer(name)}
         if self._calibration is not None:
             self._leeway = self._calibration.leeway(introduced)
 
