@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 4, 50

@@ -196,7 +196,7 @@ class _Weights:
         self._now.clear()
 
 
-class _Rounds(HalfArithmetic):
+class _Rounds(HalfArithmetic):  # type: ignore[no-untyped-call]
     """Rounds to the dtype of the moment; float inputs of the model are cast where they are used."""
 
     def __init__(self) -> None:
