@@ -27,7 +27,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.to(self.mlp[0].weight.dtype)
+        x = x.to(self.ln_1.weight.dtype)
         x = x + self.attn(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))
 

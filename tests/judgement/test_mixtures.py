@@ -57,12 +57,14 @@ def scaled(module: nn.Module, path: str, factor: float) -> nn.Module:
 
 
 def overflowing(model: nn.Module) -> nn.Module:
-    """Blocks 1 and 2 in fp16, with activations past its largest number."""
+    """A copy whose blocks 1 and 2 have weights that fp16 holds, and activations it does not."""
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for block in (twin.blocks[1], twin.blocks[2]):
             block.mlp[0].weight.mul_(300)
             block.mlp[2].weight.mul_(300)
+            for parameter in block.parameters():
+                parameter.copy_(parameter.half())
     return twin
 
 
@@ -101,6 +103,12 @@ def test_fp16_blocks_that_overflow_never_pass() -> None:
         assert report.first_divergence is not None
         assert report.first_divergence.point.name == "layer.1"
         assert report.first_divergence.verdict == "nonfinite"
+        if policy == "calibrated":
+            assert report.root_cause is not None
+            assert report.root_cause.point.name == "layer.1"
+            assert report.culprit is not None
+            assert report.culprit.module == "blocks.1.mlp.2"
+            assert "made NaN or Inf" in report.culprit.sentence
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -288,7 +296,8 @@ def test_a_mixture_that_cannot_run_says_what_was_tried() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_quantised_modules_are_run_as_they_are_and_say_so() -> None:
     model = net()
-    quantised = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
+    quantised = copy.deepcopy(model)
+    quantised.blocks = torch.ao.quantization.quantize_dynamic(quantised.blocks, {nn.Linear})
     with torch.no_grad():
         theirs = to_numpy(quantised(input_ids=from_numpy(IDS)))
     backend = TorchEager.around(quantised)

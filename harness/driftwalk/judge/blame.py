@@ -84,9 +84,12 @@ def root_cause(found: Mapping[str, Blame], layers: Iterable[LayerDrift] = ()) ->
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
     A candidate that computes as the reference does is held to less than that: then the first layer
-    that drifted by what it made of its own input.
+    that drifted by what it made of its own input. Where honest arithmetic overflows as well, the
+    first layer that is not finite.
     """
     guilty = (name for name, item in found.items() if item.guilty)
-    drifted = (row for row in layers if row.verdict == "drift")
+    rows = tuple(layers)
+    broken = (row.point.name for row in rows if row.verdict == "nonfinite")
+    drifted = (row for row in rows if row.verdict == "drift")
     own = (row.point.name for row in drifted if row.tolerance and row.tolerance.by_own_doing)
-    return next(guilty, None) or next(own, None)
+    return next(guilty, None) or next(own, None) or next(broken, None)

@@ -184,7 +184,8 @@ def drill(
                 closer = candidate.trace(trace.probe)
             found = introduced(truth, closer)
         ratios = excess(found, calibrated_by(honest, calibration))
-        guilty = next((n for n in found if layer_of(n) == layer and ratios[n] > K), None)
+        # Where the yardstick overflows too, the ratio is no number.
+        guilty = next((n for n in found if layer_of(n) == layer and not ratios[n] <= K), None)
         if guilty is not None:
             return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
         again = excess(introduced(truth, closer), calibration).get(cause.name, 0.0)
