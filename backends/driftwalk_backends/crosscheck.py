@@ -22,7 +22,7 @@ from driftwalk.states import Point
 from .hooks import capture
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .shared import watch_shared
-from .tensors import named_outputs, output_tensors
+from .tensors import named_outputs, output_tensors, same_values
 
 Run = Callable[..., Any]
 
@@ -215,10 +215,11 @@ def _is(tensor: torch.Tensor, known: torch.Tensor | None) -> bool:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, except that NaN equals NaN: a model may overflow and still be understood."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+    """Bit for bit, except that NaN equals NaN: a model may overflow and still be understood.
+
+    A state that the model itself casts for the next block is the same state.
+    """
+    return same_values(a, b)
 
 
 def _get(output: Any, key: str) -> Any:

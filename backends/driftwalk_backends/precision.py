@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -82,16 +82,30 @@ def _cast_like_from_pretrained(module: nn.Module, wanted: torch.dtype) -> None:
     Non-persistent buffers (rotary frequencies) are computed in float32 when transformers loads a
     half-precision model. Rounding them here would make an error no deployment has.
     """
-    keep = set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
-    if wanted is torch.float16:
-        keep |= set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    for _, tensor, fits in castable(module):
+        if fits(wanted):
+            tensor.data = tensor.data.to(wanted)
+
+
+def castable(
+    module: nn.Module,
+) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.dtype], bool]]]:
+    """The float parameters and buffers that a copy in another dtype casts, and whether to which."""
+    strict = set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
+    kept = strict | set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    plain = not hasattr(module, "config")
     persistent = set(module.state_dict(keep_vars=True))
+
+    def fits(name: str) -> Callable[[torch.dtype], bool]:
+        halves = {torch.float16: not _named(name, kept), torch.bfloat16: not _named(name, strict)}
+        return lambda dtype: halves.get(dtype, True)
+
     for name, parameter in module.named_parameters():
-        if parameter.is_floating_point() and not _named(name, keep):
-            parameter.data = parameter.data.to(wanted)
+        if parameter.is_floating_point():
+            yield name, parameter, fits(name)
     for name, buffer in module.named_buffers():
-        if buffer.is_floating_point() and name in persistent and not _named(name, keep):
-            buffer.data = buffer.data.to(wanted)
+        if buffer.is_floating_point() and (plain or name in persistent):
+            yield name, buffer, fits(name)
 
 
 def _named(path: str, keep: Iterable[str]) -> bool:

@@ -95,6 +95,18 @@ def named_outputs(output: Any) -> dict[str, torch.Tensor]:
     return {}
 
 
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same numbers, NaN where NaN is; one may have been cast from the other."""
+    if a.shape != b.shape or a.device != b.device:
+        return False
+    if a.dtype != b.dtype:
+        if not (a.is_floating_point() and b.is_floating_point()):
+            return False
+        coarser = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        a, b = a.to(coarser), b.to(coarser)
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
 def to_numpy(tensor: torch.Tensor) -> Array:
     """A copy on the host, in the same format; numpy has no bfloat16 of its own."""
     # On the CPU only clone() copies; from a device the transfer itself is the copy.

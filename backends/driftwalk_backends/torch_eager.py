@@ -17,17 +17,19 @@ from torch import nn
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.mixture import Mixture
 from driftwalk.spec import Spec
 from driftwalk.states import HeldState, Point, Probe, State
 
 from .ambient import settings_set_aside
 from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
+from .given import GivenModel
 from .held.states import Holding
 from .hooks import TensorSink, capture
 from .looks import Looks
 from .points import Layout, has_modules
-from .sources import LoadedModel, open_model
+from .sources import open_model
 from .stopwatch import between, device_clock, stamp, wait
 from .tensors import TORCH_DTYPES, from_numpy, named_outputs, to_numpy
 
@@ -57,6 +59,7 @@ class TorchEager(Looks, Backend):
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
         self._model = open_model(model)
+        self._given = self._model if isinstance(self._model, GivenModel) else None
         self._device = _device(spec.device or "cpu")
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
@@ -76,20 +79,14 @@ class TorchEager(Looks, Backend):
 
     @classmethod
     def around(cls, module: nn.Module, label: str = "", blocks: str | None = None) -> TorchEager:
-        """A backend for a module as it is: its own dtype, its own device, nothing converted.
+        """A backend for a module as it is: its own dtypes, its own devices, nothing converted.
 
         `blocks` is the stack that a user named in the model; another implementation may lack it.
         """
-        first = next((p for p in module.parameters() if p.is_floating_point()), None)
-        device = first.device if first is not None else torch.device("cpu")
-        dtype = first.dtype if first is not None else torch.float32
-        names = {value: key for key, value in TORCH_DTYPES.items()}
-        if dtype not in names:
-            raise UsageError(f"{type(module).__name__} holds {dtype}, which cannot be compared.")
-        spec = Spec("torch", str(device), names[dtype])
-        label = label or type(module).__name__
-        blocks = blocks if blocks and has_modules(module, blocks) else None
-        return cls(spec, LoadedModel(module, label, blocks=blocks))
+        given = GivenModel(
+            module, label, blocks if blocks and has_modules(module, blocks) else None
+        )
+        return cls(Spec("torch", str(given.device), given.mixture.dtype), given)
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
@@ -105,10 +102,22 @@ class TorchEager(Looks, Backend):
             spec=str(self.spec),
             name=self.name,
             device=str(self._device),
-            dtype="tf32" if self._tf32 else self._dtype,
+            dtype="tf32" if self._tf32 else self._mixture.dtype,
             versions=versions("torch", "transformers"),
             flags=self._flags(),
+            dtypes=self._mixture.dtypes,
+            stored=self._mixture.stored,
         )
+
+    @property
+    def _mixture(self) -> Mixture:
+        """What it computes in: of a module as it is, what was seen so far."""
+        return self._given.mixture if self._given is not None else Mixture(self._dtype)
+
+    def prepare(self, probe: Probe) -> None:
+        if self._given is not None and self._given.is_mixed:
+            with self.at_work(probe):
+                pass  # what a module computes in is seen when its points are found
 
     @property
     def layout(self) -> Layout | None:
@@ -124,6 +133,8 @@ class TorchEager(Looks, Backend):
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):
             flags["attn"] = str(attention)
+        if self._given is not None and self._given.quantised:
+            flags["quantised"] = self._given.quantised
         if self._device.type == "cuda":
             flags["tf32"] = "on" if self._tf32 else "off"
             flags["gpu"] = torch.cuda.get_device_name(self._device)
@@ -146,7 +157,7 @@ class TorchEager(Looks, Backend):
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             if sink is None:
                 return _outputs(self._plain(module, inputs))
             layout = self._find_layout(module, inputs)
@@ -164,6 +175,12 @@ class TorchEager(Looks, Backend):
 
             output = self._watched(module, inputs, layout, hand_on)
             return _outputs(output, *last[0]) if last else _outputs(output)
+
+    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
+        """The probe's tensors, floats in a dtype that the module takes."""
+        if self._given is not None:
+            return self._given.inputs(probe, self._device)
+        return inputs_for(module, probe, self._device)
 
     def _plain(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
         """What the model gives."""
@@ -187,7 +204,7 @@ class TorchEager(Looks, Backend):
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             start = time.perf_counter()
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             wait(self._device)
             ready = time.perf_counter()
             with device_clock(self._device) as clock:
@@ -204,7 +221,7 @@ class TorchEager(Looks, Backend):
         """The time from one point to the next, in a run in which nothing is copied."""
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             layout = self._find_layout(module, inputs)
             stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
 
@@ -239,7 +256,7 @@ class TorchEager(Looks, Backend):
         """Run each block on the *given* previous state; hand on what this model makes of it."""
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             layout = self._find_layout(module, inputs)
             walked = {point.name for point in layout.points}
 
@@ -260,12 +277,14 @@ class TorchEager(Looks, Backend):
         """The module, the probe's tensors and the points, ready for a run of another kind."""
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             yield module, inputs, self._find_layout(module, inputs)
 
     def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
         start = time.perf_counter()
         layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
+        if self._given is not None:
+            self._given.watch(layout, lambda: call(module, inputs))
         self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
         return replace(layout, look=self._look)
 

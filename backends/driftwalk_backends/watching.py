@@ -17,7 +17,7 @@ from torch import nn
 
 from .lineage import Lineage
 from .slots import Slot, call_tensors
-from .tensors import float_outputs, is_float, stream_input, stream_slot
+from .tensors import float_outputs, is_float, same_values, stream_input, stream_slot
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 
@@ -124,12 +124,12 @@ def watch(
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The same values: usually the very same tensor, sometimes a copy or a view of it."""
+    """The same values: usually the very same tensor, sometimes a copy, a view or a cast of it."""
     if a is b:
         return True
-    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
-        return False
-    return a.data_ptr() == b.data_ptr() or torch.equal(a, b)
+    kinds = [(t.shape, t.dtype, t.device) for t in (a, b)]
+    same_memory = kinds[0] == kinds[1] and a.data_ptr() == b.data_ptr()
+    return same_memory or same_values(a, b)
 
 
 def is_norm(module: nn.Module) -> bool:

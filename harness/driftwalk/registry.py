@@ -24,6 +24,9 @@ BUILT_IN: dict[str, str] = {
     "command": "driftwalk_backends.command:Command",
 }
 
+MIXED = "driftwalk_backends.mixture:Mixed"
+"""Eager PyTorch with a dtype for each point: a yardstick only, it has no spec."""
+
 REPORT_FORMATS: dict[str, tuple[str, str]] = {
     "json": ("result.json", "driftwalk.result:to_json"),
     "html": ("report.html", "driftwalk_reports.html:render"),

@@ -249,6 +249,10 @@ class BackendInfo:
     """What it computes in; states may be stored wider."""
     versions: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """What each point computes in; empty where all compute in `dtype`, which is the coarsest."""
+    stored: Mapping[str, str] = field(default_factory=dict)
+    """Of such a mixture: the dtype of a state that is handed on coarser than it was computed."""
 
 
 @dataclass(frozen=True, eq=False)

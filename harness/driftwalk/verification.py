@@ -238,9 +238,8 @@ def _verified(
     base, witness = witness, witness.of(candidate)
     ours = theirs = None
     if policy.calibrated:
-        ours = witness.calibration(candidate.info.dtype)
-        theirs = base.calibration(trace.backend.dtype)
-        doubt = witness.doubt(candidate.info.dtype) or base.doubt(trace.backend.dtype)
+        ours, theirs = witness.calibration(candidate.info), base.calibration(trace.backend)
+        doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
         terms = replace(terms, doubt=doubt)
     # Both sides are judged, or none: an unjudged reference would pass whatever it is.
     both = (ours, theirs) if ours is not None and theirs is not None else (None, None)
@@ -260,7 +259,7 @@ def _verified(
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    calibrated = (*witness.notes(candidate.info.dtype), *witness.caution(candidate.info))
+    calibrated = (*witness.notes(candidate.info), *witness.caution(candidate.info))
     notes = (*report.notes, *calibrated)
     return replace(report, timings=timings, notes=notes)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from driftwalk.adapter import BackendInfo
+from driftwalk.mixture import Mixture
 from driftwalk.result import ProbeInfo, Report
 
 from . import sentences
@@ -132,20 +133,25 @@ def _about(report: Report) -> tuple[Fact, ...]:
         ("model", model_name(report.model)),
         (
             "reference",
-            _side(report.reference.spec, report.reference.device, report.reference.dtype),
+            _side(report.reference),
         ),
         (
             "candidate",
-            _side(report.candidate.spec, report.candidate.device, report.candidate.dtype),
+            _side(report.candidate),
         ),
         ("policy", clean(policy.name) + (f" ({rules})" if rules else "")),
         ("probe", _probe(report.probe)),
     )
 
 
-def _side(spec: str, device: str, dtype: str) -> str:
-    extra = ", ".join(clean(part) for part in (device, dtype) if part)
-    return f"{clean(spec)} ({extra})" if extra else clean(spec)
+def _side(info: BackendInfo) -> str:
+    extra = ", ".join(clean(part) for part in (info.device, _dtype(info)) if part)
+    return f"{clean(info.spec)} ({extra})" if extra else clean(info.spec)
+
+
+def _dtype(info: BackendInfo) -> str:
+    """What a side computes in; of a mixture, where what."""
+    return str(Mixture.of(info))
 
 
 def _probe(probe: ProbeInfo) -> str:
@@ -191,5 +197,5 @@ def _sides(report: Report) -> tuple[Pair, ...]:
 
 
 def _flat(info: BackendInfo) -> dict[str, str]:
-    basics = {key: getattr(info, key) for key in ("spec", "device", "dtype")}
+    basics = {"spec": info.spec, "device": info.device, "dtype": _dtype(info)}
     return basics | dict(info.versions) | {f"{key} (flag)": v for key, v in info.flags.items()}

@@ -68,3 +68,38 @@ def test_minilm_on_prompts_of_unequal_length() -> None:
     (padded, whole) = report.layer("layer.0").tokens or ()
     assert padded[-1] is None, "padding is not compared"
     assert None not in whole
+
+
+def test_minilm_with_two_layers_in_bf16() -> None:
+    """A mixture on trained weights: clean, a fault in float32, a fault in bfloat16."""
+    import torch
+
+    from driftwalk_backends.sources import open_model
+    from mixed_nets import casting_hooks
+
+    package, inside, _ = MINILM
+    model = open_model(folder_of(package, inside))
+    texts = ["A bird in the hand is worth two in the bush.", "Prove all things; hold fast."]
+    half = {f"encoder.layer.{i}": torch.bfloat16 for i in (2, 3)}
+
+    def verified(path: str = "", factor: float = 1.0) -> driftwalk.Report:
+        candidate = casting_hooks(model.module, half)
+        if path:
+            with torch.no_grad():
+                candidate.get_parameter(path).mul_(factor)
+        return driftwalk.verify(model, candidate=candidate, probe=texts)
+
+    report = verified()
+    assert report.ok, report
+    assert [report.candidate.dtypes[f"layer.{i}"] for i in range(6)] == [
+        *("fp32", "fp32", "bf16", "bf16", "fp32", "fp32")
+    ]
+    for layer, path, factor in (
+        (1, "intermediate.dense.weight", 1.01),
+        (3, "attention.output.dense.weight", 0.5),
+        (5, "intermediate.dense.weight", 1.01),
+    ):
+        report = verified(f"encoder.layer.{layer}.{path}", factor)
+        assert report.verdict == "drift"
+        assert report.root_cause is not None
+        assert report.root_cause.point.name == f"layer.{layer}"

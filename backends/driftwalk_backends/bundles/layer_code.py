@@ -20,7 +20,7 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe
 
-from ..calls import call, inputs_for, quietly
+from ..calls import call, quietly
 from ..hooks import capture
 from ..tensors import from_numpy
 from ..torch_eager import TorchEager
@@ -54,7 +54,7 @@ def layer_code(
     """What this backend's model makes at `point` of the given states."""
     module, device = backend._open(), backend._device
     with quietly(module):
-        inputs = inputs_for(module, probe, device)
+        inputs = backend._inputs(module, probe)
         layout = backend._find_layout(module, inputs)
         taken = {name: from_numpy(array, device) for name, array in probe.inputs.items()}
         states = {name: from_numpy(array, device) for name, array in given.items()}

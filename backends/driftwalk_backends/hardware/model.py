@@ -21,7 +21,7 @@ from torch import nn
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe
 
-from ..calls import call, explaining, inputs_for, quietly
+from ..calls import call, explaining, quietly
 from ..hooks import capture
 from ..sources import LoadedModel, open_model
 from ..torch_eager import TorchEager
@@ -187,7 +187,7 @@ class Repeater(TorchEager):
             explaining(self._model.label, self.spec),
             self._same_random_numbers(),
         ):
-            inputs = inputs_for(module, probe, self._device)
+            inputs = self._inputs(module, probe)
             layout = self._find_layout(module, inputs)
             with capture(module, layout, keep) as finish:
                 finish(call(module, inputs))

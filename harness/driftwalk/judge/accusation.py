@@ -60,7 +60,7 @@ def _accused(
     backend: Backend, witness: Witness, layers: tuple[LayerDrift, ...], side: Side
 ) -> _Accusation:
     """Run a side once more, replay its states, and write the blame into the layers."""
-    known = witness.calibration(backend.info.dtype)
+    known = witness.calibration(backend.info)
     if known is None:
         return _Accusation(layers)
     with witness.stage(f"blame: replaying the {side}'s states"):
@@ -98,7 +98,7 @@ def _look_closer(
     if isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
         tried = f"{tried}, and so was each module inside"
         try:
-            with witness.yardstick(known.dtype) as yardstick:
+            with witness.yardstick(known) as yardstick:
                 both = witness.truth, yardstick
                 cause = first_guilty_layer(*both, backend, witness.probe, known)
         except Exception as error:  # a backend may raise anything when asked for more
@@ -109,7 +109,7 @@ def _look_closer(
     name = max(used, key=lambda name: used[name], default="")
     most = f"; {name} came closest, at {used[name]:.0%} of what it may make" if name else ""
     witness.note(
-        known.dtype,
+        known.mixture,
         f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
         f"arithmetic may, so that it builds up over many of them{most}.",
     )
@@ -129,14 +129,14 @@ def _shared(
     try:
         with (
             witness.stage("blame: what all layers share"),
-            witness.yardstick(known.dtype) as yardstick,
+            witness.yardstick(known) as yardstick,
         ):
             with sharing(backend):
                 trace = backend.trace(witness.probe)
             accused = accuse_shared(witness.truth, yardstick, known, trace, blames, cause)
             return accused, suspicion(blames, cause, trace)
     except Exception as error:  # a backend may raise anything when asked for more
-        witness.note(known.dtype, f"Could not look at what all layers share: {error}")
+        witness.note(known.mixture, f"Could not look at what all layers share: {error}")
         return None, UNSEEN
 
 
@@ -150,9 +150,9 @@ def _drill(
     try:
         with (
             witness.stage(f"drill: inside {cause}"),
-            witness.yardstick(known.dtype) as yardstick,
+            witness.yardstick(known) as yardstick,
         ):
             return drill(witness.truth, yardstick, backend, trace, known, guilty.point)
     except Exception as error:  # a backend may raise anything when asked for more
-        witness.note(known.dtype, f"Could not look inside {cause}: {error}")
+        witness.note(known.mixture, f"Could not look inside {cause}: {error}")
         return None

@@ -88,7 +88,8 @@ def root_cause(
 
     A candidate that computes as the reference does is held to less than that: then the first layer
     that drifted by what it made of its own input. Of two sides with different numbers of layers, it
-    is at the latest the first layer that only one has.
+    is at the latest the first layer that only one has; where honest arithmetic overflows as well,
+    the first layer that is not finite.
     """
     rows = tuple(layers)
     guilty = [name for name, item in found.items() if item.guilty]
@@ -99,4 +100,5 @@ def root_cause(
         return next((name for name in guilty if name in earlier), uneven)
     used = ((row.point.name, row.sides.get(side)) for row in rows if row.verdict == "drift")
     own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
-    return next(iter(guilty), None) or next(own, None)
+    broken = (row.point.name for row in rows if row.verdict == "nonfinite")
+    return next(iter(guilty), None) or next(own, None) or next(broken, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..adapter import Backend
 from ..dtypes import FORMATS, Array
@@ -20,6 +20,8 @@ from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
 from ..measure.norms import ZERO, Norms, distance, row_sizes
 from ..measure.sums import Float64
+from ..mixture import Mixture
+from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .conditioning import Jitters, doubt_of
 from .honest import ROOM, Honest, K, allowed, honest, room_needed
@@ -36,6 +38,14 @@ def yardstick_spec(dtype: str) -> str:
     return f"torch:cpu:{dtype}" if dtype in ("fp64", "fp32") else f"emulated:{dtype}"
 
 
+def open_yardstick(mixture: Mixture, model: object) -> Backend:
+    """Plain eager PyTorch at a dtype, or with a dtype for each point."""
+    if not mixture.dtypes:
+        return create(yardstick_spec(mixture.dtype), model)
+    made: Backend = load_target(MIXED)(mixture, model)
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """The truth's states, and how wrong honest arithmetic is at each of them."""
@@ -45,20 +55,27 @@ class Calibration:
     own: Mapping[str, Honest]
     """The part of that error which each layer made itself."""
     dtype: str
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """The dtype of each point, where they are not all alike (mixture.py)."""
     doubt: str = ""
     """Why this truth cannot be trusted; empty where it can."""
 
     @property
+    def mixture(self) -> Mixture:
+        return Mixture(self.dtype, self.dtypes)
+
+    @property
     def roundoff(self) -> float:
+        """The coarsest of all."""
         return FORMATS[self.dtype].roundoff
 
     def allowed(self, point: str, room: Norms = ROOM) -> Norms:
         """What the total error at a point may be."""
-        return allowed(self.total.get(point), self.roundoff, room)
+        return allowed(self.total.get(point), room)
 
     def allowed_own(self, point: str, room: Norms = ROOM) -> Norms:
         """What a layer may introduce by itself."""
-        return allowed(self.own.get(point), self.roundoff, room)
+        return allowed(self.own.get(point), room)
 
     def noise(self, point: str) -> Norms:
         """The yardstick's error."""
@@ -69,7 +86,7 @@ class Calibration:
 
     def room(self, introduced: Mapping[str, Norms]) -> Norms:
         """How much room a candidate needs that introduces these errors."""
-        return room_needed(introduced, self.own, self.roundoff)
+        return room_needed(introduced, self.own)
 
     def error(self, state: State) -> Norms | None:
         """How far a state is from the truth; None where the truth has no such point or shape."""
@@ -121,24 +138,24 @@ def closer(reference: float, candidate: float) -> Closer:
 
 def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states."""
-    exact, dtype = truth.trace(probe), yardstick.info.dtype
-    roundoff = FORMATS[dtype].roundoff
+    exact, mixture = truth.trace(probe), Mixture.of(yardstick.info)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
     made = yardstick.trace(probe)
-    jitter, total = _jittered(truth, exact, made, roundoff)
+    jitter, total = _jittered(truth, exact, made, mixture)
     return Calibration(
         truth=exact,
         total=total,
-        own=honest_layers(truth, made, roundoff),
-        dtype=dtype,
-        doubt=doubt_of(exact, made, jitter, FORMATS[dtype]),
+        own=honest_layers(truth, made, mixture),
+        dtype=mixture.dtype,
+        dtypes=mixture.dtypes,
+        doubt=doubt_of(exact, made, jitter, FORMATS[mixture.dtype]),
     )
 
 
-def honest_layers(truth: object, made: Trace, roundoff: float) -> dict[str, Honest]:
+def honest_layers(truth: object, made: Trace, mixture: Mixture) -> dict[str, Honest]:
     """What each layer of an honest trace introduces, given its own previous states."""
     found: dict[str, Honest] = {}
 
@@ -146,6 +163,7 @@ def honest_layers(truth: object, made: Trace, roundoff: float) -> dict[str, Hone
         own = made.state(state.point.name)
         if own is not None and own.array.shape == state.array.shape:
             keep = made.probe.keep(state.point.name, state.array.shape)
+            roundoff = FORMATS[mixture.at(state.point.name)].roundoff
             found[state.point.name] = honest(own.array, state.array, keep, roundoff)
 
     replay_trace(truth, made, meet)
@@ -153,18 +171,19 @@ def honest_layers(truth: object, made: Trace, roundoff: float) -> dict[str, Hone
 
 
 def _jittered(
-    truth: Backend, exact: Trace, made: Trace, roundoff: float
+    truth: Backend, exact: Trace, made: Trace, mixture: Mixture
 ) -> tuple[dict[str, Float64], dict[str, Honest]]:
     """The error, by token, that roundoffs make in the truth; and honest noise, from both draws."""
     errors: dict[str, Float64] = {}
     found: dict[str, Honest] = {}
+    coarsest = mixture.up_to(made.names)
 
     def meet(state: State, *draws: Array) -> None:
         name, true = state.point.name, exact.state(state.point.name)
         if true is None or true.array.shape != state.array.shape:
             return
         keep = exact.probe.keep(name, true.array.shape)
-        found[name] = honest(state.array, true.array, keep, roundoff, draws)
+        found[name] = honest(state.array, true.array, keep, coarsest[name].roundoff, draws)
         for draw in draws:
             errors[name] = row_sizes(draw, true.array, keep)
 
@@ -174,6 +193,8 @@ def _jittered(
             meet(own, state.array)
 
     if isinstance(truth, Jitters):
+        # Of a mixture, the finest: a second draw must not be noisier than what it stands for.
+        roundoff = min(FORMATS[mixture.at(name)].roundoff for name in made.names)
         truth.jittered(exact.probe, roundoff / 2, meet_draw)
     for state in made:
         if state.point.name not in found:

@@ -40,11 +40,14 @@ def _write(calibration: Calibration, folder: Path) -> None:
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
         "dtype": calibration.dtype,
+        "dtypes": dict(calibration.dtypes),
         "doubt": calibration.doubt,
     }
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
-        numbers[part] = {n: [encode(one.noise), encode(one.size)] for n, one in known.items()}
+        numbers[part] = {
+            name: [encode(one.noise), encode(one.size), one.roundoff] for name, one in known.items()
+        }
         for name, one in known.items():
             arrays[f"{part}|{name}|tokens"] = one.weights.tokens
             arrays[f"{part}|{name}|channels"] = one.weights.channels
@@ -66,8 +69,9 @@ def _read(folder: Path, probe: Probe) -> Calibration:
                 decode(Norms, noise),
                 decode(Norms, size),
                 Weights(arrays[f"{part}|{name}|tokens"], arrays[f"{part}|{name}|channels"]),
+                roundoff,
             )
-            for name, (noise, size) in numbers[part].items()
+            for name, (noise, size, roundoff) in numbers[part].items()
         }
         for part in _PARTS
     }
@@ -77,5 +81,6 @@ def _read(folder: Path, probe: Probe) -> Calibration:
         total=kept["total"],
         own=kept["own"],
         dtype=numbers["dtype"],
+        dtypes=numbers["dtypes"],
         doubt=numbers["doubt"],
     )

@@ -183,12 +183,13 @@ def drill(
     if layer is not None and isinstance(candidate, LooksInside):
         with looking(truth, "module", layer), looking(yardstick, "module", layer):
             honest = yardstick.trace(trace.probe)
-            inside = replace(calibration, own=honest_layers(truth, honest, calibration.roundoff))
+            inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
             with looking(candidate, "module", layer):
                 closer = candidate.trace(trace.probe)
             found = introduced(truth, closer, inside)
         ratios = excess(found, inside)
-        guilty = next((n for n in found if layer_of(n) == layer and ratios[n] > K), None)
+        # Where the yardstick overflows too, the ratio is no number.
+        guilty = next((n for n in found if layer_of(n) == layer and not ratios[n] <= K), None)
         if guilty is not None:
             return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
@@ -204,10 +205,10 @@ def first_guilty_layer(
     """The layer of the first module that is guilty, for drift that no whole block explains."""
     with looking(truth, "module"), looking(yardstick, "module"), looking(candidate, "module"):
         honest = yardstick.trace(probe)
-        inside = replace(calibration, own=honest_layers(truth, honest, calibration.roundoff))
+        inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
         found = introduced(truth, candidate.trace(probe), inside)
     ratios = excess(found, inside)
-    guilty = next((name for name in found if ratios[name] > K), None)
+    guilty = next((name for name in found if not ratios[name] <= K), None)
     return None if guilty is None else layer_of(guilty) or guilty
 
 

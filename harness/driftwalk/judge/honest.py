@@ -77,6 +77,8 @@ class Honest:
     noise: Norms
     size: Norms
     weights: Weights
+    roundoff: float
+    """Of the coarsest format that took part."""
 
     @property
     def rows(self) -> int:
@@ -94,7 +96,8 @@ def honest(
     by_token = [least * row_sizes(true, None, keep, channels)]
     by_token += [row_sizes(run, true, keep, channels) for run in runs]
     weights = Weights(inverse(np.max(by_token, axis=0)), channels)
-    return Honest(distance(made, true, keep, weights), norms_of(true, keep, weights), weights)
+    noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
+    return Honest(noise, size, weights, roundoff)
 
 
 def _channel_weights(noise: Float64, rows: int) -> Float64:
@@ -116,10 +119,11 @@ def limits(roundoff: float, rows: int) -> Norms:
     return replace(even, token_middle=middle, channel_middle=middle)
 
 
-def allowed(known: Honest | None, roundoff: float, room: Norms = ROOM) -> Norms:
+def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
     """What an error may be at a point."""
     if known is None:
         return ZERO
+    roundoff = known.roundoff
     floor = known.size.scaled(FLOOR * roundoff)
     if roundoff > FINE:  # the least noise of a token is in its weight already
         part = ROUNDED / FLOOR
@@ -133,9 +137,7 @@ def allowed(known: Honest | None, roundoff: float, room: Norms = ROOM) -> Norms:
     return known.noise.times(limits(roundoff, known.rows)).times(room).plus(floor)
 
 
-def room_needed(
-    introduced: Mapping[str, Norms], own: Mapping[str, Honest], roundoff: float
-) -> Norms:
+def room_needed(introduced: Mapping[str, Norms], own: Mapping[str, Honest]) -> Norms:
     """How much of ROOM a candidate needs, by the layer in the middle of all its layers.
 
     Another implementation is a little off in every layer alike; a fault is off in one. A candidate
@@ -151,6 +153,7 @@ def room_needed(
     middle = {name: median(found) if found else 1.0 for name, found in ratios.items()}
     if not any(middle.values()):
         return SAME
+    roundoff = max((known.roundoff for known in own.values()), default=FINE)
     return replace(
         ROOM, **{name: max(1.0, min(_most(name, roundoff), middle[name])) for name in NORM_NAMES}
     )

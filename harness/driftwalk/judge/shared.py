@@ -148,7 +148,7 @@ def _row(state: State, true: Trace, made: Trace, calibration: Calibration) -> La
     by = plain.array if plain is not None and fits else exact.array
     known = honest(by, exact.array, None, calibration.roundoff)
     error = distance(state.array, exact.array, weights=known.weights)
-    allowed, yardstick = allowance(known, calibration.roundoff), known.noise
+    allowed, yardstick = allowance(known), known.noise
     needed, norm = error.over(allowed)
     if needed <= 1:
         return None

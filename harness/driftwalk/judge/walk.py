@@ -16,6 +16,7 @@ from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
 from ..measure.norms import FAR, Norms
 from ..measure.reduction import begin
+from ..mixture import Mixture, nominal_formats
 from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
@@ -43,8 +44,9 @@ class Walk:
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
+        self._candidate = Mixture.of(candidate)
         # A state may be stored wider than its backend computes (T5's blocks in fp16, TF32).
-        self._nominal = (*_format(reference.backend.dtype), *_format(candidate.dtype))
+        self._nominal = nominal_formats(reference.names, reference.backend, candidate)
         self._policy = policy
         self._allow = tuple(allow_missing)
         self._ours = JudgedSide("candidate", calibration) if calibration else None
@@ -88,7 +90,8 @@ class Walk:
     def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
         """Judge the candidate's layers by what each made of its own input too."""
         if self._ours is not None:
-            self._ours.judge_layers(introduced)
+            finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
+            self._ours.judge_layers({n: error for n, error in introduced.items() if finer(n)})
 
     def settle(self) -> None:
         """Wait for the comparisons that were begun on a device."""
@@ -159,7 +162,7 @@ class Walk:
             calibrated = self._ours.judged(name)
             if calibrated is not None:
                 return Tolerance(calibrated.atol)
-        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal)
+        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal[name])
         return self._policy.tolerance(name, *formats)
 
     def _decides(self) -> bool:

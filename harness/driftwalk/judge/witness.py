@@ -13,10 +13,11 @@ from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
 from ..measure.norms import Norms, ratio
+from ..mixture import Mixture
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe
-from .calibrate import Calibration, calibrate, yardstick_spec
+from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import (
@@ -49,6 +50,10 @@ NO_YARDSTICK = (
     "The candidate is quantised in a way that driftwalk cannot repeat, and so without a yardstick: "
     "it was held to what its float dtype allows. See docs/onnx.md."
 )
+
+
+ComputesIn = str | BackendInfo | Mixture
+"""A dtype, or the dtypes of a side, point by point."""
 
 
 @runtime_checkable
@@ -90,36 +95,36 @@ class Witness:
             return self
         made = Witness(own, self.probe, self._use_cache, self._show, self._depth)
         made.has_own_model = True
-        made.note(candidate.info.dtype, OWN_MODEL)
+        made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
         return made
 
-    def calibration(self, dtype: str) -> Calibration | None:
-        """The calibration for a side of a dtype; None where there is none that can be trusted.
+    def calibration(self, computes_in: ComputesIn) -> Calibration | None:
+        """The calibration for a side that computes in a dtype, or in the dtypes of a backend.
 
-        Then `doubt` says why, or, where none could be made at all, a note does.
+        None where there is none that can be trusted: then `doubt` says why, or, where none could be
+        made at all, a note does.
         """
-        known = self._known_for(dtype)
-        return known if known is not None and not self.doubt(dtype) else None
+        known = self._known_for(computes_in)
+        return known if known is not None and not self.doubt(computes_in) else None
 
-    def doubt(self, dtype: str) -> str:
-        """Why the truth cannot be trusted for a side of a dtype; empty where it can."""
-        examined = self._known_for(EXAMINED_AT)
-        found = (known.doubt for known in (examined, self._known_for(dtype)) if known is not None)
-        return next(filter(None, found), "")
+    def doubt(self, computes_in: ComputesIn) -> str:
+        """Why the truth cannot be trusted for such a side; empty where it can."""
+        both = self._known_for(EXAMINED_AT), self._known_for(computes_in)
+        return next((known.doubt for known in both if known is not None and known.doubt), "")
 
-    def _known_for(self, dtype: str) -> Calibration | None:
-        if dtype not in self._known:
+    def _known_for(self, computes_in: ComputesIn) -> Calibration | None:
+        mixture = Mixture.of(computes_in)
+        key = str(mixture)
+        if key not in self._known:
             start = time.perf_counter()
             try:
-                self._known[dtype] = self._calibrate(dtype)
+                self._known[key] = self._calibrate(mixture)
             except (DriftwalkError, MemoryError) as error:
-                self._known[dtype] = None
-                self.note(
-                    dtype, f"No calibration was possible, so the dtype table decided: {error}"
-                )
-            self.seconds[dtype] = time.perf_counter() - start
-        return self._known[dtype]
+                self._known[key] = None
+                self.note(key, f"No calibration was possible, so the dtype table decided: {error}")
+            self.seconds[key] = time.perf_counter() - start
+        return self._known[key]
 
     def introduced(self, candidate: Backend, known: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
@@ -139,25 +144,26 @@ class Witness:
             layer: known.allowed_own(layer).scaled(off / PART_LIMIT) for layer, off in worst.items()
         }
 
-    def notes(self, dtype: str) -> tuple[str, ...]:
-        """What is to be said about candidates of a dtype, and of no other."""
-        return tuple(self._notes.get(dtype, ()))
+    def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
+        """What is to be said about candidates of these dtypes, and of no other."""
+        return tuple(self._notes.get(str(Mixture.of(computes_in)), ()))
 
     def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
         """What is to be said about one candidate alone."""
         alone = "quantised" in candidate.flags and not self.has_own_model
         return (NO_YARDSTICK,) if alone else ()
 
-    def note(self, dtype: str, text: str) -> None:
-        """Have something said in reports about sides of a dtype."""
-        self._notes.setdefault(dtype, []).append(text)
+    def note(self, computes_in: ComputesIn, text: str) -> None:
+        """Have something said in reports about sides of these dtypes."""
+        self._notes.setdefault(str(Mixture.of(computes_in)), []).append(text)
 
-    def _calibrate(self, dtype: str) -> Calibration:
-        if dtype not in FORMATS:
-            raise BackendError(f"there is no yardstick for dtype {dtype!r}.")
+    def _calibrate(self, mixture: Mixture) -> Calibration:
+        if mixture.dtype not in FORMATS:
+            raise BackendError(f"there is no yardstick for dtype {mixture.dtype!r}.")
+        dtype = str(mixture)
 
         def make() -> Calibration:
-            yardstick = create(yardstick_spec(dtype), self._model)
+            yardstick = open_yardstick(mixture, self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = self._second_opinion(yardstick, calibrate(self.truth, yardstick, self.probe))
@@ -201,7 +207,7 @@ class Witness:
         if other.doubt:
             plain.close()
             return made
-        self.note(made.dtype, f"{PLAIN_NOTE}: otherwise {made.doubt}.")
+        self.note(made.mixture, f"{PLAIN_NOTE}: otherwise {made.doubt}.")
         self.truth.close()
         self._truth = plain
         return other
@@ -214,9 +220,9 @@ class Witness:
             look(self._truth, self._depth)
         return self._truth
 
-    def yardstick(self, dtype: str) -> Backend:
-        """Plain eager PyTorch at a dtype, to look closer with."""
-        return create(yardstick_spec(dtype), self._model)
+    def yardstick(self, known: Calibration) -> Backend:
+        """Plain eager PyTorch in the dtypes of a calibration, to look closer with."""
+        return open_yardstick(known.mixture, self._model)
 
     def stage(self, text: str) -> AbstractContextManager[None]:
         """Show that something is being done that was not counted on."""

@@ -7,15 +7,16 @@ bound is beyond it, and is `unknown` when the tolerance lies between the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from ..assembly import Terms, report_of
-from ..dtypes import FORMATS
+from ..dtypes import FORMATS, Format
 from ..errors import UsageError
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
 from ..measure.metrics import Metrics, Nonfinite
+from ..mixture import nominal_formats
 from ..result import Report
 from ..states import Point, Trace
 from ..tolerance import Policy, PolicyLike, make_policy
@@ -39,7 +40,7 @@ class Judge:
 
     policy: Policy
     l2: float | None
-    nominal: tuple[str, ...]
+    nominal: Mapping[str, tuple[Format, ...]]
 
     def bounds(
         self, reference: StateSignature, candidate: StateSignature, same_seed: bool
@@ -49,8 +50,9 @@ class Judge:
         if self.l2 is not None:
             low, high = needed_l2(reference, found, self.l2)
             return as_bounds(found, low, high), Allowed(self.l2, 0.0, rms, high, norm="l2")
-        names = (reference.dtype, candidate.dtype, *self.nominal)
+        names = (reference.dtype, candidate.dtype)
         formats = [FORMATS[name] for name in names if name in FORMATS]
+        formats += self.nominal[reference.name]
         room = self.policy.tolerance(reference.name, *formats)
         scale = rms if room.scale == "rms" else 1.0
         low, high = needed(reference, found, room, scale)
@@ -90,7 +92,7 @@ def compare_signed(
 
 
 def _judge(policy: PolicyLike, ours: Signature, theirs: Signature) -> Judge:
-    nominal = (ours.backend.dtype, theirs.backend.dtype)
+    nominal = nominal_formats(ours.names, ours.backend, theirs.backend)
     if isinstance(policy, str) and policy.startswith(L2):
         return Judge(Policy(policy), l2_limit(policy), nominal)
     return Judge(make_policy(policy), None, nominal)

@@ -235,7 +235,14 @@ def load_trace(folder: str | Path, probe: Probe | None = None) -> Trace:
             f"The trace {str(path)!r} was made from a probe {note.sha256[:12]}, not from "
             f"{made.sha256[:12]}."
         )
-    return Trace(states, made, told.backend, outputs, told.model, told.environment)
+    backend = replace(told.backend, dtypes=_in_order(told.backend.dtypes, told))
+    return Trace(states, made, backend, outputs, told.model, told.environment)
+
+
+def _in_order(dtypes: Mapping[str, str], told: Manifest) -> dict[str, str]:
+    """In order of execution, which JSON does not keep."""
+    ordered = {s.name: dtypes[s.name] for s in told.points if s.name in dtypes}
+    return ordered | dict(dtypes)
 
 
 def _manifest(path: Path) -> Manifest:

@@ -1,0 +1,202 @@
+"""A module that a user gave to be run: as it is, with its own dtypes, devices and kernels.
+
+Float inputs are given in the finest dtype among its float parameters that it takes. What each point
+computes in is told by the parameters used on the way to it since the point before: the coarsest of
+them, since float32 norms do not make a bfloat16 block float32. A point without any computes in the
+dtype of its state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from driftwalk.dtypes import FORMATS
+from driftwalk.errors import ModelError, UsageError
+from driftwalk.mixture import Mixture
+from driftwalk.states import Point, Probe
+
+from .calls import call, check_names
+from .hooks import capture
+from .points import Layout
+from .sources import LoadedModel
+from .tensors import TORCH_DTYPES, from_numpy
+
+_NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {
+    torch.complex32: "fp16",
+    torch.complex64: "fp32",
+    torch.complex128: "fp64",
+}
+"""A complex number is as fine as its two parts."""
+
+_WHOLE = (torch.int8, torch.uint8)
+_QUANTISED = ("quantized", "bitsandbytes", "torchao", "quanto", "gptq", "awq", "hqq")
+"""How words begin in the names of packages whose modules and tensors hold quantised weights."""
+
+
+class GivenModel(LoadedModel):
+    """A model that is never converted: what is asked of it is what it is."""
+
+    def __init__(self, module: nn.Module, label: str = "", blocks: str | None = None) -> None:
+        super().__init__(module, label or type(module).__name__, blocks=blocks)
+        held = [p for p in module.parameters() if p.device.type != "meta"]
+        if not held and next(module.parameters(), None) is not None:
+            raise UsageError(f"{self.label} has no weights: all its parameters are on 'meta'.")
+        names = list(dict.fromkeys(_name(p.dtype) for p in held))
+        self._dtypes = sorted(filter(None, names), key=_coarseness)
+        strange = {str(p.dtype) for p in held if _strange(p)}
+        if strange and not self._dtypes:
+            raise UsageError(
+                f"{self.label} holds {', '.join(sorted(strange))}, which cannot be compared; "
+                f"expected parameters in {', '.join(TORCH_DTYPES)}."
+            )
+        self.quantised = _quantised(module)
+        """What shows that it holds quantised weights; empty where nothing does."""
+        first = next((p for p in held if _name(p.dtype)), None)
+        self.device = first.device if first is not None else torch.device("cpu")
+        """Where it takes its inputs."""
+        self._takes: dict[tuple[str, ...], torch.dtype] = {}
+        self._mixture: Mixture | None = None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its parameters have more than one dtype."""
+        return len(self._dtypes) > 1
+
+    @property
+    def mixture(self) -> Mixture:
+        """What it computes in; point by point once `watch` has seen a run."""
+        return self._mixture or Mixture(self._dtypes[-1] if self._dtypes else "fp32")
+
+    def at(
+        self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
+    ) -> nn.Module:
+        return self.module
+
+    def inputs(self, probe: Probe, device: torch.device) -> dict[str, torch.Tensor]:
+        """The probe's arrays as tensors, floats in a dtype that the module takes."""
+        check_names(self.module, probe)
+        tensors = {name: from_numpy(array, device) for name, array in probe.inputs.items()}
+        if not any(tensor.is_floating_point() for tensor in tensors.values()):
+            return tensors
+        if not self.is_mixed:
+            return _floats_in(tensors, TORCH_DTYPES[self.mixture.dtype])
+        key = tuple(sorted(probe.inputs))
+        if key not in self._takes:
+            self._takes[key] = self._first_taken(tensors)
+        return _floats_in(tensors, self._takes[key])
+
+    def _first_taken(self, tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
+        """The finest of its dtypes in which the model takes float inputs."""
+        failed = []
+        for name in self._dtypes:
+            try:
+                call(self.module, _floats_in(tensors, TORCH_DTYPES[name]))
+            except RuntimeError as error:
+                failed.append(f"{name}: {(str(error).strip().splitlines() or [''])[0][:200]}")
+            else:
+                return TORCH_DTYPES[name]
+        raise ModelError(
+            f"{self.label} holds parameters in {', '.join(self._dtypes)}, and takes float inputs "
+            f"in none of them ({'; '.join(failed)}). What was given is never converted: cast the "
+            "inputs and what is handed between parts of different dtypes inside its forward."
+        )
+
+    def watch(self, layout: Layout, run: Callable[[], Any]) -> None:
+        """Find out in one run what each point computes in; a model of one dtype is not run."""
+        if self._mixture is None and self.is_mixed:
+            self._mixture = _watched(self.module, layout, run)
+
+
+def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixture:
+    used = _UsedParameters(module)
+    walked = {point.name: point for point in layout.points}
+    blocks = {path for stack in layout.stacks for path in stack.blocks}
+    dtypes: dict[str, str] = {}
+    stored: dict[str, str] = {}
+
+    def meet(point: Point, tensor: torch.Tensor) -> None:
+        if point.name not in walked:
+            return
+        seen, state = used.since_last(), _name(tensor.dtype)
+        if not seen and point.module in blocks:  # code that only its own compiler can look into
+            seen = {_name(p.dtype) for p in module.get_submodule(point.module).parameters()} - {""}
+        dtypes[point.name] = max(seen or {state or "fp32"}, key=_coarseness)
+        if state and _coarseness(state) > _coarseness(dtypes[point.name]):
+            stored[point.name] = state
+
+    with used, capture(module, layout, meet) as finish:
+        finish(run())
+    coarsest = max(dtypes.values(), key=_coarseness)
+    if len(set(dtypes.values())) == 1:
+        return Mixture(coarsest)
+    return Mixture(coarsest, dtypes, stored)
+
+
+class _UsedParameters(TorchFunctionMode):
+    """Notes the dtypes of the parameters that torch functions are called with."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        named = ((id(p), _name(p.dtype)) for p in module.parameters())
+        self._known = {key: name for key, name in named if name}
+        self._seen: set[str] = set()
+
+    def since_last(self) -> set[str]:
+        """The dtypes seen since this was last asked."""
+        seen, self._seen = self._seen, set()
+        return seen
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for value in tree_leaves((args, kwargs)):
+            if id(value) in self._known and not _only_asks(func):
+                self._seen.add(self._known[id(value)])
+        return func(*args, **(kwargs or {}))
+
+
+def _only_asks(func: Any) -> bool:
+    """Whether a tensor is only asked what it is (`weight.dtype`), and computes nothing."""
+    return getattr(func, "__name__", "") == "__get__"
+
+
+def _floats_in(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
+
+
+def _name(dtype: torch.dtype) -> str:
+    """The format's short name; empty for whole numbers and what is only ever stored."""
+    return _NAMES.get(dtype, "")
+
+
+def _coarseness(name: str) -> float:
+    return FORMATS[name].roundoff
+
+
+def _strange(tensor: torch.Tensor) -> bool:
+    """Numbers in a format that nothing is computed in: float8, float4, packed bits."""
+    return not _name(tensor.dtype) and tensor.dtype not in (
+        *(torch.int16, torch.int32, torch.int64, torch.bool),
+        *_WHOLE,
+    )
+
+
+def _quantised(module: nn.Module) -> str:
+    """The kind of module or tensor that shows quantised weights; empty where there is none."""
+    for part in module.modules():
+        own = list(part.parameters(recurse=False))
+        for kind in (type(part), *(type(p) for p in own), *(type(p.data) for p in own)):
+            words = re.split(r"[._]", kind.__module__.lower())
+            if any(word.startswith(_QUANTISED) for word in words):
+                return kind.__name__
+        for parameter in own:
+            if parameter.is_quantized or parameter.dtype in _WHOLE or _strange(parameter):
+                return str(parameter.dtype).removeprefix("torch.")
+    return ""

@@ -1,0 +1,226 @@
+"""The yardstick of a mixture: the model in float32, but each point computed in a dtype of its own.
+
+A run is cut at the points. What happens from one point to the next is computed in the dtype of the
+latter: the parameters used there are rounded to it, what a block is given is cast to it, and every
+op of a half-precision part is rounded as in rounding.py. A state is handed on in that dtype, or
+coarser, where the mixture says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from driftwalk.adapter import BackendInfo
+from driftwalk.errors import BackendError
+from driftwalk.mixture import Mixture
+from driftwalk.spec import Spec
+from driftwalk.states import Point, Probe
+
+from .calls import call, inputs_for
+from .hooks import TensorSink, capture
+from .points import Layout
+from .precision import castable, converted
+from .rounding import Args, HalfArithmetic, Kwargs
+from .slots import from_call, with_call
+from .sources import LoadedModel
+from .tensors import TORCH_DTYPES, stream_slot
+from .torch_eager import TorchEager
+
+_HALVES = (torch.float16, torch.bfloat16)
+_OUTSIDE = ""
+"""Stands for the parameters of no block."""
+
+
+class Mixed(TorchEager):
+    """Plain eager PyTorch, each point in the dtype that a mixture gives it."""
+
+    name: ClassVar[str] = "mixed"
+    options: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, mixture: Mixture, model: LoadedModel) -> None:
+        strange = {*mixture.dtypes.values(), *mixture.stored.values()} - TORCH_DTYPES.keys()
+        if strange:
+            raise BackendError(f"there is no yardstick for a mixture with {min(strange)!r}.")
+        super().__init__(Spec("torch", "cpu", "fp32"), model)
+        self.spec = Spec("mixed")
+        self._wanted = mixture
+        self._rounds = _Rounds()
+
+    @property
+    def info(self) -> BackendInfo:
+        told = self._wanted
+        plain = super().info
+        return replace(plain, dtype=told.dtype, dtypes=told.dtypes, stored=told.stored)
+
+    def _open(self) -> nn.Module:
+        if self._module is None:  # a copy: its parameters are cast on the way
+            self._module = converted(self._model.module, "fp32", "cpu")
+        return self._module
+
+    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
+        inputs = inputs_for(module, probe, self._device)
+        self._rounds.inputs = {id(tensor): tensor for tensor in inputs.values()}
+        return inputs
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        with super()._arithmetic(), self._rounds:
+            yield
+
+    def _plain(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+        layout = self._find_layout(module, inputs)
+        return self._watched(module, inputs, layout, lambda point, tensor: None)
+
+    def _watched(
+        self,
+        module: nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        layout: Layout,
+        sink: TensorSink,
+    ) -> Any:
+        with ExitStack() as undone:
+            course = _Course(module, layout, self._wanted, self._rounds, sink)
+            undone.callback(course.end)
+            for path in dict.fromkeys(p for stack in layout.stacks for p in stack.blocks):
+                hook = module.get_submodule(path).register_forward_pre_hook(
+                    course.enter, with_kwargs=True
+                )
+                undone.callback(hook.remove)
+            finish = undone.enter_context(capture(module, layout, course.meet))
+            output = call(module, inputs)
+            finish(output)
+        return output
+
+
+class _Course:
+    """One run: which point is on its way, and what is to be cast for it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        mixture: Mixture,
+        rounds: _Rounds,
+        sink: TensorSink,
+    ) -> None:
+        self._points = layout.points
+        self._mixture = mixture
+        self._rounds = rounds
+        self._sink = sink
+        self._weights = _Weights(module, layout)
+        self._names = {point.name for point in layout.points}
+        self._next = 0
+        self._begin()
+
+    def _dtype(self, number: int) -> torch.dtype:
+        """In what the point of this number is computed; after the last, as that one."""
+        point = self._points[min(number, len(self._points) - 1)]
+        return TORCH_DTYPES[self._mixture.at(point.name)]
+
+    def _begin(self) -> None:
+        """Cast what the next point is made with."""
+        dtype = self._dtype(self._next)
+        self._rounds.dtype = dtype
+        if self._next < len(self._points):
+            self._weights.cast(self._points[self._next].module, dtype)
+
+    def enter(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Cast all that a block is given; this hook comes before the one that sees `embed`."""
+        number, slot = min(self._next, len(self._points) - 1), stream_slot(args, kwargs)
+        first = self._points[number].name.rpartition(".")[2] == "embed"
+        dtype = self._dtype(number + 1 if first else number)
+
+        cast = tree_map(lambda item: _within(item, dtype), (tuple(args), dict(kwargs)))
+        if slot is None:
+            return cast
+        stream = from_call(args, kwargs, slot)
+        # Before the first block it is a state, to be seen as it is.
+        return with_call(*cast, slot, stream if first else stream.to(dtype))
+
+    def meet(self, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Hand a state on, in the dtype it is handed on in, and go on in that of the next."""
+        if point.name not in self._names:
+            self._sink(point, tensor)
+            return None
+        if self._next >= len(self._points) or point.name != self._points[self._next].name:
+            raise BackendError(
+                f"{point.name} is made out of turn, so that a run cannot be cut at its points; a "
+                "mixture of dtypes cannot be followed in this model."
+            )
+        stored = TORCH_DTYPES.get(self._mixture.stored.get(point.name, ""))
+        given = tensor if stored is None else tensor.to(stored)
+        self._sink(point, given)
+        self._next += 1
+        self._begin()
+        handed = given.to(self._rounds.dtype)
+        return None if handed is tensor else handed
+
+    def end(self) -> None:
+        self._rounds.dtype = torch.float32
+        self._weights.restore()
+
+
+class _Weights:
+    """The parameters of each block and of what is outside, in whatever dtype they are needed."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        blocks = {path for stack in layout.stacks for path in stack.blocks}
+        self._groups: dict[str, list[tuple[torch.Tensor, torch.Tensor, Callable[..., bool]]]] = {}
+        for name, tensor, fits in castable(module):
+            owner = next((path for path in blocks if name.startswith(f"{path}.")), _OUTSIDE)
+            self._groups.setdefault(owner, []).append((tensor, tensor.data, fits))
+        self._now: dict[str, torch.dtype] = {}
+
+    def cast(self, module: str, dtype: torch.dtype) -> None:
+        """The parameters of a block, or those outside all blocks, rounded to a dtype."""
+        owner = module if module in self._groups else _OUTSIDE
+        if self._now.get(owner) == dtype:
+            return
+        self._now[owner] = dtype
+        for tensor, original, fits in self._groups.get(owner, ()):
+            tensor.data = original.to(dtype) if fits(dtype) else original
+
+    def restore(self) -> None:
+        for group in self._groups.values():
+            for tensor, original, _ in group:
+                tensor.data = original
+        self._now.clear()
+
+
+class _Rounds(HalfArithmetic):  # type: ignore[no-untyped-call]
+    """Rounds to the dtype of the moment; float inputs of the model are cast where they are used."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+        self.dtype = torch.float32
+        self.inputs: Mapping[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+    ) -> Any:
+        args, kwargs = tree_map(self._cast_input, args), tree_map(self._cast_input, kwargs or {})
+        if self.dtype not in _HALVES:
+            return func(*args, **kwargs)
+        self._dtype = self.dtype
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _cast_input(self, value: Any) -> Any:
+        known = isinstance(value, torch.Tensor) and self.inputs.get(id(value)) is value
+        return value.to(self.dtype) if known and value.is_floating_point() else value
+
+
+def _within(value: Any, dtype: torch.dtype) -> Any:
+    """A float tensor in a dtype; "minus infinity" of a mask stays a number, as in that dtype's."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    room = torch.finfo(dtype)
+    if torch.finfo(value.dtype).max > room.max:
+        value = torch.where(value.isfinite(), value.clamp(room.min, room.max), value)
+    return value.to(dtype)
