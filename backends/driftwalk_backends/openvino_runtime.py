@@ -157,6 +157,8 @@ class OpenVino(Looks, Backend):
 
         Only where not one bit is lost: what OpenVINO chose to compute wider stays wider.
         """
+        if array.dtype.kind != "f":
+            return array
         narrow = array.astype(FORMATS[self._dtype].dtype)
         same = narrow.dtype == array.dtype or np.array_equal(
             narrow.astype(array.dtype), array, equal_nan=True

@@ -20,6 +20,7 @@ from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .looks import BLOCKS, Look
+from .model_outputs import OutputPoints
 from .tensors import output_tensors, stream_input
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
@@ -51,10 +52,8 @@ class Layout:
     """All points of a model, in order of execution, and how they were confirmed."""
 
     stacks: tuple[Stack, ...]
-    output: str | None = None
-    """The model's output that is the `logits` point, if it is not a state already."""
-    head: str = ""
-    """The module that made that output."""
+    outputs: OutputPoints = OutputPoints()
+    """Which of the model's outputs are points."""
     confirmed: str = "unchecked"
     """What the model's own hidden_states said: see crosscheck.py."""
     look: Look = BLOCKS
@@ -63,9 +62,7 @@ class Layout:
     @property
     def points(self) -> tuple[Point, ...]:
         found = [point for stack in self.stacks for point in stack.points]
-        if self.output is not None:
-            found.append(Point("logits", self.head or f"output {self.output}"))
-        return tuple(found)
+        return (*found, *self.outputs.points)
 
 
 @dataclass

@@ -21,6 +21,9 @@ from ..looks import Look
 from ..sources import LoadedModel
 from .export import Exported, export, read_export
 
+CACHE_VERSION = "2"
+"""Of what lies in a stored folder."""
+
 Scratch = list[tempfile.TemporaryDirectory[str]]
 """Folders that a backend removes when it is closed."""
 
@@ -74,7 +77,8 @@ class Exports:
         key = ""
         if self._cached and self._model.has_known_code:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            key = key_of(self._model.fingerprint, self._dtype, *seen, *shapes, str(packages))
+            known = (CACHE_VERSION, self._model.fingerprint, self._dtype)
+            key = key_of(*known, *seen, *shapes, str(packages))
         self._known[shape_key] = read_export(kept("onnx", key, make, self._scratch))
         self._seconds["export"] = time.perf_counter() - start
         return self._known[shape_key]

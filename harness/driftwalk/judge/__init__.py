@@ -6,6 +6,7 @@ calibration_cache.py   what was measured once is kept
 witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
 blame.py               introduced, or inherited? The layer that made the error
+exact.py               whole numbers and booleans: equal, or drift
 drill.py               the same inside that layer, module by module
 gate.py                one verdict of all
 """

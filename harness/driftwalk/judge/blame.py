@@ -18,6 +18,7 @@ from ..measure.norms import ZERO, Norms, distance, ratio
 from ..measure.tokens import TokenErrors
 from ..states import State, Trace
 from .calibrate import Calibration
+from .exact import exact_cause
 from .replay import replay_trace
 
 
@@ -87,6 +88,7 @@ def root_cause(found: Mapping[str, Blame], layers: Iterable[LayerDrift] = ()) ->
     that drifted by what it made of its own input.
     """
     guilty = (name for name, item in found.items() if item.guilty)
-    drifted = (row for row in layers if row.verdict == "drift")
+    rows = tuple(layers)
+    drifted = (row for row in rows if row.verdict == "drift")
     own = (row.point.name for row in drifted if row.tolerance and row.tolerance.by_own_doing)
-    return next(guilty, None) or next(own, None)
+    return next(guilty, None) or next(own, None) or exact_cause(rows)

@@ -21,6 +21,7 @@ from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
 from ..measure.norms import NORM_NAMES, ZERO, Norms, distance, norms_of, ratio
 from ..states import Probe, State, Trace
+from .exact import float_states
 from .replay import introduced_errors
 
 K = 4.0
@@ -134,13 +135,13 @@ def closer(reference: float, candidate: float) -> Closer:
 
 def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
     """Run the truth, the yardstick, and the truth once more on the yardstick's own states."""
-    exact = truth.trace(probe)
+    exact = float_states(truth.trace(probe))
     keep = {s.point.name: probe.keep(s.point.name, s.array.shape) for s in exact}
     scale = {s.point.name: norms_of(s.array, keep[s.point.name]) for s in exact}
     for name, size in scale.items():
         if not math.isfinite(size.l2):
             raise BackendError(f"the truth itself is not finite at {name}.")
-    honest = yardstick.trace(probe)
+    honest = float_states(yardstick.trace(probe), like=exact)
     errors = {
         s.point.name: distance(s.array, exact[s.point.name], keep[s.point.name])
         for s in honest

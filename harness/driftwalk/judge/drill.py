@@ -26,6 +26,7 @@ from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
 from ..states import Point, State, Trace
 from .calibrate import Calibration, K
+from .exact import measurable
 from .replay import replay_trace
 
 SHARE = 0.5
@@ -142,7 +143,7 @@ def introduced(truth: object, trace: Trace) -> dict[str, Introduced]:
     def meet(state: State) -> None:
         name, true = state.point.name, state.array
         own = trace.state(name)
-        if own is None or own.array.shape != true.shape:
+        if own is None or own.array.shape != true.shape or not measurable(own):
             return
         keep = trace.probe.keep(name, true.shape)
         difference = own.array.astype(np.float64) - true

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from ..adapter import Backend, BackendInfo
 from ..dtypes import FORMATS, Format
 from ..layer_drift import INTRODUCED, Allowed, Dtypes, LayerDrift, PointVerdict, TruthErrors
@@ -22,6 +24,7 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import PER_NORM, Calibration, K, truth_errors
+from .exact import exact_row, is_exact
 from .replay import Replays, introduced_errors
 
 _WORTH_A_THREAD = 1 << 17
@@ -130,6 +133,10 @@ class Walk:
             note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
             self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
             return
+        if is_exact(reference) or is_exact(candidate):
+            row = exact_row(point, reference, candidate, self._reference.probe)
+            self._met[point.name] = row
+            return
         keep = self._reference.probe.keep(point.name, shape)
         calibrated = self._calibrated(reference, candidate)
         if calibrated is not None:
@@ -177,8 +184,11 @@ class Walk:
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
-        outputs = self._reference.outputs
-        return not outputs or "logits" in outputs or "output" in outputs
+        outputs, logits = self._reference.outputs, self._reference.state("logits")
+        if not outputs or "logits" in outputs or "output" in outputs:
+            return True
+        scores = [name for name in outputs if name.endswith("_logits")]  # of a start, of a class
+        return logits is not None and any(np.array_equal(outputs[n], logits.array) for n in scores)
 
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""

@@ -24,7 +24,7 @@ from .drill import drill, introduced, layer_of, look, looking
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "3"
+CACHE_VERSION = "4"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""

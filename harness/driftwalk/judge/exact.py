@@ -1,0 +1,83 @@
+"""Whole numbers and booleans: equal, or drift. No truth, no yardstick and no tolerance.
+
+Only outputs of a model can be such states. An output that is the argmax of noisy numbers may flip
+where an honest implementation has a tie; it is drift all the same, and the row says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ..dtypes import FORMATS, Array
+from ..layer_drift import Allowed, Dtypes, LayerDrift
+from ..measure.metrics import measure
+from ..states import Point, Probe, State, Trace
+from ..tolerance import Tolerance
+
+NOTE = "whole numbers are compared exactly"
+
+
+def is_exact(state: State) -> bool:
+    """Whether a state holds no floating-point numbers."""
+    return state.dtype not in FORMATS
+
+
+def measurable(state: State) -> bool:
+    """Whether a state has an error that can be told in norms: floats, at least one of them."""
+    return not is_exact(state) and state.elements() > 0
+
+
+def float_states(trace: Trace, like: Trace | None = None) -> Trace:
+    """The states that have an error in norms; of these, those that have the shape they have in
+    `like`: how many boxes a detector gives may depend on its numbers."""
+
+    def fits(state: State) -> bool:
+        other = like.state(state.point.name) if like is not None else state
+        return measurable(state) and (other is None or other.shape == state.shape)
+
+    return replace(trace, states=tuple(state for state in trace if fits(state)))
+
+
+def exact_row(point: Point, reference: State, candidate: State, probe: Probe) -> LayerDrift:
+    """One point of equal shape, of which a side or both hold whole numbers."""
+    r, c, keep = _with_tokens(reference.array, candidate.array, probe, point.name)
+    unlike = r != c if keep is None else (r != c)[keep]
+    differ = int(np.count_nonzero(unlike))
+    metrics = measure(r, c, Tolerance(0.0), keep).metrics
+    if differ > metrics.mismatched:  # numbers that a float64 cannot tell apart
+        metrics = replace(metrics, mismatched=differ, max_abs=max(metrics.max_abs, 1.0))
+    if metrics.worst is not None:
+        index = metrics.worst.index[: len(reference.shape)]
+        metrics = replace(metrics, worst=replace(metrics.worst, index=index))
+    nonfinite = bool(metrics.nonfinite.candidate)
+    return LayerDrift(
+        point,
+        0,
+        reference.shape,
+        Dtypes(reference.dtype, candidate.dtype),
+        "nonfinite" if nonfinite else "drift" if differ else "ok",
+        metrics,
+        Allowed(0.0, 0.0, 1.0, math.inf if differ else 0.0),
+        note=NOTE,
+    )
+
+
+def _with_tokens(r: Array, c: Array, probe: Probe, point: str) -> tuple[Array, Array, Array | None]:
+    """Both sides, and which tokens are no padding; one number for each token is a row of one."""
+    keep = probe.keep(point, r.shape)
+    if r.ndim == 2:
+        keep = probe.keep(point, (*r.shape, 1))
+        if keep is not None:
+            r, c = r[..., None], c[..., None]
+    return r, c, keep
+
+
+def exact_cause(layers: Iterable[LayerDrift]) -> str | None:
+    """The first output of whole numbers that differs, where nothing else does: its own doing."""
+    bad = [row for row in layers if not row.ok]
+    alone = all(row.verdict == "drift" and row.note == NOTE for row in bad)
+    return bad[0].point.name if bad and alone else None
