@@ -22,7 +22,7 @@ from driftwalk.states import Point
 
 from .hooks import capture
 from .model_outputs import equal as _equal
-from .model_outputs import find_outputs, given_by
+from .model_outputs import LOSS, find_outputs, given_by
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .tensors import output_tensors
 
@@ -39,7 +39,8 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         nonlocal plain, skipped
         output = run()
         given = given_by(output)
-        plain, skipped = tuple(given.tensors), tuple(given.skipped)
+        loss = [LOSS] if LOSS in given.tensors else []
+        plain, skipped = tuple(given.tensors), (*loss, *given.skipped)
         return output
 
     if blocks:

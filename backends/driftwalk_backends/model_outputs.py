@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from driftwalk.states import OUTPUT as PREFIX
 from driftwalk.states import Point
 
-LOGITS, PREFIX = "logits", "output."
+LOGITS = "logits"
 _BARE = "output"
 """The name of a tensor that is all a model gives, and of the first in a tuple."""
-_LOSS = "loss"
+LOSS = "loss"
+"""An output that is no point: made of the others and of labels, if those are given."""
 _CACHES = frozenset(("past_key_values", "cache_params", "mems", "state", "past_buckets_states"))
 """Fields of transformers' outputs that hold what the next decoding step needs."""
 _ASKED_FOR = ("hidden_states", "attentions")
@@ -166,7 +168,7 @@ class OutputPoints:
         tensors, same = named_outputs(output), dict(self.same)
         known = [name for name, _ in self.makers]
         for name in (*known, *(name for name in tensors if name not in known)):
-            if name not in tensors or name == _LOSS:
+            if name not in tensors or name == LOSS:
                 continue
             state = states.get(same[name]) if name in same else None
             if name in same and (state is None or equal(tensors[name], state)):
@@ -203,7 +205,7 @@ def find_outputs(
     """Which outputs are points: those of the run that a plain one has, too (`plain`)."""
     given = given_by(output)
     plain = set(plain)
-    tensors = {n: t for n, t in given.tensors.items() if n in plain and n != _LOSS}
+    tensors = {n: t for n, t in given.tensors.items() if n in plain and n != LOSS}
     same = {}
     for name, tensor in tensors.items():
         state = next((p for p, state in states.items() if equal(tensor, state)), None)

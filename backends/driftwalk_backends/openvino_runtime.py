@@ -96,6 +96,10 @@ class OpenVino(Looks, Backend):
             },
         )
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._exports.outputs_skipped
+
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         exported = self._export(probe)
         compiled = self._load(exported.plain if sink is None else exported.traced)

@@ -110,6 +110,10 @@ class TorchEager(Looks, Backend):
         """The points found so far; None before the first traced run."""
         return next(iter(self._model._layouts.values()), None)
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._model.outputs_skipped
+
     def _flags(self) -> dict[str, str]:
         flags = {
             "threads": str(self._threads or torch.get_num_threads()),

@@ -246,6 +246,8 @@ def _verified(
         observer = {"reference": against.observer, "candidate": looked_at.check()}
     terms = replace(terms, model=stage.model.describe(), notes=(*stage.model.notes, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
+    skipped = dict.fromkeys((*reference.outputs_skipped, *candidate.outputs_skipped))
+    report = replace(report, coverage=replace(report.coverage, outputs_skipped=tuple(skipped)))
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         layers, cause, culprit = witness.accuse(candidate, report.layers)
         report = replace(report, layers=layers, cause=cause, culprit=culprit)

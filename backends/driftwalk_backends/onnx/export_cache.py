@@ -94,6 +94,11 @@ class Exports:
             layout = replace(self._model.layout(module, inputs, run), look=look)
             export(module, layout, inputs, folder)
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is no point."""
+        return tuple(dict.fromkeys(n for one in self._known.values() for n in one.skipped))
+
     def close(self) -> None:
         """Forget all of them, and remove what was not stored."""
         self._known.clear()

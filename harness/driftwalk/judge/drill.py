@@ -24,7 +24,7 @@ from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
-from ..states import Point, State, Trace
+from ..states import OUTPUT, Point, State, Trace
 from .calibrate import Calibration, K
 from .exact import measurable
 from .replay import replay_trace
@@ -160,8 +160,8 @@ def introduced(truth: object, trace: Trace) -> dict[str, Introduced]:
 
 
 def layer_of(point: str) -> str | None:
-    """The layer a point belongs to; None for `embed`, `norm` and `logits`."""
-    match = _LAYER.match(point)
+    """The layer a point belongs to; None for `embed`, `norm` and the model's outputs."""
+    match = None if point.startswith(OUTPUT) else _LAYER.match(point)
     return match[0] if match else None
 
 
