@@ -21,8 +21,8 @@ from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .hooks import capture
-from .model_outputs import equal as _equal
 from .model_outputs import LOSS, find_outputs, given_by
+from .model_outputs import equal as _equal
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .tensors import output_tensors
 

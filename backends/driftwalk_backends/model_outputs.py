@@ -24,7 +24,7 @@ LOSS = "loss"
 _CACHES = frozenset(("past_key_values", "cache_params", "mems", "state", "past_buckets_states"))
 """Fields of transformers' outputs that hold what the next decoding step needs."""
 _ASKED_FOR = ("hidden_states", "attentions")
-"""How those fields end that are there only where somebody asked for them: tuples, layer by layer."""
+"""How those fields end that are there only where somebody asked for them: tuples, by layer."""
 _DEEPEST = 16
 
 
@@ -174,6 +174,9 @@ class OutputPoints:
             if name in same and (state is None or equal(tensors[name], state)):
                 continue
             yield self.point(name), tensors[name]
+
+
+NO_OUTPUTS = OutputPoints()
 
 
 def point_name(output: str, main: str | None) -> str:

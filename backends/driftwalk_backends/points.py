@@ -20,7 +20,7 @@ from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .looks import BLOCKS, Look
-from .model_outputs import OutputPoints
+from .model_outputs import NO_OUTPUTS, OutputPoints
 from .tensors import output_tensors, stream_input
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
@@ -52,7 +52,7 @@ class Layout:
     """All points of a model, in order of execution, and how they were confirmed."""
 
     stacks: tuple[Stack, ...]
-    outputs: OutputPoints = OutputPoints()
+    outputs: OutputPoints = NO_OUTPUTS
     """Which of the model's outputs are points."""
     confirmed: str = "unchecked"
     """What the model's own hidden_states said: see crosscheck.py."""

@@ -14,10 +14,11 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -139,7 +140,9 @@ def export(
     names: dict[str, Any] = {
         "outputs": exposed.outputs,
         "points": points,
-        "given": [[*_pair(known.point(n)), n] for n in known.names.values() if n in exposed.outputs],
+        "given": [
+            [*_pair(known.point(n)), n] for n in known.names.values() if n in exposed.outputs
+        ],
         "same": [[*_pair(known.point(n)), n, state] for n, state in known.same],
         "skipped": known.skipped,
     }
@@ -167,7 +170,7 @@ def _same(a: Array, b: Array) -> bool:
     """Equal, NaN where NaN is."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return a.tobytes() == b.tobytes() or bool(((a == b) | ((a != a) & (b != b))).all())
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
 blame.py               introduced, or inherited? The layer that made the error
 exact.py               whole numbers and booleans: equal, or drift
+infinities.py          outputs that are infinite on purpose
 drill.py               the same inside that layer, module by module
 gate.py                one verdict of all
 """

@@ -17,6 +17,7 @@ from ..layer_drift import Allowed, Dtypes, LayerDrift
 from ..measure.metrics import measure
 from ..states import Point, Probe, State, Trace
 from ..tolerance import Tolerance
+from .infinities import may_be_infinite
 
 NOTE = "whole numbers are compared exactly"
 
@@ -32,12 +33,17 @@ def measurable(state: State) -> bool:
 
 
 def float_states(trace: Trace, like: Trace | None = None) -> Trace:
-    """The states that have an error in norms; of these, those that have the shape they have in
-    `like`: how many boxes a detector gives may depend on its numbers."""
+    """The states that have an error in norms: floats, and of outputs those that are finite.
+
+    Of these, those that have the shape they have in `like`: how many boxes a detector gives may
+    depend on its numbers.
+    """
 
     def fits(state: State) -> bool:
         other = like.state(state.point.name) if like is not None else state
-        return measurable(state) and (other is None or other.shape == state.shape)
+        if not measurable(state) or (other is not None and other.shape != state.shape):
+            return False
+        return not may_be_infinite(state) or bool(np.isfinite(state.array).all())
 
     return replace(trace, states=tuple(state for state in trace if fits(state)))
 

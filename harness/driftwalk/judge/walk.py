@@ -25,6 +25,7 @@ from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import PER_NORM, Calibration, K, truth_errors
 from .exact import exact_row, is_exact
+from .infinities import may_be_infinite, without_shared
 from .replay import Replays, introduced_errors
 
 _WORTH_A_THREAD = 1 << 17
@@ -137,6 +138,9 @@ class Walk:
             row = exact_row(point, reference, candidate, self._reference.probe)
             self._met[point.name] = row
             return
+        note = ""
+        if may_be_infinite(reference):
+            reference, candidate, note = without_shared(reference, candidate)
         keep = self._reference.probe.keep(point.name, shape)
         calibrated = self._calibrated(reference, candidate)
         if calibrated is not None:
@@ -159,6 +163,7 @@ class Walk:
                 calibrated[0] if calibrated else _allowed(tolerance, measured),
                 calibrated[1] if calibrated else None,
                 tokens=measured.tokens,
+                note=note,
             )
 
         begun = begin(reference, candidate, tolerance, keep)
