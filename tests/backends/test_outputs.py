@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from torch import nn
 
 import driftwalk
 from driftwalk.result import Report
 from driftwalk_backends.model_outputs import given_by, named_outputs
+from driftwalk_reports.schema import load_schema
 from outputs import (
     GIVES,
     IDS,
@@ -26,6 +30,8 @@ from outputs import (
     second_head,
     spoilt,
 )
+
+NOTE = "whole numbers are compared exactly"
 
 
 def _verify(model: nn.Module, candidate: object, **options: Any) -> Report:
@@ -50,7 +56,7 @@ def test_whole_numbers_are_exact_under_every_policy(kind: str, policy: str) -> N
     assert row.verdict == "drift"
     assert row.metrics is not None
     assert 0 < row.metrics.mismatched <= row.metrics.total
-    assert row.note == "whole numbers are compared exactly"
+    assert row.note == NOTE
 
 
 def _end(model: Any) -> None:
@@ -187,6 +193,56 @@ def test_states_that_transformers_was_asked_for_are_no_outputs() -> None:
     assert [row.point.name for row in report.layers][-2:] == ["logits", "output.end_logits"]
 
 
+def test_a_rule_for_the_point_itself_gives_whole_numbers_room() -> None:
+    model = headed("integers")
+    wrong = spoilt(model, second_head)
+    rules = {"output.ids": driftwalk.Tolerance(3.0), "logits": driftwalk.Tolerance(1e-3)}
+    assert _verify(model, wrong, policy=rules).ok
+    assert not _verify(model, wrong, policy=rules | {"output.ids": driftwalk.Tolerance(1.0)}).ok
+
+
+def test_whole_numbers_that_no_double_tells_apart() -> None:
+    def give(model: Headed, x: torch.Tensor) -> Any:
+        return {"scores": model.head(x), "count": torch.full((2,), 2**53 + int(model.sign))}
+
+    model = Headed(give)
+    row = _verify(model, spoilt(model, lambda m: setattr(m, "sign", 0.0))).layer("output.count")
+    assert row.verdict == "drift"
+    assert row.metrics is not None
+    assert (row.metrics.mismatched, row.metrics.max_abs) == (2, 1.0)
+
+
+def test_padding_of_whole_numbers_does_not_count() -> None:
+    def give(model: Headed, x: torch.Tensor) -> Any:
+        shift = torch.zeros(x.shape[:2], dtype=torch.long)
+        shift[:, -2:] = int(model.sign)
+        return {"scores": model.head(x), "ids": model.second(x).argmax(-1) + shift}
+
+    class Masked(Headed):
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+            return super().forward(input_ids)
+
+    model = Masked(give)
+    wrong = spoilt(model, lambda m: setattr(m, "sign", 9.0))
+    mask = np.ones((2, 6), np.int64)
+    whole = {**IDS, "attention_mask": mask}
+    mask = mask.copy()
+    mask[:, -2:] = 0
+    assert not driftwalk.verify(model, wrong, probe=whole, cache=False).ok
+    padded = {**IDS, "attention_mask": mask}
+    assert driftwalk.verify(model, wrong, probe=padded, cache=False).ok
+
+
+def test_a_result_with_whole_numbers_is_stored_and_read(tmp_path: Path) -> None:
+    model = headed("integers")
+    report = _verify(model, spoilt(model, second_head))
+    file = report.save(tmp_path) / "result.json"
+    Draft202012Validator(load_schema()).validate(json.loads(file.read_text(encoding="utf-8")))
+    again = driftwalk.load(file).layer("output.ids")
+    assert (again.verdict, again.note) == ("drift", NOTE)
+    assert "output.ids" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_names_are_paths_and_no_two_are_the_same() -> None:
     one = torch.ones(2)
     assert list(named_outputs(one)) == ["output"]
@@ -213,7 +269,7 @@ def test_compiled_and_exported_models_give_the_same_points(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["integers", "booleans", "bytes", "complex", "halves", "doubles"])
-def test_outputs_are_in_traces_and_signatures(kind: str, tmp_path: Any) -> None:
+def test_outputs_are_in_traces_and_signatures(kind: str, tmp_path: Path) -> None:
     from driftwalk.signatures.make import sign
 
     model, point = headed(kind), GIVES[kind][1]

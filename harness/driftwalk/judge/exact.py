@@ -1,7 +1,8 @@
-"""Whole numbers and booleans: equal, or drift. No truth, no yardstick and no tolerance.
+"""Whole numbers and booleans: equal, or drift. No truth and no yardstick is asked.
 
 Only outputs of a model can be such states. An output that is the argmax of noisy numbers may flip
-where an honest implementation has a tie; it is drift all the same, and the row says why.
+where an honest implementation has a tie; it is drift all the same, unless a rule for that point
+(`output.ids=1`) gives it room.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from ..dtypes import FORMATS, Array
 from ..layer_drift import Allowed, Dtypes, LayerDrift
 from ..measure.metrics import measure
 from ..states import Point, Probe, State, Trace
-from ..tolerance import Tolerance
+from ..tolerance import Policy, Tolerance
 from .infinities import may_be_infinite
 
+EXACT = Tolerance(0.0)
 NOTE = "whole numbers are compared exactly"
+RULED = "whole numbers, compared by a rule for this point"
 
 
 def is_exact(state: State) -> bool:
@@ -48,14 +51,25 @@ def float_states(trace: Trace, like: Trace | None = None) -> Trace:
     return replace(trace, states=tuple(state for state in trace if fits(state)))
 
 
-def exact_row(point: Point, reference: State, candidate: State, probe: Probe) -> LayerDrift:
-    """One point of equal shape, of which a side or both hold whole numbers."""
+def exact_row(
+    point: Point, reference: State, candidate: State, probe: Probe, policy: Policy
+) -> LayerDrift:
+    """One point of equal shape, of which a side or both hold whole numbers.
+
+    Only a rule that was made for this point by its name gives it room.
+    """
+    named = (
+        rule.tolerance for rule in policy.rules if rule.glob != "*" and rule.matches(point.name)
+    )
+    room = next(named, None) or EXACT
     r, c, keep = _with_tokens(reference.array, candidate.array, probe, point.name)
-    unlike = r != c if keep is None else (r != c)[keep]
-    differ = int(np.count_nonzero(unlike))
-    metrics = measure(r, c, Tolerance(0.0), keep).metrics
-    if differ > metrics.mismatched:  # numbers that a float64 cannot tell apart
-        metrics = replace(metrics, mismatched=differ, max_abs=max(metrics.max_abs, 1.0))
+    measured = measure(r, c, room, keep)
+    metrics, needed = measured.metrics, measured.exceeded
+    if room == EXACT:  # numbers that a float64 cannot tell apart count as well
+        differ = int(np.count_nonzero(r != c if keep is None else (r != c)[keep]))
+        most = max(metrics.max_abs, float(differ > 0))
+        metrics = replace(metrics, mismatched=differ, max_abs=most)
+        needed = math.inf if differ else 0.0
     if metrics.worst is not None:
         index = metrics.worst.index[: len(reference.shape)]
         metrics = replace(metrics, worst=replace(metrics.worst, index=index))
@@ -65,10 +79,10 @@ def exact_row(point: Point, reference: State, candidate: State, probe: Probe) ->
         0,
         reference.shape,
         Dtypes(reference.dtype, candidate.dtype),
-        "nonfinite" if nonfinite else "drift" if differ else "ok",
+        "nonfinite" if nonfinite else "drift" if metrics.mismatched else "ok",
         metrics,
-        Allowed(0.0, 0.0, 1.0, math.inf if differ else 0.0),
-        note=NOTE,
+        Allowed(room.atol, room.rtol, measured.scale, needed),
+        note=NOTE if room == EXACT else RULED,
     )
 
 

@@ -135,7 +135,7 @@ class Walk:
             self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
             return
         if is_exact(reference) or is_exact(candidate):
-            row = exact_row(point, reference, candidate, self._reference.probe)
+            row = exact_row(point, reference, candidate, self._reference.probe, self._policy)
             self._met[point.name] = row
             return
         note = ""
