@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,16 @@ def test_outputs_are_in_traces_and_signatures(kind: str, tmp_path: Path) -> None
     assert driftwalk.compare(sign(again), traces[0]).ok
     assert driftwalk.compare(sign(again), traces[1]).first_divergence.point.name == point
     assert driftwalk.verify(model, f"trace:{tmp_path / 'golden.trace'}", cache=False).ok
+
+
+def test_a_trace_from_when_one_output_was_a_point(tmp_path: Path) -> None:
+    model = headed("nested dict")
+    with driftwalk.backend("torch", model) as backend:
+        trace = backend.trace(driftwalk.Probe(IDS))
+    old = replace(trace, states=trace.states[:-1])
+    assert old.names[-1] == "logits"
+    golden = f"trace:{old.save(tmp_path / 'golden.trace')}"
+    assert driftwalk.verify(model, golden, cache=False).ok
+    report = driftwalk.verify(spoilt(model, second_head), golden, cache=False)
+    assert report.first_divergence is not None
+    assert report.first_divergence.point.name == "output.found.0.boxes"
