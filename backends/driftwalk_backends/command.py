@@ -25,7 +25,7 @@ from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Probe, Trace
+from driftwalk.states import OUTPUT, Probe, Trace
 from driftwalk.traces.trace_file import load_trace
 
 from .recorded import MAP, naming
@@ -152,7 +152,7 @@ class Command(Backend):
         depth, layer = self._look
 
         def wanted(name: str) -> bool:
-            inside = _INSIDE.fullmatch(name)
+            inside = None if name.startswith(OUTPUT) else _INSIDE.fullmatch(name)
             return inside is None or (depth != "block" and layer in ("", inside[1]))
 
         kept = tuple(state for state in trace if wanted(state.point.name))

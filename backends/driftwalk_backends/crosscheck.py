@@ -7,8 +7,9 @@ the raw output of the last block (ViT) or the state after the final norm (GPT-2,
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,20 +21,33 @@ from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .hooks import capture
+from .model_outputs import LOSS, find_outputs, given_by
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .shared import watch_shared
-from .tensors import named_outputs, output_tensors, same_values
+from .tensors import output_tensors, same_values
 
 Run = Callable[..., Any]
 
 
 def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layout:
     """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
+    plain: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    def plainly() -> Any:
+        """Also note what the model gives where nobody asks it for more."""
+        nonlocal plain, skipped
+        output = run()
+        given = given_by(output)
+        loss = [LOSS] if LOSS in given.tensors else []
+        plain, skipped = tuple(given.tensors), (*loss, *given.skipped)
+        return output
+
     if blocks:
-        stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], run)
+        stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], plainly)
         notes: tuple[str, ...] = ()
     else:
-        stacks, notes = find_stacks(module, run)
+        stacks, notes = find_stacks(module, plainly)
     states: dict[str, torch.Tensor] = {}
     layout = Layout(stacks)
     wants = _takes_hidden_states(module)
@@ -43,24 +57,24 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
 
     with ExitStack() as watched:
         finish = watched.enter_context(capture(module, layout, keep))
-        latest = watched.enter_context(_latest_outputs(module))
+        made = watched.enter_context(_module_outputs(module))
         unhooked = watched.enter_context(_unhooked_outputs(module, stacks))
         shared = [
             watched.enter_context(watch_shared(module, stack.blocks, stack.takes))
             for stack in stacks
         ]
         output = run(output_hidden_states=True) if wants else run()
-        finish(output)
+        finish(())  # which outputs are points is what we are about to find out
     stacks = tuple(
         replace(stack, shared=found(states.values()))
         for stack, found in zip(stacks, shared, strict=True)
     )
-    name, head = _final_output(output, states, latest)
+    outputs = replace(find_outputs(plain, output, states, made.maker), skipped=skipped)
     confirmed = "unchecked"
     if wants:
         strict = blocks is None and not any(_has_hooks(module, stack) for stack in stacks)
         confirmed = _confirm(stacks, states, output, strict=strict, unhooked=unhooked)
-    return Layout(stacks, name, head, confirmed, notes)
+    return Layout(stacks, outputs, confirmed, notes)
 
 
 def _has_hooks(module: nn.Module, stack: Stack) -> bool:
@@ -81,22 +95,37 @@ def _takes_hidden_states(module: nn.Module) -> bool:
     return any(p.name == "output_hidden_states" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
+class _Made:
+    """What modules gave: the last few tensors, and of all others whether they are still alive."""
+
+    def __init__(self) -> None:
+        self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
+        self._all: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+
+    def add(self, path: str, output: Any) -> None:
+        if isinstance(output, torch.Tensor):
+            self._latest.append((path, output))
+        self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
+
+    def maker(self, tensor: torch.Tensor) -> str:
+        """The innermost module that gave this tensor; empty where it was made outside of all."""
+        makers = [path for path, given in self._all if given() is tensor]
+        makers = makers or [path for path, given in self._latest if _equal(given, tensor)]
+        return max(makers, key=lambda path: path.count("."), default="")
+
+
 @contextmanager
-def _latest_outputs(module: nn.Module) -> Iterator[deque[tuple[str, torch.Tensor]]]:
-    """The last few tensors any module gave, with its path: one of them is the head's."""
-    latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
+def _module_outputs(module: nn.Module) -> Iterator[_Made]:
+    """What every module inside gives in a run."""
+    made = _Made()
 
     def watch(path: str) -> Callable[..., None]:
-        def hook(part: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor):
-                latest.append((path, output))
-
-        return hook
+        return lambda part, args, output: made.add(path, output)
 
     parts = [(path, part) for path, part in module.named_modules() if path]
     handles = [part.register_forward_hook(watch(path)) for path, part in parts]
     try:
-        yield latest
+        yield made
     finally:
         for handle in handles:
             handle.remove()
@@ -130,24 +159,6 @@ def _unhooked_outputs(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _final_output(
-    output: Any,
-    states: Mapping[str, torch.Tensor],
-    latest: Iterable[tuple[str, torch.Tensor]],
-) -> tuple[str | None, str]:
-    """Which output is the `logits` point, and the innermost module that made it."""
-    fresh = {
-        name: tensor
-        for name, tensor in named_outputs(output).items()
-        if name != "loss" and not any(_equal(tensor, state) for state in states.values())
-    }
-    for name in ("logits", "pooler_output", *fresh):
-        if name in fresh:
-            makers = [path for path, given in latest if _equal(given, fresh[name])]
-            return name, max(makers, key=lambda path: path.count("."), default="")
-    return None, ""
 
 
 def _confirm(

@@ -22,7 +22,6 @@ from .looks import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
 from .slots import from_call, with_call
 from .tensors import (
-    named_outputs,
     output_tensors,
     stream_input,
     with_stream_input,
@@ -192,7 +191,17 @@ class _BlockCapture:
 @contextmanager
 def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Callable[[Any], None]]:
     """Hook all points of a layout; call the yielded function with the model's output at the end."""
-    captures = [_StackCapture(stack, sink, layout.look) for stack in layout.stacks]
+    # States that the model also gives as they are: an output that no longer is one is a point.
+    repeated = {state for _, state in layout.outputs.same}
+    states: dict[str, torch.Tensor] = {}
+
+    def keep(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+        instead = sink(point, tensor)
+        if point.name in repeated and not torch.compiler.is_compiling():
+            states[point.name] = tensor if instead is None else instead
+        return instead
+
+    captures = [_StackCapture(stack, keep, layout.look) for stack in layout.stacks]
     insides: list[_BlockCapture] = []
     handles: list[RemovableHandle] = []
     try:
@@ -213,8 +222,9 @@ def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Cal
                 seen.finish()
             for inside in insides:
                 inside.finish()
-            if layout.output is not None:
-                sink(layout.points[-1], named_outputs(output)[layout.output])
+            for point, tensor in layout.outputs.of(output, states):
+                sink(point, tensor)
+            states.clear()
 
         yield finish
     finally:

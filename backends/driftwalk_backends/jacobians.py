@@ -25,7 +25,7 @@ from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import ModelError, ProbeError, UsageError, nearest
 from driftwalk.progress import Progress
-from driftwalk.states import Point, Probe, State
+from driftwalk.states import OUTPUT, Point, Probe, State
 
 from .calls import call
 from .hooks import capture
@@ -125,6 +125,8 @@ def carried(
     """
 
     def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor:
+        if point.name.startswith(OUTPUT):  # whole numbers have no derivative
+            return tensor
         primal, tangent = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
         found = torch.zeros_like(primal) if tangent is None else tangent
         sink(State(point, to_numpy(found)))

@@ -142,7 +142,7 @@ class _Course:
             return cast
         stream = from_call(args, kwargs, slot)
         # Before the first block it is a state, to be seen as it is.
-        return with_call(*cast, slot, stream if first else stream.to(dtype))
+        return with_call(cast[0], cast[1], slot, stream if first else stream.to(dtype))
 
     def meet(self, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
         """Hand a state on, in the dtype it is handed on in, and go on in that of the next."""

@@ -96,6 +96,10 @@ class OpenVino(Looks, Backend):
             },
         )
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._exports.outputs_skipped
+
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         exported = self._export(probe)
         compiled = self._load(exported.plain if sink is None else exported.traced)
@@ -157,6 +161,8 @@ class OpenVino(Looks, Backend):
 
         Only where not one bit is lost: what OpenVINO chose to compute wider stays wider.
         """
+        if array.dtype.kind != "f":
+            return array
         narrow = array.astype(FORMATS[self._dtype].dtype)
         same = narrow.dtype == array.dtype or np.array_equal(
             narrow.astype(array.dtype), array, equal_nan=True

@@ -23,9 +23,9 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, explaining, inputs_for, quietly
 from .hooks import capture
+from .model_outputs import named_outputs
 from .points import Layout
 from .sources import LoadedModel
-from .tensors import named_outputs
 
 States = dict[str, Array]
 

@@ -21,6 +21,7 @@ from driftwalk.states import Point
 
 from .lineage import Lineage
 from .looks import BLOCKS, Look
+from .model_outputs import NO_OUTPUTS, OutputPoints
 from .shared import Shared
 from .slots import Slot
 from .watching import Call, Group, is_norm, watch
@@ -59,10 +60,8 @@ class Layout:
     """All points of a model, in order of execution, and how they were confirmed."""
 
     stacks: tuple[Stack, ...]
-    output: str | None = None
-    """The model's output that is the `logits` point, if it is not a state already."""
-    head: str = ""
-    """The module that made that output."""
+    outputs: OutputPoints = NO_OUTPUTS
+    """Which of the model's outputs are points."""
     confirmed: str = "unchecked"
     """What the model's own hidden_states said: see crosscheck.py."""
     notes: tuple[str, ...] = ()
@@ -78,9 +77,7 @@ class Layout:
     @property
     def points(self) -> tuple[Point, ...]:
         found = [point for stack in self.stacks for point in stack.points]
-        if self.output is not None:
-            found.append(Point("logits", self.head or f"output {self.output}"))
-        return tuple(found)
+        return (*found, *self.outputs.points)
 
 
 Run = tuple[Group, list[Call], "Link"]

@@ -156,6 +156,12 @@ class LoadedModel:
             self._layouts[key] = find_layout(module, alone, self._blocks)
         return self._layouts[key]
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is no point, in the runs in which points were found."""
+        layouts = self._layouts.values()
+        return tuple(dict.fromkeys(n for layout in layouts for n in layout.outputs.skipped))
+
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())
         confirmed = {layout.confirmed for layout in self._layouts.values()}

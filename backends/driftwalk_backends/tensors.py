@@ -83,18 +83,6 @@ def output_tensors(output: Any, slot: Slot | None = None) -> list[torch.Tensor]:
     return [*first, *found.values()]
 
 
-def named_outputs(output: Any) -> dict[str, torch.Tensor]:
-    """The model's own float outputs by name: `logits`, `last_hidden_state`, `output.1` ..."""
-    if is_float(output):
-        return {"output": output}
-    if isinstance(output, Mapping):
-        return {str(name): item for name, item in output.items() if is_float(item)}
-    if isinstance(output, tuple | list):
-        floats = [item for item in output if is_float(item)]
-        return {f"output.{i}" if i else "output": item for i, item in enumerate(floats)}
-    return {}
-
-
 def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same numbers, NaN where NaN is; one may have been cast from the other."""
     if a.shape != b.shape or a.device != b.device:
@@ -114,6 +102,10 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     host = host.contiguous()
     if host.dtype == torch.bfloat16:
         return host.view(torch.int16).numpy().view(FORMATS["bf16"].dtype)
+    if host.dtype == torch.float8_e4m3fn:
+        return host.view(torch.uint8).numpy().view(FORMATS["fp8"].dtype)
+    if host.is_floating_point() and host.itemsize == 1:  # kinds of fp8 that fp16 holds exactly
+        host = host.to(torch.float16)
     array: Array = host.numpy()
     return array
 

@@ -28,10 +28,11 @@ from .given import GivenModel
 from .held.states import Holding
 from .hooks import TensorSink, capture
 from .looks import Looks
+from .model_outputs import is_output, named_outputs
 from .points import Layout, has_modules
 from .sources import open_model
 from .stopwatch import between, device_clock, stamp, wait
-from .tensors import TORCH_DTYPES, from_numpy, named_outputs, to_numpy
+from .tensors import TORCH_DTYPES, from_numpy, to_numpy
 
 DEVICES = ("cpu", "cuda", "mps")
 THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
@@ -124,6 +125,10 @@ class TorchEager(Looks, Backend):
         """The points found so far; None before the first traced run."""
         return next(iter(self._model._layouts.values()), None)
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._model.outputs_skipped
+
     def _flags(self) -> dict[str, str]:
         flags = {
             "threads": str(self._threads or torch.get_num_threads()),
@@ -162,7 +167,7 @@ class TorchEager(Looks, Backend):
                 return _outputs(self._plain(module, inputs))
             layout = self._find_layout(module, inputs)
             room = Holding(self._device) if self._hold else None
-            last: list[tuple[torch.Tensor, State]] = []
+            kept: list[tuple[torch.Tensor, State]] = []
 
             def hand_on(point: Point, tensor: torch.Tensor) -> None:
                 held = room.keep(tensor) if room is not None else None
@@ -170,11 +175,12 @@ class TorchEager(Looks, Backend):
                     state: State = HeldState(point, held)
                 else:
                     state = State(point, to_numpy(tensor))
-                last[:] = [(tensor, state)]
+                if is_output(point.name):
+                    kept.append((tensor, state))
                 sink(state)
 
             output = self._watched(module, inputs, layout, hand_on)
-            return _outputs(output, *last[0]) if last else _outputs(output)
+            return _outputs(output, kept)
 
     def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
         """The probe's tensors, floats in a dtype that the module takes."""
@@ -258,13 +264,18 @@ class TorchEager(Looks, Backend):
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             inputs = self._inputs(module, probe)
             layout = self._find_layout(module, inputs)
-            walked = {point.name for point in layout.points}
+            walked = {point.name for stack in layout.stacks for point in stack.points}
 
             def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
                 sink(State(point, to_numpy(tensor)))
                 array = given.get(point.name)
-                if array is None or (point.name not in walked and array.shape != tensor.shape):
-                    return None  # inside a block, another implementation may go another way
+                if array is None:
+                    return None
+                # Nothing follows an output; inside a block, another implementation may go another
+                # way.
+                fits = array.shape == tensor.shape and not is_output(point.name)
+                if point.name not in walked and not fits:
+                    return None
                 return _like(tensor, array)
 
             with capture(module, layout, exchange) as finish:
@@ -321,12 +332,11 @@ def parse_threads(spec: Spec) -> int | None:
     return int(text)
 
 
-def _outputs(
-    output: Any, seen: torch.Tensor | None = None, state: State | None = None
-) -> dict[str, Array]:
-    """Copies of the outputs; the one of a tensor that was `seen` last is there already."""
+def _outputs(output: Any, kept: Sequence[tuple[torch.Tensor, State]] = ()) -> dict[str, Array]:
+    """Copies of the outputs; those of tensors whose states were handed on are there already."""
+    copied = {id(tensor): state for tensor, state in kept}
     return {
-        name: state.array if state is not None and tensor is seen else to_numpy(tensor)
+        name: copied[id(tensor)].array if id(tensor) in copied else to_numpy(tensor)
         for name, tensor in named_outputs(output).items()
     }
 

@@ -94,6 +94,11 @@ class Backend(ABC):
         return None
 
     @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is given by no state, known after the first traced run."""
+        return ()
+
+    @property
     @abstractmethod
     def info(self) -> BackendInfo:
         """Device, dtype, versions and flags; complete after the first run."""

@@ -32,6 +32,8 @@ class Coverage:
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    outputs_skipped: tuple[str, ...] = ()
+    """What of the model's output has numbers in it and is no point: caches, losses, objects."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from .errors import ProbeError, UsageError
 from .files import write_atomically
 from .jsonable import decode
 
+OUTPUT = "output."
+"""Before the name of an output of the model, in the name of its point; the main one is `logits`."""
+
 
 def read_only(array: Array) -> Array:
     """A view of `array` that cannot be written through."""

@@ -254,6 +254,8 @@ def _verified(
     told = (*stage.model.notes, *probe.notes)
     terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
+    skipped = dict.fromkeys((*reference.outputs_skipped, *candidate.outputs_skipped))
+    report = replace(report, coverage=replace(report.coverage, outputs_skipped=tuple(skipped)))
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}

@@ -330,4 +330,6 @@ def covered(report: Report) -> str:
         text += f"; only in the candidate: {names(coverage.extra, 8)}"
     if coverage.allowed:
         text += f"; allowed by a pattern: {names(coverage.allowed, 8)}"
+    if coverage.outputs_skipped:
+        text += f"; outputs that are not compared: {names(coverage.outputs_skipped, 8)}"
     return f"{text}."

@@ -50,7 +50,8 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
     for row in marked:
         yield from _details(row, console.width)
     paragraphs = [view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed]
-    if any(row.verdict in ("missing", "extra") for row in view.rows):
+    uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
+    if uneven or report.coverage.outputs_skipped:
         paragraphs.insert(0, view.coverage)
     paragraphs += [f"Note: {note}" for note in view.notes]
     shown = [Text(paragraph) for paragraph in paragraphs if paragraph]

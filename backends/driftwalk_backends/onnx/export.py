@@ -14,10 +14,11 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,8 +29,8 @@ from driftwalk.states import Point, State
 
 from ..calls import call
 from ..hooks import capture
+from ..model_outputs import named_outputs
 from ..points import Layout
-from ..tensors import named_outputs
 
 TRACED, PLAIN, NAMES = "traced.onnx", "plain.onnx", "names.json"
 STATE_PREFIX = "state:"
@@ -42,8 +43,13 @@ class Exported:
     folder: Path
     outputs: tuple[str, ...]
     points: tuple[Point, ...]
-    logits: Point | None
-    logits_output: str
+    """The states inside the model."""
+    given: tuple[tuple[Point, str], ...] = ()
+    """The outputs that are points, each with its name among all outputs."""
+    same: tuple[tuple[Point, str, str], ...] = ()
+    """Outputs that are a state already: the point they would be, their name, that state's point."""
+    skipped: tuple[str, ...] = ()
+    """What of the model's output is not compared."""
 
     @property
     def traced(self) -> Path:
@@ -57,16 +63,18 @@ class Exported:
     def tensors(self) -> dict[str, str]:
         """The graph's output that is a point's state, by the point's name."""
         found = {point.name: STATE_PREFIX + point.name for point in self.points}
-        if self.logits is not None:
-            found[self.logits.name] = self.logits_output
-        return found
+        return found | {point.name: name for point, name in self.given}
 
     def hand_on(self, named: Mapping[str, Array], sink: Sink | None) -> dict[str, Array]:
         """Of what a run gave: the states to the sink, the model's own outputs back."""
         if sink is not None:
             tensors = self.tensors
-            for point in (*self.points, *([self.logits] if self.logits is not None else [])):
+            for point in (*self.points, *(point for point, _ in self.given)):
                 sink(State(point, named[tensors[point.name]]))
+            for point, name, state in self.same:
+                twin = named.get(STATE_PREFIX + state)
+                if twin is not None and not _same(named[name], twin):
+                    sink(State(point, named[name]))
         return {name: named[name] for name in self.outputs}
 
 
@@ -83,10 +91,10 @@ class _Exposed(nn.Module):
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         states: list[tuple[Point, torch.Tensor]] = []
-        blocks = replace(self._layout, output=None)  # logits are among the outputs already
-        with capture(self.module, blocks, lambda p, t: states.append((p, t.clone()))) as finish:
+        layout = self._layout
+        with capture(self.module, layout, lambda p, t: states.append((p, t.clone()))) as finish:
             output = call(self.module, dict(zip(self._names, arrays, strict=True)))
-            finish(output)
+            finish(())  # the outputs are there already
         named = named_outputs(output)
         if not self.outputs:
             self.outputs, self.points = tuple(named), tuple(point for point, _ in states)
@@ -128,10 +136,16 @@ def export(
     graph.graph.output.extend(kept)
     onnx.save(graph, str(folder / PLAIN))
     points = [[point.name, point.module] for point in exposed.points]
-    names: dict[str, Any] = {"outputs": exposed.outputs, "points": points}
-    if layout.output is not None:
-        last = layout.points[-1]
-        names |= {"logits": [last.name, last.module], "logits_output": layout.output}
+    known = layout.outputs
+    names: dict[str, Any] = {
+        "outputs": exposed.outputs,
+        "points": points,
+        "given": [
+            [*_pair(known.point(n)), n] for n in known.names.values() if n in exposed.outputs
+        ],
+        "same": [[*_pair(known.point(n)), n, state] for n, state in known.same],
+        "skipped": known.skipped,
+    }
     (folder / NAMES).write_text(json.dumps(names))
 
 
@@ -142,9 +156,21 @@ def read_export(folder: Path) -> Exported:
         folder,
         tuple(names["outputs"]),
         tuple(Point(*pair) for pair in names["points"]),
-        Point(*names["logits"]) if "logits" in names else None,
-        names.get("logits_output", ""),
+        tuple((Point(point, module), name) for point, module, name in names["given"]),
+        tuple((Point(point, module), *rest) for point, module, *rest in names["same"]),
+        tuple(names["skipped"]),
     )
+
+
+def _pair(point: Point) -> list[str]:
+    return [point.name, point.module]
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Equal, NaN where NaN is."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 @contextlib.contextmanager

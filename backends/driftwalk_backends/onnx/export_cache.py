@@ -22,6 +22,9 @@ from ..points import Layout
 from ..sources import LoadedModel
 from .export import Exported, export, read_export
 
+CACHE_VERSION = "2"
+"""Of what lies in a stored folder."""
+
 Scratch = list[tempfile.TemporaryDirectory[str]]
 """Folders that a backend removes when it is closed."""
 
@@ -76,10 +79,8 @@ class Exports:
         if self._cached and self._model.has_known_code:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
             # Which points a model has depends on what a user says of it, too (--blocks).
-            points = self._layout(probe).key
-            key = key_of(
-                self._model.fingerprint, self._dtype, *seen, *shapes, str(packages), points
-            )
+            known = (CACHE_VERSION, self._model.fingerprint, self._dtype, self._layout(probe).key)
+            key = key_of(*known, *seen, *shapes, str(packages))
         self._known[shape_key] = read_export(kept("onnx", key, make, self._scratch))
         self._seconds["export"] = time.perf_counter() - start
         return self._known[shape_key]
@@ -105,6 +106,11 @@ class Exports:
 
             layout = replace(self._model.layout(module, inputs, run), look=look)
             export(module, layout, inputs, folder)
+
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is no point."""
+        return tuple(dict.fromkeys(n for one in self._known.values() for n in one.skipped))
 
     def close(self) -> None:
         """Forget all of them, and remove what was not stored."""

@@ -23,6 +23,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
 from ..fingerprint import versions
+from ..model_outputs import is_output
 from ..sources import LoadedModel
 from ..torch_eager import TorchEager
 from .export import Exported
@@ -165,7 +166,7 @@ class OnnxFile(OnnxRuntime):
                     Limits.of(self._dtype_of(), self._quantised),
                 )
                 search = finder.search()
-            if all(found.point.name == "logits" for found in search.found):
+            if all(is_output(found.point.name) for found in search.found):
                 raise BackendError(
                     f"None of the {len(search.lacking)} states of {self._model.label} was found in "
                     f"{self._name}. Is it an export of this model?"

@@ -51,7 +51,7 @@ def choose(
 
 def _rank(array: Array, wanted: Array) -> int:
     """How far apart two shapes are, in ranks of an arrangement."""
-    if not is_float(array):
+    if is_float(array) != is_float(wanted):
         return _FAR
     return min((way.rank for way in arrangements(array.shape, wanted.shape)), default=_FAR)
 
@@ -62,7 +62,7 @@ def _distance(given: Mapping[str, Array], expected: Mapping[str, Array]) -> floa
         error(array, mine.reshape(array.shape))
         for array in expected.values()
         for mine in given.values()
-        if _rank(mine, array) <= 1
+        if is_float(array) and _rank(mine, array) <= 1
     ]
     return min(pairs, default=float("inf"))
 

@@ -14,7 +14,7 @@ from .feeds import Feed, feeds
 from .graph import OnnxGraph
 from .outputs import choose, is_float
 from .parts import Part, Parts
-from .values import FLOAT_KINDS
+from .values import FLOAT_KINDS, WHOLE_KINDS
 
 _AT_ONCE = 128
 """Tensors fetched in one run while states are looked for: what bounds the memory of it."""
@@ -114,7 +114,9 @@ class Runs:
             plausible = [
                 o.name
                 for o in session.get_outputs()
-                if o.type in FLOAT_KINDS and o.name in mine and _may_be(o.shape, sizes)
+                if o.type in (*FLOAT_KINDS, *WHOLE_KINDS)
+                and o.name in mine
+                and _may_be(o.shape, sizes)
             ]
             for start in range(0, len(plausible), _AT_ONCE):
                 names = plausible[start : start + _AT_ONCE]

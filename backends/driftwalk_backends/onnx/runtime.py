@@ -134,6 +134,10 @@ class OnnxRuntime(Looks, Backend):
             },
         )
 
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._exports.outputs_skipped
+
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         exported = self._export(probe)
         path = exported.plain if sink is None else exported.traced

@@ -12,6 +12,9 @@ from driftwalk.dtypes import Array
 FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 """Tensors of floats, as far as numpy has them."""
 
+WHOLE_KINDS = ("tensor(bool)", *(f"tensor({u}int{n})" for u in ("", "u") for n in (8, 16, 32, 64)))
+"""Tensors of whole numbers and flags: outputs alone can be states of a model."""
+
 _NUMPY = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool"}
 _NUMPY |= {name: name for name in ("int8", "int16", "int32", "int64")}
 _NUMPY |= {name: name for name in ("uint8", "uint16", "uint32", "uint64")}

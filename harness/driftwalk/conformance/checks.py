@@ -8,9 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..dtypes import FORMATS, Array
-from ..states import Probe, State, Trace, same_bits
+from ..states import OUTPUT, Probe, State, Trace, same_bits
 
 NAME = re.compile(r"(?:(?P<stack>.+?)\.)?(?P<rest>embed|layer\.\d+(\.out\d+)?|norm)\Z")
+
+
+def is_output(name: str) -> bool:
+    """Whether a point is an output of the model; those come last, the main one first."""
+    return name == "logits" or name.startswith(OUTPUT)
 
 
 def check(good: bool, otherwise: str) -> None:

@@ -22,7 +22,7 @@ from ..errors import BackendUnavailable, DriftwalkError
 from ..measure.metrics import measure
 from ..registry import backend_class, create
 from ..spec import DTYPE_NAMES, Spec
-from ..states import Probe, State, same_bits
+from ..states import OUTPUT, Probe, State, same_bits
 from ..tolerance import make_policy
 from ..verification import verify
 from .checks import (
@@ -33,6 +33,7 @@ from .checks import (
     check_same,
     check_stack,
     fits,
+    is_output,
     other_values,
     padded_pair,
     raises,
@@ -104,22 +105,24 @@ class BackendConformance:
     def test_names_are_canonical(self, model: Any) -> None:
         names = self._names(model)
         for name in names:
-            good = name == "logits" or NAME.match(name)
+            good = is_output(name) or NAME.match(name)
             check(
                 bool(good),
-                f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits",
+                f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits, "
+                "output.NAME",
             )
 
     def test_states_come_in_order(self, model: Any) -> None:
         names = self._names(model)
         stacks: dict[str, list[str]] = {}
         for name in names:
-            if match := NAME.match(name):
+            if not is_output(name) and (match := NAME.match(name)):
                 stacks.setdefault(match["stack"] or "", []).append(name)
         check(bool(stacks), f"no layer states among {names}")
         together = [name for stack in stacks.values() for name in stack]
-        tail = ["logits"] if "logits" in names else []
-        check(list(names) == together + tail, f"stacks interleave, or logits not last: {names}")
+        tail = [name for name in names if is_output(name)]
+        check(list(names) == together + tail, f"stacks interleave, or outputs not last: {names}")
+        check("logits" not in tail[1:], f"logits are not the first of the outputs: {tail}")
         for stack in stacks.values():
             check_stack(stack)
 
@@ -170,6 +173,8 @@ class BackendConformance:
         expected = _STORED_AS.get(dtype, dtype)
         for state in trace:
             name = state.point.name
+            if format_of(state.array) is None and is_output(name):
+                continue  # whole numbers
             check(state.dtype == expected, f"info.dtype is {dtype}, {name} is {state.dtype}")
             for narrow in _NARROWER.get(expected, ()):
                 check(
@@ -235,6 +240,8 @@ class BackendConformance:
         with backend:
             both, one = backend.trace(probe), backend.trace(one_row)
         for state in one:
+            if state.point.name.startswith(OUTPUT):
+                continue  # a score of each row with each other, a number for all of them
             expected = (1, *both[state.point.name].shape[1:])
             check(
                 state.array.shape == expected,

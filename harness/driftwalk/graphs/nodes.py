@@ -59,7 +59,7 @@ def with_nodes(
             *walked.notes,
         ]
     layers = tuple(replace(row, index=index) for index, row in enumerate(rows))
-    covered = coverage(layers)
+    covered = replace(coverage(layers), outputs_skipped=report.coverage.outputs_skipped)
     verdict, reason = run_verdict(layers, covered, report.observer)
     cause = report.cause
     if culprit is not None:

@@ -19,6 +19,7 @@ from ..measure.tokens import TokenErrors
 from ..states import State, Trace
 from .calibrate import Calibration
 from .depth import uneven_layer
+from .exact import exact_cause
 from .replay import replay_trace
 
 
@@ -101,4 +102,4 @@ def root_cause(
     used = ((row.point.name, row.sides.get(side)) for row in rows if row.verdict == "drift")
     own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
     broken = (row.point.name for row in rows if row.verdict == "nonfinite")
-    return next(iter(guilty), None) or next(own, None) or next(broken, None)
+    return next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)

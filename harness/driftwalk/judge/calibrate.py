@@ -24,6 +24,7 @@ from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .conditioning import Jitters, doubt_of
+from .exact import float_states
 from .honest import ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_trace
 
@@ -138,12 +139,12 @@ def closer(reference: float, candidate: float) -> Closer:
 
 def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states."""
-    exact, mixture = truth.trace(probe), Mixture.of(yardstick.info)
+    exact, mixture = float_states(truth.trace(probe)), Mixture.of(yardstick.info)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
-    made = yardstick.trace(probe)
+    made = float_states(yardstick.trace(probe), like=exact)
     jitter, total = _jittered(truth, exact, made, mixture)
     return Calibration(
         truth=exact,

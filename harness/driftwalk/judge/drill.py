@@ -24,8 +24,9 @@ from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
-from ..states import Point, Probe, State, Trace
+from ..states import OUTPUT, Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
+from .exact import measurable
 from .replay import replay_trace
 
 SHARE = 0.5
@@ -144,7 +145,7 @@ def introduced(
     def meet(state: State) -> None:
         name, true = state.point.name, state.array
         own = trace.state(name)
-        if own is None or own.array.shape != true.shape:
+        if own is None or own.array.shape != true.shape or not measurable(own):
             return
         keep = trace.probe.keep(name, true.shape)
         error = (
@@ -162,8 +163,8 @@ def introduced(
 
 
 def layer_of(point: str) -> str | None:
-    """The layer a point belongs to; None for `embed`, `norm` and `logits`."""
-    match = _LAYER.match(point)
+    """The layer a point belongs to; None for `embed`, `norm` and the model's outputs."""
+    match = None if point.startswith(OUTPUT) else _LAYER.match(point)
     return match[0] if match else None
 
 

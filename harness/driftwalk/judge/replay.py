@@ -10,6 +10,7 @@ from ..dtypes import Array
 from ..measure.norms import Norms
 from ..states import Probe, State, Trace
 from ..workers import in_threads
+from .exact import measurable
 
 _WAITING = 1 << 26
 """Bytes of states that may wait until several are looked at side by side."""
@@ -47,7 +48,7 @@ def introduced_errors(
 
     def meet(state: State) -> None:
         own = trace.state(state.point.name)
-        if own is not None and own.array.shape == state.array.shape:
+        if own is not None and own.array.shape == state.array.shape and measurable(own):
             waiting.append(state)
             if sum(kept.array.nbytes for kept in waiting) > _WAITING:
                 work_off()

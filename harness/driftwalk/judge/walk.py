@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from ..adapter import Backend, BackendInfo
 from ..dtypes import FORMATS, Format
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
@@ -23,6 +25,8 @@ from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
 from .depth import with_extra
+from .exact import exact_row, is_exact
+from .infinities import may_be_infinite, without_shared
 from .replay import Replays, introduced_errors
 from .sides import JudgedSide
 
@@ -130,6 +134,13 @@ class Walk:
             note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
             self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
             return
+        if is_exact(reference) or is_exact(candidate):
+            row = exact_row(point, reference, candidate, self._reference.probe, self._policy)
+            self._met[point.name] = row
+            return
+        note = ""
+        if may_be_infinite(reference):
+            reference, candidate, note = without_shared(reference, candidate)
         keep = self._reference.probe.keep(point.name, shape)
         tolerance = self._tolerance(reference, candidate)
 
@@ -146,6 +157,7 @@ class Walk:
                 measured.metrics,
                 _allowed(tolerance, measured),
                 tokens=measured.tokens,
+                note=note,
             )
 
         begun = begin(reference, candidate, tolerance, keep)
@@ -167,8 +179,11 @@ class Walk:
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
-        outputs = self._reference.outputs
-        return not outputs or "logits" in outputs or "output" in outputs
+        outputs, logits = self._reference.outputs, self._reference.state("logits")
+        if not outputs or "logits" in outputs or "output" in outputs:
+            return True
+        scores = [name for name in outputs if name.endswith("_logits")]  # of a start, of a class
+        return logits is not None and any(np.array_equal(outputs[n], logits.array) for n in scores)
 
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""

@@ -16,7 +16,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from ..dtypes import Array
+from ..dtypes import FORMATS, Array
 from ..states import Held, HeldState, State, Trace, read_only
 from ..tolerance import Tolerance
 from .metrics import Measured, finish, measure
@@ -75,7 +75,8 @@ def holding(reference: object, candidates: Sequence[object]) -> Iterator[bool]:
 
 def not_held(trace: Trace) -> tuple[str, ...]:
     """What to say of states that were to be left on a device, and found no room there."""
-    away = [state.point.name for state in trace if not isinstance(state, HeldState)]
+    floats = [state for state in trace if state.dtype in FORMATS]
+    away = [state.point.name for state in floats if not isinstance(state, HeldState)]
     if not away:
         return ()
     return (

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from ..assembly import Terms, report_of
 from ..dtypes import FORMATS, Format
 from ..errors import UsageError
+from ..judge.exact import NOTE
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
 from ..measure.metrics import Metrics, Nonfinite
 from ..mixture import nominal_formats
@@ -122,6 +123,8 @@ def _row(
     if (reference.shape, reference.counted) != (candidate.shape, candidate.counted):
         note = f"reference {list(reference.shape)}, candidate {list(candidate.shape)}"
         return LayerDrift(point, 0, reference.shape, dtypes, "shape", note=note)
+    if reference.dtype not in FORMATS or candidate.dtype not in FORMATS:
+        return _exact(point, dtypes, reference, candidate)
     bounds, allowed = judge.bounds(reference, candidate, same_seed)
     verdict = _verdict(candidate, bounds)
     if verdict == "drift":
@@ -135,6 +138,28 @@ def _row(
         _metrics(reference, candidate, bounds, verdict == "drift"),
         allowed,
         note="" if bounds.exact else _words(bounds, verdict),
+        bounds=bounds,
+    )
+
+
+def _exact(
+    point: Point, dtypes: Dtypes, reference: StateSignature, candidate: StateSignature
+) -> LayerDrift:
+    """Whole numbers: the same hash, or drift by who knows how much."""
+    same = (reference.dtype, reference.sha256) == (candidate.dtype, candidate.sha256)
+    low, high = (0.0, 0.0) if same else (1.0, math.inf)
+    needed = 0.0 if same else math.inf
+    l2_high = high * math.sqrt(max(1, reference.counted))
+    bounds = Bounds(same, 0.0 if same else math.nan, low, l2_high, low, high, needed, needed, 0.0)
+    return LayerDrift(
+        point,
+        0,
+        reference.shape,
+        dtypes,
+        "ok" if same else "drift",
+        _metrics(reference, candidate, bounds, not same),
+        Allowed(0.0, 0.0, 1.0, needed),
+        note=NOTE,
         bounds=bounds,
     )
 

@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..errors import ModelError, UsageError
 from ..measure.tokens import TokenErrors
 from ..progress import Progress
-from ..states import Point, Probe, State
+from ..states import OUTPUT, Point, Probe, State
 from .causality import Causality, causality, leak
 from .contrast_result import Contrast, ContrastLayer
 from .pairs import IDS, Pair, paired, single_row
@@ -128,7 +128,10 @@ class _Traced:
 
 
 def _traced(backend: Backend, pair: Pair, known: Causality) -> _Traced:
-    one, two = ({s.point.name: s for s in backend.trace(p).states} for p in pair.probes)
+    one, two = (
+        {s.point.name: s for s in backend.trace(p).states if not s.point.name.startswith(OUTPUT)}
+        for p in pair.probes
+    )
     both = _Traced((one, two))
     both.findings += _leaks(backend, pair, one, two, known)
     return both

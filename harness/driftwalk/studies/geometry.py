@@ -16,7 +16,7 @@ from ..adapter import Backend
 from ..dtypes import Array
 from ..errors import BackendError, ModelError, UsageError
 from ..progress import Progress
-from ..states import Point, Probe, State
+from ..states import OUTPUT, Point, Probe, State
 from . import similarity
 from .causality import declared
 from .datasets import Dataset, load_dataset
@@ -122,7 +122,7 @@ def _is_layer(state: State, keep: Array) -> bool:
     token that means the sentence."""
     name = state.point.name
     fits = len(state.shape) == 3 and state.shape[:2] == keep.shape
-    return fits and name != "logits" and not name.startswith("decoder.")
+    return fits and name != "logits" and not name.startswith(("decoder.", OUTPUT))
 
 
 def _layers(

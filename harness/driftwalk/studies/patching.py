@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..judge.drill import looking
 from ..judge.replay import Replays
 from ..progress import Progress
+from ..states import OUTPUT as OTHERS
 from ..states import Probe, State, Trace
 from .patching_result import Patch, Patching
 
@@ -44,7 +45,7 @@ def patching(
         patches = []
         for name in points if flips.any() else ():  # nothing flipped: nothing to bring back
             state = reference.state(name)
-            if name == OUTPUT or state is None:
+            if name == OUTPUT or name.startswith(OTHERS) or state is None:
                 continue
             with show.stage(f"patching: {name} restored", extra=True):
                 _, patched = _run(candidate, probe, {name: state.array})

@@ -18,7 +18,7 @@ from ..errors import BackendError
 from ..judge.drill import looking
 from ..judge.replay import replay_trace
 from ..measure.norms import ratio
-from ..states import Probe, State, Trace
+from ..states import OUTPUT, Probe, State, Trace
 from .propagation_result import Carried, Propagation
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def _given(met: Trace, exact: Trace) -> States:
         for state in met
         if (true := exact.state(state.point.name)) is not None
         and true.array.shape == state.array.shape
+        and not state.point.name.startswith(OUTPUT)
     }
 
 

@@ -8,6 +8,7 @@ process whatever happens.
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..adapter import Backend
 from ..dtypes import Array
-from ..states import Point, Probe, State, Trace, read_only
+from ..states import OUTPUT, Point, Probe, State, Trace, read_only
 
 _ALIGN = 64
 
@@ -79,25 +80,30 @@ class Spill:
     def __init__(self, budget: int) -> None:
         self._left = budget
         self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="driftwalk-"))  # noqa: SIM115
-        self._last: tuple[Any, Stored] | None = None
+        self._written: list[tuple[weakref.ref[Array], Any, Stored]] = []
 
     def keep(self, state: State) -> State:
         """The state itself, or one that is read from the file."""
-        self._left -= state.array.nbytes
+        array = state.array
+        self._left -= array.nbytes
         if self._left >= 0:
-            self._last = None
             return state
-        stored = Stored(self._file, state.array)
-        self._last = _start(state.array), stored
+        stored = Stored(self._file, array)
+        if state.point.name == "logits" or state.point.name.startswith(OUTPUT):
+            # What a sink is given is a view, which is gone at once; whose memory it is, is not.
+            owner = array if array.base is None else array.base
+            if isinstance(owner, np.ndarray):
+                self._written.append((weakref.ref(owner), _start(array), stored))
         return SpilledState(state.point, stored)
 
     def outputs(self, given: Mapping[str, Array]) -> SpilledOutputs:
-        """The outputs that are the last state, once more from the file; the others as they are."""
+        """The outputs that are states, once more from the file; the others as they are."""
         return SpilledOutputs({name: self._output(array) for name, array in given.items()})
 
     def _output(self, array: Array) -> Array | Stored:
-        if self._last is not None and self._last[0] == _start(array):
-            return self._last[1]
+        for owner, start, stored in self._written:
+            if owner() is not None and start == _start(array):
+                return stored
         return array
 
     def close(self) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from driftwalk.states import Point, Probe, State
 
 from ...matching import MARGIN, Candidate, Hit, Pool, clear, distinct
+from ...model_outputs import LOGITS, is_output
 from ...points import Layout
+from ..outputs import is_float
 from ..parts import Parts
 from .stream import in_chain, stack_of
 
@@ -54,7 +56,7 @@ class Picks:
         self._probe = probe
         self._pool = Pool(())
         self._scoped: dict[str, tuple[tuple[str, ...], str]] = {}
-        self._output_key = ""
+        self._output_keys: dict[str, str] = {}
 
     def expect(self, points: Iterable[Point], layout: Layout | None) -> tuple[str, ...]:
         """Note the model's points; the tensors that scopes name for them come back."""
@@ -64,8 +66,10 @@ class Picks:
             # One block applied many times has one scope for all of its states.
             found = self.parts.scoped(point) if shared[point.module] == 1 else ((), "")
             self._scoped[point.name] = found
-        named = (layout.output if layout else None) or "logits"
-        self._output_key = self.parts.key(self.parts.of("logits"), named)
+        names = layout.outputs.names if layout else {"logits": "logits"}
+        self._output_keys = {
+            point: self.parts.key(self.parts.of(point), name) for point, name in names.items()
+        }
         return tuple(dict.fromkeys(key for keys, _ in self._scoped.values() for key in keys))
 
     def start(self, candidates: Iterable[Candidate]) -> None:
@@ -75,18 +79,28 @@ class Picks:
 
     def output(self, state: State) -> Pick | None:
         """The model's own output: by its name, else the only output that has its shape."""
-        if state.point.name != "logits":
+        if not is_output(state.point.name):
             return None
         keep = self._probe.keep(state.point.name, state.array.shape)
         outputs = self._pool.hits(
-            state.array, keep, lambda one: one.name in self.parts.outputs, closest=1 << 10
+            state.array,
+            keep,
+            lambda one: one.name in self.parts.outputs and _alike(one, state),
+            closest=1 << 10,
         )
         fitting = [hit for hit in outputs if hit.arrangement.rank <= 1]
+        own = self._output_keys.get(state.point.name)
         for hit in fitting:
-            if hit.candidate.name == self._output_key:
+            if hit.candidate.name == own:
                 return Pick(hit, OUTPUT_NAME, hit.error <= self.limits.agrees)
+        # One that bears the name of another output is that one.
+        others = [key for key in self._output_keys.values() if key != own]
+        fitting = [hit for hit in fitting if hit.candidate.name not in others]
         if len(fitting) == 1:
-            return Pick(fitting[0], OUTPUT_SHAPE, fitting[0].error <= self.limits.agrees)
+            sure = fitting[0].error <= self.limits.agrees
+            # A graph may have left out any output but the main one.
+            if sure or state.point.name == LOGITS:
+                return Pick(fitting[0], OUTPUT_SHAPE, sure)
         return None
 
     def scoped(self, state: State) -> Pick | None:
@@ -123,6 +137,7 @@ class Picks:
             return (
                 (among is None or one.name in among)
                 and self.parts.split(one.name)[0] is part
+                and _alike(one, state)
                 and (before is None or self.parts.depends(one.name, before))
             )
 
@@ -142,3 +157,8 @@ class Picks:
     def root(self, hit: Hit) -> str:
         """The tensor that a hit is only a copy, a cast or a reshape of."""
         return self.parts.root(hit.candidate.name)
+
+
+def _alike(one: Candidate, state: State) -> bool:
+    """Floats and floats, or whole numbers and whole numbers."""
+    return is_float(one.array) == is_float(state.array)
