@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 
 from .adapter import BackendInfo
 from .errors import UsageError
+from .exercised import Exercised
 from .files import read_json
 from .jsonable import decode, encode, to_text, versioned
 from .layer_drift import Culprit, LayerDrift
@@ -25,13 +26,15 @@ RunVerdict = Literal["pass", "drift", "unverified"]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the reference was compared."""
+    """How much of the reference was compared, and how much of the model took part."""
 
     points: int
     compared: int
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    exercised: Exercised | None = None
+    """What of the model the probe used; None where the model itself was not run."""
 
 
 @dataclass(frozen=True)
