@@ -77,9 +77,7 @@ class Watch:
         return output
 
 
-def _told(
-    module: nn.Module, inputs: Mapping[str, torch.Tensor], touching: Touching
-) -> Exercised:
+def _told(module: nn.Module, inputs: Mapping[str, torch.Tensor], touching: Touching) -> Exercised:
     if touching.blind:
         return _unknown(module, inputs, touching.blind)
     try:
@@ -140,7 +138,7 @@ def used_weights(module: nn.Module, weights: Iterable[Weight]) -> Iterator[Touch
 
 def _table(module: nn.Module, weight: Weight) -> Iterator[Touched]:
     """A weight that was looked up, or of which only some rows were read."""
-    owner, _, leaf = weight.name.rpartition(".")
+    owner = weight.name.rpartition(".")[0]
     part = module.get_submodule(owner)
     where = owner if isinstance(part, nn.Embedding) else weight.name
     rows = len(weight.used)
@@ -169,7 +167,7 @@ def _kind(path: str, weight: Weight, part: nn.Module) -> str:
 def _table_advice(module: nn.Module, what: str, weight: Weight) -> str:
     rows = len(weight.used)
     if what == TOKEN_TYPES:
-        return f"token_type_ids with all of 0 to {rows - 1}"
+        return f"token_type_ids of 0 to {rows - 1}"
     if what == POSITIONS:
         return f"a text of {rows} tokens" if rows <= LONG else "a longer text"
     if what == ROWS and weight.given:

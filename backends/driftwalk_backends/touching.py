@@ -20,17 +20,16 @@ from torch.overrides import TorchFunctionMode
 
 from driftwalk.dtypes import Array
 
-_LOOK_ONLY = frozenset(
-    "size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point "
-    "is_complex is_signed element_size get_device __len__ __hash__ is_pinned is_shared is_inference "
-    "is_same_size _is_view zeros_like ones_like empty_like rand_like randn_like new_zeros new_ones "
-    "new_empty is_tensor result_type".split()
-)
+_SHAPE_ONLY = """
+    size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point
+    is_complex is_signed element_size get_device __len__ __hash__ is_pinned is_shared is_inference
+    is_same_size _is_view zeros_like ones_like empty_like rand_like randn_like new_zeros new_ones
+    new_empty is_tensor result_type
+"""
+_LOOK_ONLY = frozenset(_SHAPE_ONLY.split())
 """Functions that take a tensor for its shape or dtype alone."""
-_IN_PLACE = frozenset(
-    f"__i{name}__"
-    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()
-)
+_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
+_IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 _GROUPED = ("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
 
 
@@ -44,7 +43,7 @@ class Weight:
         count = len(parameter) if in_rows else 1
         self.elements = parameter.numel()
         size = parameter.element_size() * self.elements
-        self.start = parameter.storage_offset() * parameter.element_size()
+        self.start = int(parameter.storage_offset()) * parameter.element_size()
         # A parameter that is not contiguous is one row, from its first byte to its last.
         self.end = self.start + (size if in_rows else _span(parameter))
         self.row_bytes = max(1, (self.end - self.start) // count)
@@ -114,16 +113,13 @@ class Touching(TorchFunctionMode):
     def _note(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        taken, hidden = [], False
-        for value in _flat((args, kwargs)):
-            if isinstance(value, torch.Tensor):
-                if self._weights_of(value):
-                    taken.append(value)
-            elif isinstance(value, FunctionType | MethodType | nn.Module):
-                hidden = True
-        if hidden:  # a function that is given a function may read weights that the latter knows
+        flat = list(_flat((args, kwargs)))
+        if any(isinstance(value, FunctionType | MethodType | nn.Module) for value in flat):
+            # What is given a function may read weights that only the latter knows of.
             self.blind = f"{_name(func)} was given a function, which may know weights of its own"
             return
+        tensors = (value for value in flat if isinstance(value, torch.Tensor))
+        taken = [tensor for tensor in tensors if self._weights_of(tensor)]
         if not taken:
             return
         name = _name(func)
@@ -133,17 +129,14 @@ class Touching(TorchFunctionMode):
         in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         if given and not in_place and all(not value.numel() for value in given):
             return  # an expert that no token was routed to is given none
-        seen_through = set()
-        if not in_place and "out" not in kwargs:
-            # A view of a weight reads nothing yet.
-            places = [_place(value) for value in given]
-            seen_through = set(places) if all(p in self._places for p in places) else set()
+        # A view of a weight reads nothing yet: what it gives lies where the weight does.
+        views = set() if in_place or "out" in kwargs else {_place(value) for value in given}
+        if not views <= self._places.keys():
+            views = set()
         for tensor in taken:
-            if _place(tensor) in seen_through:
+            if _place(tensor) in views:
                 continue
-            rows = None
-            if tensor is taken[0] and len(taken) == 1:
-                rows = self._rows(name, tensor, args, kwargs)
+            rows = self._rows(name, tensor, args, kwargs) if len(taken) == 1 else None
             if rows is None or not self._look_up(tensor, rows):
                 self._read(tensor)
 
@@ -174,7 +167,7 @@ class Touching(TorchFunctionMode):
         if len(found) != 1 or rows.is_floating_point() or not table.ndim or not _is_plain(table):
             return False
         weight, width = found[0], table.stride(0) * table.element_size()
-        start = table.storage_offset() * table.element_size() - weight.start
+        start = int(table.storage_offset()) * table.element_size() - weight.start
         per_row, rest = divmod(width, weight.row_bytes)
         if not per_row or rest or start < 0 or start % weight.row_bytes or _span(table[:1]) > width:
             return False
@@ -204,7 +197,7 @@ class Touching(TorchFunctionMode):
                 weight.read_bytes(weight.start, max(weight.end, weight.start + 1))
             if not _is_plain(tensor):
                 return
-        low = tensor.storage_offset() * tensor.element_size()
+        low = int(tensor.storage_offset()) * tensor.element_size()
         for weight in self._weights_of(tensor):
             weight.read_bytes(low, low + _span(tensor))
 

@@ -37,12 +37,15 @@ def untried(
         yield Touched(POSITIONS, where, min(length, most), most, False, advice)
     if length:
         yield from _windows(config, length)
+    padding = None
     masked = any(name in inputs for name in ("input_ids", "inputs_embeds"))
     if masked and "attention_mask" in takes:  # a mask of audio or pixels is another matter
-        yield _padding(inputs.get("attention_mask"), causal and not paired)
+        padding = _padding(inputs.get("attention_mask"), causal and not paired)
+        yield padding
     rows = min((len(tensor) for tensor in inputs.values() if tensor.ndim > 1), default=0)
     if rows:
-        advice = "" if rows > 1 else "a second text" if length else "a second row"
+        asked = padding is not None and padding.advice  # that is a second row already
+        advice = "" if rows > 1 or asked else "a second row"
         yield Touched(BATCH, "rows", min(rows, 2), 2, False, advice)
     if config is not None and (causal or paired) and "past_key_values" in takes:
         yield Touched(CACHE, "past_key_values", int("past_key_values" in inputs), 1)
@@ -64,7 +67,7 @@ def _is_causal(module: nn.Module) -> bool:
     """Whether attention looks back only: the parts of a transformers model say so."""
     if not hasattr(module, "config"):
         return False
-    said = [part.is_causal for part in module.modules() if hasattr(part, "is_causal")]
+    said: list[Any] = [p.is_causal for p in module.modules() if hasattr(p, "is_causal")]
     if said:
         return any(value is True for value in said)
     can = getattr(module, "can_generate", None)

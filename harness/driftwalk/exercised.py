@@ -67,8 +67,14 @@ class Exercised:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to add to the probe, each thing once."""
-        return tuple(dict.fromkeys(item.advice for item in self.items if item.advice))
+        """What to add to the probe, each thing once, the easiest first."""
+        asked = sorted((item for item in self.items if item.advice), key=_effort)
+        return tuple(dict.fromkeys(item.advice for item in asked))
+
+
+def _effort(item: Touched) -> int:
+    easiest_first = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
+    return easiest_first.index(item.what) if item.what in easiest_first else len(easiest_first)
 
 
 @runtime_checkable

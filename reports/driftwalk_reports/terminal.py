@@ -52,6 +52,7 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
     paragraphs = [view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed]
     if any(row.verdict in ("missing", "extra") for row in view.rows):
         paragraphs.insert(0, view.coverage)
+    paragraphs.append(" ".join(view.exercised))
     paragraphs += [f"Note: {note}" for note in view.notes]
     shown = [Text(paragraph) for paragraph in paragraphs if paragraph]
     yield from shown

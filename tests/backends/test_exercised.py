@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-import zoo
 from torch import nn
 
 import driftwalk
+import zoo
 from driftwalk.exercised import Exercised, Touched
 from driftwalk.states import Probe
 from driftwalk_backends.calls import call, inputs_for, quietly
@@ -155,7 +155,7 @@ def _watched(
         touching = Touching(model, inputs)
         with touching:
             call(model, inputs)
-        # Watched, a fused attention of torch.nn takes another way: the run to hold is the plain one.
+        # Watched, an attention of torch.nn takes another way: what must hold is the plain run.
         outputs = named_outputs(call(model, inputs))
     return touching, inputs, outputs
 
@@ -260,7 +260,7 @@ def test_bert_counts_token_types() -> None:
     ids = np.array([[5, 6, 7, 8]])
     one = _one(_exercised(model, Probe({"input_ids": ids})), "token types")
     assert (one.used, one.of) == (1, 2)
-    assert "token_type_ids" in one.advice
+    assert one.advice == "token_type_ids of 0 to 1"
     both = Probe({"input_ids": ids, "token_type_ids": np.array([[0, 0, 1, 1]])})
     assert _one(_exercised(model, both), "token types").tried
 
@@ -392,9 +392,7 @@ def test_a_window_is_tried_by_a_probe_that_is_longer(name: str, length: int, tri
         if isinstance(getattr(wide.config, setting, None), int):
             setattr(wide.config, setting, 10_000)
     with torch.no_grad():
-        same = torch.equal(
-            model(torch.from_numpy(ids)).logits, wide(torch.from_numpy(ids)).logits
-        )
+        same = torch.equal(model(torch.from_numpy(ids)).logits, wide(torch.from_numpy(ids)).logits)
     assert same != tried
 
 
