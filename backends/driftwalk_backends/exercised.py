@@ -102,7 +102,7 @@ def _unknown(module: nn.Module, inputs: Mapping[str, torch.Tensor], why: str) ->
 def _unwatchable(module: nn.Module) -> str:
     """Compiled parts cannot be watched: the compiler would compile the watching as well."""
     for path, part in module.named_modules():
-        if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+        if "_orig_mod" in part._modules or getattr(part, "_compiled_call_impl", None) is not None:
             return f"{path or 'the model'} is compiled"
     return ""
 
@@ -138,12 +138,12 @@ def used_weights(module: nn.Module, weights: Iterable[Weight]) -> Iterator[Touch
 
 def _table(module: nn.Module, weight: Weight) -> Iterator[Touched]:
     """A weight that was looked up, or of which only some rows were read."""
-    owner = weight.name.rpartition(".")[0]
-    part = module.get_submodule(owner)
-    where = owner if isinstance(part, nn.Embedding) else weight.name
     rows = len(weight.used)
     if not weight.looked_up.any() and (weight.used.all() or rows == 1):
         return
+    owner = weight.name.rpartition(".")[0]
+    part = module.get_submodule(owner)
+    where = owner if isinstance(part, nn.Embedding) else weight.name
     shared = bool(weight.looked_up.any() and weight.whole)
     used = int((weight.looked_up if shared else weight.used).sum())
     what = _kind(where.lower(), weight, part)

@@ -9,7 +9,8 @@ be unread could be anything, and the outputs would be the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -30,6 +31,7 @@ _LOOK_ONLY = frozenset(_SHAPE_ONLY.split())
 """Functions that take a tensor for its shape or dtype alone."""
 _OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
+_FUNCTIONS = (FunctionType, MethodType, nn.Module)
 _GROUPED = ("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
 
 
@@ -86,9 +88,14 @@ class Touching(TorchFunctionMode):
         self._inputs = {name: t for name, t in inputs.items() if not t.is_floating_point()}
         self._places: dict[int, list[Weight]] = {}
         self._objects = {id(weight.parameter): weight for weight in self.weights}
+        ends: dict[int, int] = {}
         for weight in self.weights:
-            if place := _place(weight.parameter):
-                self._places.setdefault(place, []).append(weight)
+            start, end = _memory(weight.parameter)
+            if start:
+                self._places.setdefault(start, []).append(weight)
+                ends[start] = end
+        self._starts = sorted(ends)
+        self._ends = [ends[start] for start in self._starts]
         scripted = [m for m in module.modules() if isinstance(m, torch.jit.ScriptModule)]
         for part in scripted:  # its operations are not seen from here
             for parameter in part.parameters():
@@ -113,28 +120,40 @@ class Touching(TorchFunctionMode):
     def _note(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        flat = list(_flat((args, kwargs)))
-        if any(isinstance(value, FunctionType | MethodType | nn.Module) for value in flat):
-            # What is given a function may read weights that only the latter knows of.
-            self.blind = f"{_name(func)} was given a function, which may know weights of its own"
-            return
-        tensors = (value for value in flat if isinstance(value, torch.Tensor))
-        taken = [tensor for tensor in tensors if self._weights_of(tensor)]
-        if not taken:
-            return
         name = _name(func)
-        given = [value for value in _flat(out) if isinstance(value, torch.Tensor)]
-        if name in _LOOK_ONLY or (name == "__get__" and not given):
+        if name in _LOOK_ONLY or (name == "__get__" and not isinstance(out, torch.Tensor)):
             return
+        taken = []
+        for value in _flat((*args, *kwargs.values())):
+            if isinstance(value, torch.Tensor):
+                if self._place(value) or id(value) in self._objects:
+                    taken.append(value)
+            elif isinstance(value, _FUNCTIONS):
+                # What is given a function may read weights that only the latter knows of.
+                self.blind = f"{name} was given a function, which may know weights of its own"
+                return
+        if taken:
+            self._take(name, taken, args, kwargs, out)
+
+    def _take(
+        self,
+        name: str,
+        taken: list[torch.Tensor],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        out: Any,
+    ) -> None:
+        """Note what a function makes of the weights that it was given."""
+        given = [value for value in _flat((out,)) if isinstance(value, torch.Tensor)]
         in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         if given and not in_place and all(not value.numel() for value in given):
             return  # an expert that no token was routed to is given none
         # A view of a weight reads nothing yet: what it gives lies where the weight does.
-        views = set() if in_place or "out" in kwargs else {_place(value) for value in given}
-        if not views <= self._places.keys():
+        views = set() if in_place or "out" in kwargs else {self._place(value) for value in given}
+        if 0 in views:
             views = set()
         for tensor in taken:
-            if _place(tensor) in views:
+            if self._place(tensor) in views:
                 continue
             rows = self._rows(name, tensor, args, kwargs) if len(taken) == 1 else None
             if rows is None or not self._look_up(tensor, rows):
@@ -201,11 +220,24 @@ class Touching(TorchFunctionMode):
         for weight in self._weights_of(tensor):
             weight.read_bytes(low, low + _span(tensor))
 
+    def _place(self, tensor: torch.Tensor) -> int:
+        """The start of the memory of weights that a tensor lies in; 0 where it lies elsewhere."""
+        try:
+            address = tensor.data_ptr()
+        except (NotImplementedError, RuntimeError):  # sparse, or wrapped by vmap
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                return self._place(torch._C._functorch.get_unwrapped(tensor))
+            return 0
+        number = bisect_right(self._starts, address) - 1
+        if number < 0 or address >= self._ends[number]:
+            return 0
+        return self._starts[number]
+
     def _weights_of(self, tensor: torch.Tensor) -> list[Weight]:
         """The weights in the memory that a tensor is a part of."""
-        place = _place(tensor)
+        place = self._place(tensor)
         if place:
-            return self._places.get(place, [])
+            return self._places[place]
         own = self._objects.get(id(tensor))
         return [own] if own is not None else []
 
@@ -228,15 +260,14 @@ def _first_index(index: Any) -> torch.Tensor | None:
     return index
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple | list):
-        for item in value:
-            yield from _flat(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _flat(item)
-    else:
-        yield value
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        elif isinstance(value, dict):
+            yield from _flat(value.values())
+        elif value is not None:
+            yield value
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -245,13 +276,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not wrapped
 
 
-def _place(tensor: torch.Tensor) -> int:
-    """The address of the memory that a tensor is a part of; 0 where it has none of its own."""
-    if not _is_plain(tensor):
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return _place(torch._C._functorch.get_unwrapped(tensor))
-        return 0
-    return tensor.untyped_storage().data_ptr()
+def _memory(parameter: torch.Tensor) -> tuple[int, int]:
+    """Where the memory begins and ends that a parameter is a part of; 0 where it has none."""
+    if not _is_plain(parameter):
+        return 0, 0
+    storage = parameter.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -67,7 +67,7 @@ def _is_causal(module: nn.Module) -> bool:
     """Whether attention looks back only: the parts of a transformers model say so."""
     if not hasattr(module, "config"):
         return False
-    said: list[Any] = [p.is_causal for p in module.modules() if hasattr(p, "is_causal")]
+    said = [part.__dict__["is_causal"] for part in module.modules() if "is_causal" in vars(part)]
     if said:
         return any(value is True for value in said)
     can = getattr(module, "can_generate", None)

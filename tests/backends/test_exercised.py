@@ -230,7 +230,7 @@ def test_gpt2_counts_tokens_and_positions() -> None:
         "positions", "transformer.wpe", 5, 64, False, "a text of 64 tokens"
     )
     total = sum(p.numel() for p in model.parameters())
-    assert found.weights == 1 - 59 * zoo.WIDTH / total
+    assert found.weights == (total - 59 * zoo.WIDTH) / total
 
 
 def test_an_untied_table_counts_by_its_rows() -> None:
@@ -242,7 +242,7 @@ def test_an_untied_table_counts_by_its_rows() -> None:
     assert (words.used, words.of, words.shared) == (used, 99, False)
     assert words.advice == "input_ids of the whole vocabulary (2 rows of 64)"
     total = sum(p.numel() for p in model.parameters())
-    assert found.weights == 1 - (99 - used) * zoo.WIDTH / total
+    assert found.weights == (total - (99 - used) * zoo.WIDTH) / total
     assert _one(found, "positions").used == _ids(probe).shape[1]
 
 
@@ -432,7 +432,8 @@ def test_a_report_says_what_was_looked_at_and_still_passes() -> None:
     assert report.ok
     found = report.coverage.exercised
     assert found is not None
-    assert found.weights == 1 - 96 * zoo.WIDTH / sum(p.numel() for p in model.parameters())
+    total = sum(p.numel() for p in model.parameters())
+    assert found.weights == (total - 96 * zoo.WIDTH) / total
     assert _one(found, "embedding rows").used == 3
 
 
