@@ -15,12 +15,16 @@ import torch
 from torch import nn
 
 from driftwalk.errors import ModelError, UsageError
+from driftwalk.exercised import Exercised
+from driftwalk.states import Probe
 
 from .crosscheck import Run, find_layout
 from .demo import DEMOS, ByteTokenizer
+from .exercised import Watch
 from .fingerprint import fingerprint, has_known_code, versions
 from .points import Layout
 from .precision import converted, has_experts, is_in
+from .tensors import from_numpy
 from .untouched import untouched
 
 _AUTO_CLASSES = (
@@ -63,6 +67,7 @@ class LoadedModel:
         self._blocks = blocks
         self._trust_remote_code = trust_remote_code
         self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._watch = Watch()
         if hasattr(module, "_orig_mod"):  # what torch.compile makes of a module
             raise UsageError(
                 f"{label} is compiled already, and its layers cannot be seen. Give the module that "
@@ -153,7 +158,9 @@ class LoadedModel:
                 return run(**extra)
 
         if key not in self._layouts:
-            self._layouts[key] = find_layout(module, alone, self._blocks)
+            # The first of these runs serves to see which weights the probe uses, too.
+            watched = self._watch.first_run(module, inputs, alone)
+            self._layouts[key] = find_layout(module, watched, self._blocks)
         return self._layouts[key]
 
     @property
@@ -161,6 +168,18 @@ class LoadedModel:
         """What of the model's output is no point, in the runs in which points were found."""
         layouts = self._layouts.values()
         return tuple(dict.fromkeys(n for layout in layouts for n in layout.outputs.skipped))
+
+    def exercised(
+        self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Run
+    ) -> Exercised | None:
+        """What these inputs use of the model; run once more if no run of theirs was watched."""
+        if self._watch.known(inputs) is None:
+            self._watch.run(module, inputs, run)
+        return self._watch.known(inputs)
+
+    def exercised_by(self, probe: Probe) -> Exercised | None:
+        """What a probe uses of the model; None where it was not run with it."""
+        return self._watch.known({name: from_numpy(a) for name, a in probe.inputs.items()})
 
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())

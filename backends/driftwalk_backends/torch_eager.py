@@ -17,6 +17,7 @@ from torch import nn
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.exercised import Exercised
 from driftwalk.mixture import Mixture
 from driftwalk.spec import Spec
 from driftwalk.states import HeldState, Point, Probe, State
@@ -290,6 +291,13 @@ class TorchEager(Looks, Backend):
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             inputs = self._inputs(module, probe)
             yield module, inputs, self._find_layout(module, inputs)
+
+    def exercised(self, probe: Probe) -> Exercised | None:
+        """What of the model the probe uses; one more run, unless one of it was watched."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            inputs = self._inputs(module, probe)
+            return self._model.exercised(module, inputs, lambda: call(module, inputs))
 
     def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
         start = time.perf_counter()

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 
 from .adapter import BackendInfo
 from .errors import UsageError
+from .exercised import Exercised
 from .files import read_json
 from .jsonable import decode, encode, to_text, versioned
 from .layer_drift import AtFault, Culprit, LayerDrift
@@ -25,7 +26,7 @@ RunVerdict = Literal["pass", "drift", "unverified"]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the reference was compared."""
+    """How much of the reference was compared, and how much of the model took part."""
 
     points: int
     compared: int
@@ -34,6 +35,8 @@ class Coverage:
     allowed: tuple[str, ...] = ()
     outputs_skipped: tuple[str, ...] = ()
     """What of the model's output has numbers in it and is no point: caches, losses, objects."""
+    exercised: Exercised | None = None
+    """What of the model the probe used; None where the model itself was not run."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from .assembly import Terms, assemble
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
+from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, is_graph, verify_graphs
 from .judge.accusation import accuse
@@ -262,8 +263,10 @@ def _verified(
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
     calibrated = (*witness.notes(candidate.info), *witness.caution(candidate.info))
-    notes = (*report.notes, *calibrated)
-    return replace(report, timings=timings, notes=notes)
+    used = exercised(stage.model, (reference, candidate), probe)
+    notes = (*report.notes, *calibrated, *(() if used else (NOT_RUN,)))
+    covered = replace(report.coverage, exercised=used)
+    return replace(report, timings=timings, notes=notes, coverage=covered)
 
 
 def _with_benchmarks(

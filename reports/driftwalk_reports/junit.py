@@ -39,8 +39,9 @@ def render(report: Report) -> str:
         ET.SubElement(case, "error", message=view.headline, type=view.verdict)
     for row in view.rows:
         _add_row(suite, view, row, known.get(row.name, ""))
+    more = (" ".join(view.exercised), view.decisions, *view.observer)
     ET.SubElement(suite, "system-out").text = "\n".join(
-        line for line in (view.headline, view.coverage, view.decisions, *view.observer) if line
+        line for line in (view.headline, view.coverage, *more) if line
     )
     root = ET.Element("testsuites", {k: suite.attrib[k] for k in ("tests", "failures", "errors")})
     root.append(suite)

@@ -49,6 +49,8 @@ def _sections(view: View) -> Iterator[str]:
     if view.rows:
         yield _table(view.rows)
         yield _paragraph(view.coverage)
+    if view.exercised:
+        yield " ".join(_paragraph(text) for text in view.exercised)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
     if differing:
         lines = [

@@ -53,6 +53,7 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
     uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
     if uneven or report.coverage.outputs_skipped:
         paragraphs.insert(0, view.coverage)
+    paragraphs.append(" ".join(view.exercised))
     paragraphs += [f"Note: {note}" for note in view.notes]
     shown = [Text(paragraph) for paragraph in paragraphs if paragraph]
     yield from shown

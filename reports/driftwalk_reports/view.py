@@ -14,6 +14,7 @@ from driftwalk.mixture import Mixture
 from driftwalk.result import ProbeInfo, Report
 
 from . import sentences
+from .exercised import TouchedRow, exercised_rows, exercised_sentences
 from .numbers import NOTHING, clean, ints, number
 from .rows import Fact, Row, around, to_rows
 from .story import Story, tell
@@ -59,6 +60,9 @@ class View:
     around: tuple[tuple[Row, ...], ...]
     """Runs of rows around the first divergence and the root cause."""
     coverage: str
+    exercised: tuple[str, ...]
+    """What of the model the probe used, in a few sentences; empty where that is not known."""
+    touched: tuple[TouchedRow, ...]
     tolerance: str
     decisions: str
     meaning: str
@@ -91,6 +95,8 @@ def look(report: Report) -> View:
         rows=(shown := to_rows(report)),
         around=around(shown),
         coverage=sentences.covered(report),
+        exercised=exercised_sentences(report.coverage.exercised),
+        touched=exercised_rows(report.coverage.exercised),
         tolerance=sentences.overall_tolerance(report),
         decisions=sentences.decision_impact(report),
         meaning=sentences.in_meaning(report),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+import transformers as tf
 
 import driftwalk
 
@@ -103,3 +106,32 @@ def test_minilm_with_two_layers_in_bf16() -> None:
         assert report.verdict == "drift"
         assert report.root_cause is not None
         assert report.root_cause.point.name == f"layer.{layer}"
+
+
+def test_minilm_says_how_little_of_it_one_sentence_looks_at() -> None:
+    """All that the sentence never looks up is NaN: a pass, and 52 % of the model is named."""
+    model = tf.AutoModel.from_pretrained(folder_of(*MINILM[:2])).eval()
+    broken = tf.AutoModel.from_pretrained(folder_of(*MINILM[:2])).eval()
+    ids = np.array([[101, 1037, 4743, 1999, 1996, 2192, 102]])
+    used = {
+        "word_embeddings": {int(i) for i in ids.flat},
+        "position_embeddings": set(range(ids.shape[1])),
+        "token_type_embeddings": {0},
+    }
+    lost = 0
+    for name, rows in used.items():
+        table = getattr(broken.embeddings, name).weight.data
+        unused = [row for row in range(len(table)) if row not in rows]
+        table[unused] = math.nan
+        lost += len(unused) * table.shape[1]
+    probe = {"input_ids": ids}
+    report = driftwalk.verify(model, candidate=broken, probe=probe, policy="dtype")
+    assert report.ok
+    found = report.coverage.exercised
+    assert found is not None
+    assert {item.where.rpartition(".")[2]: item.used for item in found.items[:3]} == {
+        name: len(rows) for name, rows in used.items()
+    }
+    total = sum(p.numel() for p in model.parameters())
+    assert found.weights == (total - lost) / total
+    assert round(found.weights, 2) == 0.48

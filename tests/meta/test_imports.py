@@ -19,7 +19,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),
     "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
-        *("bench.laps", "layer_drift", "result", "bench.result", "selftest.result"),
+        *("exercised", "bench.laps", "layer_drift", "result", "bench.result", "selftest.result"),
         *("hardware.result", "studies.common", "studies.contrast_result"),
         *("studies.geometry_result", "studies.meaning", "studies.patching_result"),
         *("studies.propagation_result", "studies.visibility_result"),

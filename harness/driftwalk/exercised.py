@@ -1,0 +1,100 @@
+"""What of a model a probe exercises: a pass says nothing about the rest.
+
+`verify` looks at one run. Rows of an embedding that no token looked up, experts that no token was
+routed to, a sliding window longer than the probe: all of it can be wrong, and every number agrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from .states import Probe
+
+ROWS = "embedding rows"
+POSITIONS = "positions"
+TOKEN_TYPES = "token types"
+EXPERTS = "experts"
+WEIGHT_ROWS = "weight rows"
+UNUSED = "unused"
+PADDING = "padding"
+BATCH = "batch"
+WINDOW = "window"
+CACHE = "cache"
+
+NOT_RUN = (
+    "What of the model the probe exercises is not known: the model itself was not run here, only "
+    "states of it that were stored."
+)
+
+
+@dataclass(frozen=True)
+class Touched:
+    """One part of a model, and how much of it the probe used."""
+
+    what: str
+    """`embedding rows`, `positions`, `token types`, `experts`, `weight rows`; `unused` for weights
+    that no operation read; `padding`, `batch`, `window` and `cache` for what was or was not run."""
+    where: str
+    """A module, a parameter, a setting of the config; for padding, the sides that have some."""
+    used: int
+    of: int
+    shared: bool = False
+    """Rows that were not looked up were read by another layer: a tied output layer."""
+    advice: str = ""
+    """What to add to the probe; empty where all of it was used, or no probe can use more."""
+
+    @property
+    def tried(self) -> bool:
+        """Whether nothing of it was left out; a window must be shorter than the probe."""
+        return self.used > self.of if self.what == WINDOW else self.used >= self.of
+
+
+@dataclass(frozen=True)
+class Exercised:
+    """What of the model took part in a run of the probe."""
+
+    items: tuple[Touched, ...]
+    weights: float | None
+    """The share of all weights that some operation read; None where that cannot be told."""
+    unknown: str = ""
+    """Why it cannot."""
+
+    def of(self, what: str) -> tuple[Touched, ...]:
+        """The items of one kind."""
+        return tuple(item for item in self.items if item.what == what)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to add to the probe, each thing once, the easiest first."""
+        asked = sorted((item for item in self.items if item.advice), key=_effort)
+        return tuple(dict.fromkeys(item.advice for item in asked))
+
+
+def _effort(item: Touched) -> int:
+    easiest_first = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
+    return easiest_first.index(item.what) if item.what in easiest_first else len(easiest_first)
+
+
+@runtime_checkable
+class KnowsExercised(Protocol):
+    """A model whose runs are watched anyway: it says what a probe used, if that probe was run."""
+
+    def exercised_by(self, probe: Probe) -> Exercised | None: ...
+
+
+@runtime_checkable
+class Exercises(Protocol):
+    """A backend that can run its model once more to see what a probe uses."""
+
+    def exercised(self, probe: Probe) -> Exercised | None: ...
+
+
+def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:
+    """What the probe used, from a run that was made anyway; else from one more run of a backend."""
+    seen = model.exercised_by(probe) if isinstance(model, KnowsExercised) else None
+    for backend in backends:
+        if seen is None and isinstance(backend, Exercises):
+            seen = backend.exercised(probe)
+    return seen

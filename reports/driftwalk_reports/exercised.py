@@ -1,0 +1,133 @@
+"""What of the model the probe exercised, in words: a few sentences, and a row for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from driftwalk.exercised import (
+    BATCH,
+    CACHE,
+    EXPERTS,
+    PADDING,
+    POSITIONS,
+    TOKEN_TYPES,
+    UNUSED,
+    WINDOW,
+    Exercised,
+    Touched,
+)
+
+from .numbers import clean, count, names, share
+
+MOST_PARTS = 5
+MOST_ADVICE = 3
+MOST_ROWS = 200
+_PATHS = (PADDING, BATCH, WINDOW, CACHE)
+"""What is run or not run, and has no rows to count."""
+
+
+@dataclass(frozen=True)
+class TouchedRow:
+    """One part of the model in a table."""
+
+    what: str
+    where: str
+    used: str
+    tried: bool
+    advice: str
+
+
+def exercised_sentences(found: Exercised | None) -> tuple[str, ...]:
+    """How much took part; what was not tried; what to add. Empty where nothing is known."""
+    if found is None:
+        return ()
+    told = [_weights(found)]
+    untried = [_untried(item) for item in found.items if item.what in _PATHS and not item.tried]
+    if untried:
+        told.append(f"Not tried: {', '.join(untried)}.")
+    if found.advice:
+        asked = [clean(text, 120) for text in found.advice[:MOST_ADVICE]]
+        told.append(f"To try more, add {'; '.join(asked)}.")
+    return tuple(told)
+
+
+def exercised_rows(found: Exercised | None) -> tuple[TouchedRow, ...]:
+    """Every part, in the order of the model."""
+    items = found.items[:MOST_ROWS] if found else ()
+    return tuple(
+        TouchedRow(
+            clean(item.what, 40),
+            clean(item.where, 200),
+            _used(item),
+            item.tried,
+            clean(item.advice),
+        )
+        for item in items
+    )
+
+
+def _weights(found: Exercised) -> str:
+    if found.weights is None:
+        why = f": {clean(found.unknown, 200).rstrip('. ')}" if found.unknown else ""
+        text = f"How much of the weights the probe uses cannot be told{why}"
+    else:
+        whole = found.weights == 1
+        text = f"The probe uses {'all' if whole else share(found.weights)} of the weights"
+    parts = list(_parts(found))
+    more = f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else ""
+    return f"{text}{': ' if parts else ''}{', '.join(parts[:MOST_PARTS])}{more}."
+
+
+def _parts(found: Exercised) -> Iterator[str]:
+    """What was used in part, each as `9 of 512 positions`."""
+    for item in found.items:
+        if item.tried or item.what in (*_PATHS, EXPERTS, UNUSED):
+            continue
+        part = f"{count(item.used)} of {count(item.of)} "
+        if item.what in (POSITIONS, TOKEN_TYPES):
+            yield part + item.what
+        else:
+            tied = " (a tied layer reads the rest)" if item.shared else ""
+            yield f"{part}rows of {clean(item.where, 80)}{tied}"
+    if experts := found.of(EXPERTS):
+        yield from _experts(experts)
+    if unused := found.of(UNUSED):
+        yield f"nothing of {names([item.where for item in unused], 3)}"
+
+
+def _experts(items: Sequence[Touched]) -> Iterator[str]:
+    """The experts of all layers in one clause; nothing where all of them were used."""
+    partly = [item for item in items if not item.tried]
+    if not partly:
+        return
+    low, high = min(item.used for item in partly), max(item.used for item in partly)
+    span = count(low) if low == high else f"{count(low)} to {count(high)}"
+    of = " or ".join(sorted({count(item.of) for item in partly}))
+    if len(items) == 1:
+        yield f"{span} of {of} experts"
+    else:
+        yield f"{span} of {of} experts in {len(partly)} of {len(items)} layers"
+
+
+def _untried(item: Touched) -> str:
+    if item.what == PADDING:
+        return "left padding" if "left" in item.advice else "padding"
+    if item.what == WINDOW:
+        return f"the window of {count(item.of)} positions (the probe has {count(item.used)})"
+    return {BATCH: "more than one row", CACHE: "decoding with a cache"}[item.what]
+
+
+def _used(item: Touched) -> str:
+    if item.what == UNUSED:
+        return f"none of {count(item.of)} weights"
+    if item.what == WINDOW:
+        return f"{count(item.used)} positions, the window has {count(item.of)}"
+    if item.what == PADDING:
+        return "tried" if item.tried else "not tried"
+    if item.what == BATCH:
+        return "more than one" if item.tried else "one"
+    if item.what == CACHE:
+        return "used" if item.tried else "not used"
+    text = f"{count(item.used)} of {count(item.of)}"
+    return f"{text}; a tied layer reads the rest" if item.shared and not item.tried else text
