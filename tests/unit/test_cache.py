@@ -262,6 +262,16 @@ def test_a_full_disk_costs_time_only(small_disk: Path) -> None:
     assert (store.get("other", again) / "data.bin").read_bytes() == b"made anew"
 
 
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 LIMITED = """
 import resource, sys, tempfile
 from pathlib import Path
@@ -274,9 +284,7 @@ print(FolderCache("things", Path(sys.argv[1])).store("key", write))
 
 
 def test_a_limit_on_files_costs_time_only(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = run(LIMITED, tmp_path)
     assert (done.stdout.strip(), done.stderr) == (os.strerror(errno.EFBIG), "")
     assert list((tmp_path / "things").iterdir()) == []
 
@@ -290,9 +298,7 @@ print(private_folder(Path(sys.argv[1])))
 
 
 def test_private_folders_go_with_their_process(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = run(LEFT, tmp_path)
     assert Path(done.stdout.strip()).parent == tmp_path
     assert list(tmp_path.iterdir()) == []
 
