@@ -24,7 +24,7 @@ from .calls import call, explaining, inputs_for, quietly
 from .fingerprint import versions
 from .held.states import Holding
 from .hooks import TensorSink, capture
-from .looks import Looks
+from .looks import BLOCKS, Looks
 from .points import Layout
 from .sources import LoadedModel, open_model
 from .stopwatch import between, device_clock, stamp, wait
@@ -108,6 +108,13 @@ class TorchEager(Looks, Backend):
     def layout(self) -> Layout | None:
         """The points found so far; None before the first traced run."""
         return next(iter(self._model._layouts.values()), None)
+
+    def shows(self, model: LoadedModel) -> bool:
+        """Whether its states are those that evidence.py would have this model run for."""
+        plain = type(self) is TorchEager and not self._attn and not self._threads
+        return (
+            plain and self._model is model and self._device.type == "cpu" and self._look == BLOCKS
+        )
 
     def _flags(self) -> dict[str, str]:
         flags = {

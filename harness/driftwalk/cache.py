@@ -119,7 +119,9 @@ class FolderCache:
     def _entries(self, key: str) -> list[Path]:
         """All entries for a key, the latest first: two processes may have made one each."""
         with contextlib.suppress(OSError):
-            named = (entry for entry in self._root.iterdir() if entry.name.rpartition("-")[0] == key)
+            named = (
+                entry for entry in self._root.iterdir() if entry.name.rpartition("-")[0] == key
+            )
             return sorted(named, key=_age, reverse=True)
         return []
 

@@ -8,6 +8,7 @@ others have deleted, damaged and replaced the entry it came from.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -67,9 +68,11 @@ def damage(chance: random.Random, root: Path, in_place: bool) -> None:
         data = bytearray(file.read_bytes())
         if what == "flip" and data:
             data[chance.randrange(len(data))] ^= 1
-        data = {"cut": data[: len(data) // 2], "garbage": bytearray(b"{}"), "empty": bytearray()}.get(
-            what, data
-        )
+        data = {
+            "cut": data[: len(data) // 2],
+            "garbage": bytearray(b"{}"),
+            "empty": bytearray(),
+        }.get(what, data)
         target = file if in_place else file.with_suffix(".new")
         with target.open("r+b" if in_place else "wb") as opened:
             opened.write(data)
@@ -100,10 +103,8 @@ def work(root: str, seed: int, operations: int, linked: bool) -> dict[str, int]:
         done["operations"] += 1
         if chance.random() < 0.15:
             done["damaged"] += 1
-            try:
+            with contextlib.suppress(OSError):  # somebody else was at it
                 damage(chance, Path(root) / "stress", in_place=not linked)
-            except OSError:
-                pass  # somebody else was at it
             continue
         key = chance.choice(KEYS)
         try:
@@ -132,7 +133,10 @@ def stress(operations: int, processes: int, linked: bool = False) -> dict[str, i
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="driftwalk-stress-") as root:
         context = multiprocessing.get_context("spawn")
-        shares = [operations * (n + 1) // processes - operations * n // processes for n in range(processes)]
+        shares = [
+            operations * (n + 1) // processes - operations * n // processes
+            for n in range(processes)
+        ]
         with context.Pool(processes) as pool:
             jobs = [(root, seed, share, linked) for seed, share in enumerate(shares)]
             for done in pool.starmap(work, jobs, chunksize=1):

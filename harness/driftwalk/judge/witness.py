@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -24,7 +24,7 @@ from .drill import drill, introduced, layer_of, look, looking
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "3"
+CACHE_VERSION = "4"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -131,6 +131,8 @@ class Witness:
         if dtype not in FORMATS:
             raise BackendError(f"there is no yardstick for dtype {dtype!r}.")
 
+        spent: list[str] = []
+
         def make() -> Calibration:
             yardstick = create(yardstick_spec(dtype), self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
@@ -139,23 +141,30 @@ class Witness:
             if self.has_own_model:
                 made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
-            spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
-            again = "stored for the next run" if self._stores else "not stored"
-            self._note(dtype, f"Calibration for {dtype} was computed: {spent}; {again}.")
+            spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             return made
 
-        if not self._stores:
-            return make()
+        known, kept = self._stored(dtype, make)
+        if spent:
+            self._note(dtype, f"Calibration for {dtype} was computed: {', '.join(spent)}; {kept}.")
+        return known
+
+    def _stored(self, dtype: str, make: Callable[[], Calibration]) -> tuple[Calibration, str]:
+        """The calibration, stored or made now, and what became of one that was made."""
         model, probe = self._model, self._probe
+        evidence = model.evidence.of(probe, dtype) if self._stores else ""
+        if not evidence:
+            return make(), "not stored"
         key = key_of(
             CACHE_VERSION,
             model.fingerprint,
             probe.sha256,
             dtype,
             self._depth,
+            model.arithmetic,
             str(model.versions),
         )
-        return stored_calibration(key, probe, make)
+        return stored_calibration(key, probe, evidence, make)
 
     @property
     def _stores(self) -> bool:
