@@ -79,14 +79,14 @@ class Evidence:
 
 
 def hash_of(trace: Trace) -> str:
-    """sha256 over names, dtypes, shapes and bytes of all states and outputs."""
+    """One hash over names, dtypes, shapes and bytes of all states and outputs."""
     named = [(f"state {state.point.name}", state.array) for state in trace]
     named += [(f"output {name}", array) for name, array in trace.outputs.items()]
     # The last state often is an output as well: the same memory is read once.
     different = {_place(array): array for _, array in named}
     hashes = in_threads(_hash, list(different.values()), lambda array: array.nbytes)
     known = dict(zip(different, hashes, strict=True))
-    digest = hashlib.sha256()
+    digest = hashlib.blake2b(digest_size=32)
     for name, array in named:
         digest.update(f"{name}|{dtype_name(array)}|{array.shape}|".encode() + known[_place(array)])
     return digest.hexdigest()
@@ -98,4 +98,5 @@ def _place(array: Array) -> tuple[object, ...]:
 
 
 def _hash(array: Array) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(raw.data).digest()

@@ -166,7 +166,9 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("step", ["mkdtemp", "rename", "copyfile", "sha256_of", "rmtree", "utime"])
+@pytest.mark.parametrize(
+    "step", ["mkdtemp", "rename", "copyfile", "content_hash", "rmtree", "utime"]
+)
 @pytest.mark.parametrize("stored", [False, True])
 def test_any_step_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, stored: bool
@@ -183,7 +185,7 @@ def test_any_step_may_fail(
         ),
         "rename": lambda patch: patch.setattr(os, "rename", no_space),
         "copyfile": lambda patch: patch.setattr(shutil, "copyfile", no_space),
-        "sha256_of": lambda patch: patch.setattr(cache, "sha256_of", no_space),
+        "content_hash": lambda patch: patch.setattr(cache, "content_hash", no_space),
         "rmtree": lambda patch: patch.setattr(shutil, "rmtree", lambda *a, **k: None),
         "utime": lambda patch: patch.setattr(os, "utime", no_space),
     }
