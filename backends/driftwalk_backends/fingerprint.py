@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import cache
+from enum import Enum
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -93,6 +95,17 @@ def _plain(value: Any) -> str:
         return "[" + ",".join(_plain(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_plain(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, set | frozenset):
+        return "set(" + ",".join(sorted(map(_plain, value))) + ")"
+    if isinstance(value, partial):
+        return f"partial({_plain(value.func)},{_plain(value.args)},{_plain(value.keywords)})"
+    if isinstance(value, torch.Tensor):
+        return f"tensor({value.dtype},{tuple(value.shape)},{_hash(value).hex()})"
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        data = np.ascontiguousarray(value).tobytes()
+        return f"numpy({value.dtype},{value.shape},{hashlib.sha256(data).hexdigest()})"
+    if isinstance(value, complex | bytes | Enum):
+        return repr(value)
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
     return f"<{getattr(value, '__module__', '')}.{name}>"
 

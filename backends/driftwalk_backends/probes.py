@@ -17,7 +17,7 @@ from .calls import check_names
 from .default_inputs import default_inputs
 from .demo import ByteTokenizer
 from .padding import with_padding
-from .sources import GRAPH, LoadedModel
+from .sources import GRAPH, LoadedModel, open_model
 
 BATCH, LENGTH = 2, 16
 
@@ -39,6 +39,11 @@ def make_probe(
     check_names(model.module, probe)
     check_values(model, probe)
     return with_padding(model, probe)
+
+
+def probe_for(model: object, given: object = None) -> Probe:
+    """The same for whatever a user may call a model: what `backend.trace` and `.run` ask for."""
+    return make_probe(open_model(model), given)
 
 
 def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int) -> Probe:

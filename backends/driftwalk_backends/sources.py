@@ -20,6 +20,7 @@ from driftwalk.states import Probe
 
 from .crosscheck import Run, find_layout
 from .demo import DEMOS, ByteTokenizer
+from .evidence import Evidence, arithmetic
 from .exercised import Watch
 from .fingerprint import fingerprint, has_known_code, versions
 from .points import Layout
@@ -98,6 +99,16 @@ class LoadedModel:
     def has_known_code(self) -> bool:
         """Whether a result computed from this model may be stored and trusted later."""
         return has_known_code(self.module)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What this process saw the model give: the proof that a stored result is still its own."""
+        return Evidence(self)
+
+    @property
+    def arithmetic(self) -> str:
+        """What bits depend on beside the model and the probe."""
+        return arithmetic()
 
     @property
     def versions(self) -> dict[str, str]:

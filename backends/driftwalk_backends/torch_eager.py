@@ -28,10 +28,10 @@ from .fingerprint import versions
 from .given import GivenModel
 from .held.states import Holding
 from .hooks import TensorSink, capture
-from .looks import Looks
+from .looks import BLOCKS, Looks
 from .model_outputs import is_output, named_outputs
 from .points import Layout, has_modules
-from .sources import open_model
+from .sources import LoadedModel, open_model
 from .stopwatch import between, device_clock, stamp, wait
 from .tensors import TORCH_DTYPES, from_numpy, to_numpy
 
@@ -129,6 +129,13 @@ class TorchEager(Looks, Backend):
     @property
     def outputs_skipped(self) -> tuple[str, ...]:
         return self._model.outputs_skipped
+
+    def shows(self, model: LoadedModel) -> bool:
+        """Whether its states are those that evidence.py would have this model run for."""
+        plain = type(self) is TorchEager and not self._attn and not self._threads
+        return (
+            plain and self._model is model and self._device.type == "cpu" and self._look == BLOCKS
+        )
 
     def _flags(self) -> dict[str, str]:
         flags = {

@@ -25,7 +25,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 
 from .dtypes import Array
-from .errors import BackendError
+from .errors import BackendError, UsageError
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
 
@@ -73,6 +73,9 @@ class Backend(ABC):
     """Spec options the backend takes, each with a line of help."""
     observable: ClassVar[bool] = True
     """Whether it can be run plain, to see if looking changed anything; a recording cannot."""
+
+    make_probe: Callable[[object], Probe] | None = None
+    """Makes a probe for its model of text, arrays, a file or nothing; set by who made it."""
 
     seconds: Mapping[str, float]
     """What was slow so far: `load`, `export`, `trace`, `run`."""
@@ -142,15 +145,29 @@ class Backend(ABC):
             raise BackendError(f"Backend {self.spec} gave no states at all.")
         return outputs
 
-    def trace(self, probe: Probe) -> Trace:
-        """Give me all layer states."""
+    def trace(self, probe: object = None) -> Trace:
+        """Give me all layer states, for whatever `verify(probe=)` takes."""
         states: list[State] = []
-        outputs = self.stream(probe, states.append)
-        return Trace(tuple(states), probe, self.info, outputs)
+        fixed = self._fixed(probe)
+        outputs = self.stream(fixed, states.append)
+        return Trace(tuple(states), fixed, self.info, outputs)
 
-    def run(self, probe: Probe) -> Mapping[str, Array]:
-        """Plain outputs by name, nothing instrumented."""
-        return self._timed("run", probe, None)
+    def run(self, probe: object = None) -> Mapping[str, Array]:
+        """Plain outputs by name, nothing instrumented, for whatever `verify(probe=)` takes."""
+        return self._timed("run", self._fixed(probe), None)
+
+    def _fixed(self, given: object) -> Probe:
+        """A probe as it is; anything else is made into one for the model."""
+        if isinstance(given, Probe):
+            return given
+        if given is None and self.own_probe is not None:
+            return self.own_probe
+        if self.make_probe is None:
+            raise UsageError(
+                f"Backend {self.spec} was not made by driftwalk.backend(spec, model), and cannot "
+                f"make a probe of {type(given).__name__}; give a driftwalk.Probe."
+            )
+        return self.make_probe(given)
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run, timed. A backend with a device of its own waits for it, and says more."""

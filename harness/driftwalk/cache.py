@@ -1,24 +1,43 @@
-"""A folder cache on disk: atomic, checked on every use, bounded. A damaged entry is made anew."""
+"""A folder cache on disk: checked on every use, bounded, and never the reason why a run fails.
+
+Why it is right with any number of processes: an entry is published once, complete, under a name
+that is never used again, and whoever uses one works on private names of its bytes. So an entry may
+be deleted at any moment, by anybody, and nobody ever reads what another is writing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
-from .files import sha256_of
+from .scratch import private_folder, release
 
 BUDGET = 8 << 30
 """Bytes kept at most; the least recently used entries go first."""
 
+COPIED = 32 << 20
+"""Files up to this size are copied for their user; larger ones get a second name (a hard link)."""
+
 _MANIFEST = "cache.json"
-_STALE_SECONDS = 24 * 3600
+_STALE_SECONDS = 7 * 24 * 3600
+"""No run takes longer: what a private folder of this age belonged to was killed."""
+
+_NO_ROOM = tuple(
+    os.strerror(number)
+    for number in (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    )
+)
+"""What a disk says that takes nothing more, in the words that any library passes on."""
 
 
 def default_root() -> Path:
@@ -34,44 +53,135 @@ def key_of(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def content_hash(path: Path) -> str:
+    """The hash of a file's bytes; blake2b, since few processors have instructions for sha256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _always(_: Path) -> bool:
+    return True
+
+
 class FolderCache:
-    """Folders of files, each made once by a function and found again by its key."""
+    """Folders of files, each made once by a function and found again by its key.
+
+    The folders it gives are private to this process: they stay as they are until `release`, or
+    until the process ends. Whatever the disk refuses costs time, never an error.
+    """
 
     def __init__(self, name: str, root: Path | None = None, budget: int = BUDGET) -> None:
         self._root = (root or default_root()) / name
         self._budget = budget
 
-    def get(self, key: str, make: Callable[[Path], None]) -> Path:
-        """The folder for `key`; made, or made again, where it is lacking or damaged."""
-        entry = self._root / key
-        if _intact(entry):
-            with contextlib.suppress(OSError):
-                os.utime(entry)
-            return entry
-        self._root.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=self._root, prefix=".making-"))
-        try:
-            make(scratch)
-            manifest = {file.name: sha256_of(file) for file in sorted(scratch.iterdir())}
-            (scratch / _MANIFEST).write_text(json.dumps(manifest))
+    def get(
+        self,
+        key: str,
+        make: Callable[[Path], None],
+        believed: Callable[[Path], bool] = _always,
+    ) -> Path:
+        """The folder for `key`; made, or made again, where it is lacking, damaged or disbelieved.
+
+        Where nothing can be stored, it is made in a temporary folder. `make` may then be called
+        twice: a disk that is full says so only when it is written to.
+        """
+        found = self.find(key, believed)
+        if found is not None:
+            return found
+        folder = self._made(make)
+        self._publish(key, folder)
+        return folder
+
+    def find(self, key: str, believed: Callable[[Path], bool] = _always) -> Path | None:
+        """The folder that is stored for `key`; one that is damaged or disbelieved is removed."""
+        for entry in self._entries(key):
+            folder = self._borrowed(entry)
+            if folder is not None:
+                if believed(folder):
+                    with contextlib.suppress(OSError):
+                        os.utime(entry)
+                    return folder
+                release(folder)
             shutil.rmtree(entry, ignore_errors=True)
-            try:
-                os.replace(scratch, entry)
-            except OSError:
-                if not _intact(entry):  # not simply made by another process meanwhile
-                    raise
+        return None
+
+    def store(self, key: str, write: Callable[[Path], None]) -> str:
+        """Store what `write` writes; why that could not be done, or nothing."""
+        try:
+            folder = private_folder(self._root)
+        except OSError as error:
+            return _reason(error)
+        try:
+            write(folder)
+            return self._publish(key, folder)
+        except Exception as error:
+            if not _is_no_room(error):
+                raise
+            return _reason(error)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        self._trim(keep=entry)
-        return entry
+            release(folder)
+
+    def _entries(self, key: str) -> list[Path]:
+        """All entries for a key, the latest first: two processes may have made one each."""
+        with contextlib.suppress(OSError):
+            named = (
+                entry for entry in self._root.iterdir() if entry.name.rpartition("-")[0] == key
+            )
+            return sorted(named, key=_age, reverse=True)
+        return []
+
+    def _borrowed(self, entry: Path) -> Path | None:
+        """A private folder with an entry's files, as they were stored; None where one is not."""
+        for place in (self._root, None):
+            try:
+                folder = private_folder(place)
+            except OSError:
+                continue
+            try:
+                if _is_copied(entry, folder):
+                    return folder
+            except (OSError, ValueError, AttributeError, TypeError):
+                release(folder)  # the entry is gone or garbage, or this place takes no files
+                continue
+            release(folder)
+            return None
+        return entry if _is_intact(entry) else None
+
+    def _made(self, make: Callable[[Path], None]) -> Path:
+        """A private folder as `make` fills it: beside the entries, or where else there is room."""
+        try:
+            return _filled(self._root, make)
+        except Exception as error:
+            if not _is_no_room(error):
+                raise
+        return _filled(None, make)
+
+    def _publish(self, key: str, folder: Path) -> str:
+        """Make an entry of a private folder; why that could not be done, or nothing."""
+        entry = self._root / f"{key}-{uuid4().hex[:12]}"
+        try:
+            making = private_folder(self._root)
+            try:
+                manifest = {}
+                for file in sorted(folder.iterdir()):
+                    manifest[file.name] = content_hash(file)
+                    _second_name(file, making / file.name)
+                (making / _MANIFEST).write_text(json.dumps(manifest))
+                os.rename(making, entry)
+            finally:
+                release(making)
+            self._trim(keep=entry)
+        except OSError as error:
+            return _reason(error)
+        return ""
 
     def _trim(self, keep: Path) -> None:
-        """Drop left-over scratch folders, then the least recently used entries over the budget."""
+        """Drop what killed processes left, then the least recently used entries over the budget."""
         used = []
         for folder in self._root.iterdir():
             with contextlib.suppress(OSError):
                 age = folder.stat().st_mtime
-                if folder.name.startswith(".making-"):
+                if folder.name.startswith("."):
                     if time.time() - age > _STALE_SECONDS:
                         shutil.rmtree(folder, ignore_errors=True)
                 elif folder.is_dir():
@@ -84,12 +194,72 @@ class FolderCache:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _intact(entry: Path) -> bool:
+def _filled(place: Path | None, make: Callable[[Path], None]) -> Path:
+    folder = private_folder(place)
+    try:
+        make(folder)
+    except BaseException:
+        release(folder)
+        raise
+    return folder
+
+
+def _age(entry: Path) -> float:
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _manifest(entry: Path) -> Iterator[tuple[str, str]]:
+    """The names of an entry's files and their hashes; ValueError where it cannot be one."""
+    manifest = json.loads((entry / _MANIFEST).read_text())
+    if not manifest:
+        raise ValueError("an entry without files")
+    for name, digest in manifest.items():
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is no name of a file in a folder")
+        yield name, digest
+
+
+def _is_copied(entry: Path, folder: Path) -> bool:
+    """Take all files of an entry into a folder; whether each has the bytes it was stored with."""
+    for name, digest in _manifest(entry):
+        _second_name(entry / name, folder / name)
+        if content_hash(folder / name) != digest:
+            return False
+    return True
+
+
+def _is_intact(entry: Path) -> bool:
     """Whether every file of an entry is there with the bytes it was stored with."""
     try:
-        manifest = json.loads((entry / _MANIFEST).read_text())
-        return bool(manifest) and all(
-            sha256_of(entry / name) == digest for name, digest in manifest.items()
-        )
+        return all(content_hash(entry / name) == digest for name, digest in _manifest(entry))
     except (OSError, ValueError, AttributeError, TypeError):
         return False
+
+
+def _second_name(source: Path, target: Path) -> None:
+    """The same bytes under another name, which outlives the first."""
+    if source.stat().st_size > COPIED:
+        with contextlib.suppress(OSError):  # not every file system has links, nor between two
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
+
+
+def _is_no_room(error: BaseException | None) -> bool:
+    """Whether an error comes of a disk that takes nothing more, however it was passed on."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return any(
+        isinstance(one, OSError) or any(words in str(one) for words in _NO_ROOM) for one in seen
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Why something could not be stored, in a few words."""
+    told = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [""])[0]
+    return str(told)[:200] or type(error).__name__

@@ -36,6 +36,9 @@ REPORT_FORMATS: dict[str, tuple[str, str]] = {
 }
 """What a report can be written as: the name of the file, and what makes its text."""
 
+PROBES = "driftwalk_backends.probes:probe_for"
+"""What makes a probe for a model of whatever a user may give."""
+
 REPORT_INDEX = ("index.html", "driftwalk_reports.index:render")
 REPORT_PUBLISHER = "driftwalk.publish:publish"
 
@@ -74,4 +77,6 @@ def create(spec: str | Spec, model: object) -> Backend:
     """Make the backend a spec names. Nothing is loaded and no device is touched yet."""
     parsed = Spec.parse(spec) if isinstance(spec, str) else spec
     make: Any = backend_class(parsed.name)
-    return make(parsed, model)  # type: ignore[no-any-return]
+    made: Backend = make(parsed, model)
+    made.make_probe = lambda given: load_target(PROBES)(model, given)
+    return made

@@ -178,6 +178,8 @@ def _set_stage(
         loaded = open_model(
             source.model, blocks=source.blocks, trust_remote_code=source.trust_remote_code
         )
+    loaded.evidence.forget()
+    opened.callback(loaded.evidence.forget)
     # All backends are made, and refuse what they cannot do, before anything slow runs.
     backends = tuple(open_backend(item, loaded, opened) for item in sides)
     for backend in backends:
@@ -211,6 +213,7 @@ def _reference(
     """Trace the reference and run it plain, while no candidate has loaded its weights yet."""
     first, probe = stage.backends[0], stage.probe
     trace = _traced(first, probe, spill, opened)
+    stage.model.evidence.offer(first, trace)
     return _Reference(trace, observe(first, probe, trace.outputs, policy, depth))
 
 

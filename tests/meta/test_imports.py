@@ -10,9 +10,9 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "measure.ulp"),
-        *("native", "workers", "measure.halves", "measure.fused_norms", "measure.norms"),
-        *("states", "mixture", "adapter"),
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
+        *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
+        *("measure.norms", "states", "mixture", "adapter"),
         *("registry", "traces"),
     ),
     "tolerance": ("tolerance",),

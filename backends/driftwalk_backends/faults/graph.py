@@ -66,8 +66,9 @@ class PatchedOnnxRuntime(OnnxRuntime):
 
     def _export(self, probe: Probe) -> Exported:
         if self._patched is None:
-            self._scratch.append(tempfile.TemporaryDirectory(prefix="driftwalk-fault-"))
-            folder = Path(self._scratch[-1].name)
+            made = tempfile.TemporaryDirectory(prefix="driftwalk-fault-")
+            self._scratch.append(made)
+            folder = Path(made.name)
             patch(self._source.folder, folder, self._changes)
             self._patched = read_export(folder)
         return self._patched

@@ -1,17 +1,23 @@
-"""Graphs that are made once: of one model by the shapes of a probe, and on the disk by a key."""
+"""Graphs that are made once: of one model by the shapes of a probe, and on the disk by a key.
+
+Beside a stored graph stand the inputs it was made with and the evidence: the hash of what the model
+itself gave on them. The graph is used only where the model gives the same on them now.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from driftwalk.cache import FolderCache, key_of
+from driftwalk.errors import DriftwalkError
+from driftwalk.scratch import release
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
@@ -22,19 +28,50 @@ from ..points import Layout
 from ..sources import LoadedModel
 from .export import Exported, export, read_export
 
-CACHE_VERSION = "2"
+CACHE_VERSION = "3"
 """Of what lies in a stored folder."""
 
-Scratch = list[tempfile.TemporaryDirectory[str]]
+MADE_WITH, EVIDENCE = "made_with.safetensors", "evidence.txt"
+"""The inputs that a stored graph was made with, and what the model itself gave on them."""
+
+
+class Removable(Protocol):
+    def cleanup(self) -> None: ...
+
+
+Scratch = list[Removable]
 """Folders that a backend removes when it is closed."""
 
 
-def kept(what: str, key: str, make: Callable[[Path], None], scratch: Scratch) -> Path:
+@dataclass(frozen=True)
+class _Borrowed:
+    """What the cache gave this process alone."""
+
+    folder: Path
+
+    def cleanup(self) -> None:
+        release(self.folder)
+
+
+def _always(_: Path) -> bool:
+    return True
+
+
+def kept(
+    what: str,
+    key: str,
+    make: Callable[[Path], None],
+    scratch: Scratch,
+    believed: Callable[[Path], bool] = _always,
+) -> Path:
     """A folder as `make` fills it: stored under the key; without a key it is scratch."""
     if key:
-        return FolderCache(what).get(key, make)
-    scratch.append(tempfile.TemporaryDirectory(prefix=f"driftwalk-{what}-"))
-    folder = Path(scratch[-1].name)
+        borrowed = _Borrowed(FolderCache(what).get(key, make, believed))
+        scratch.append(borrowed)
+        return borrowed.folder
+    made = tempfile.TemporaryDirectory(prefix=f"driftwalk-{what}-")
+    scratch.append(made)
+    folder = Path(made.name)
     make(folder)
     return folder
 
@@ -73,17 +110,32 @@ class Exports:
 
         def make(folder: Path) -> None:
             self._make(probe, look, folder)
+            if key:
+                probe.save(folder / MADE_WITH)
+                (folder / EVIDENCE).write_text(evidence)
 
         # Code of unknown version can change under an unchanged name: never trust a stored graph.
-        key = ""
+        evidence = key = ""
         if self._cached and self._model.has_known_code:
+            evidence = self._model.evidence.of(probe, self._dtype)
+        if evidence:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
             # Which points a model has depends on what a user says of it, too (--blocks).
-            known = (CACHE_VERSION, self._model.fingerprint, self._dtype, self._layout(probe).key)
-            key = key_of(*known, *seen, *shapes, str(packages))
-        self._known[shape_key] = read_export(kept("onnx", key, make, self._scratch))
+            known = (CACHE_VERSION, self._model.fingerprint, self._model.arithmetic, self._dtype)
+            key = key_of(*known, self._layout(probe).key, *seen, *shapes, str(packages))
+        folder = kept("onnx", key, make, self._scratch, self._believed)
+        self._known[shape_key] = read_export(folder)
         self._seconds["export"] = time.perf_counter() - start
         return self._known[shape_key]
+
+    def _believed(self, folder: Path) -> bool:
+        """Whether the model gives, on the inputs that a stored graph was made with, what it did."""
+        try:
+            stored = (folder / EVIDENCE).read_text()
+            made_with = Probe.load(folder / MADE_WITH)
+            return stored == self._model.evidence.of(made_with, self._dtype)
+        except (OSError, ValueError, DriftwalkError):
+            return False
 
     def _layout(self, probe: Probe) -> Layout:
         """The model's points: known from an earlier run, or found in one of the model as it is."""

@@ -15,11 +15,12 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.files import sha256_of
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
+from driftwalk.workers import in_threads
 
 from ..fingerprint import versions
 from ..sources import LoadedModel
 from .export import NAMES, PLAIN, TRACED, Exported, read_export, silence
-from .export_cache import kept
+from .export_cache import EVIDENCE, MADE_WITH, kept
 from .parts import open_parts
 from .quantised import honest_model
 from .runtime import QUANTISATIONS, OnnxRuntime
@@ -67,9 +68,10 @@ class OnnxInt8(OnnxRuntime):
         key = ""
         if self._cached and self._model.has_known_code:
             made_by = str(versions("onnxruntime", "onnx"))
-            # The weights lie beside the graphs, and are in the fingerprint.
-            parts = self._model.fingerprint, sha256_of(whole.traced), made_by
-            key = key_of(self._only, *parts)
+            # By what it is made from, to the last byte: whether that is the model's is settled.
+            files = sorted(f for f in whole.folder.iterdir() if f.name not in (MADE_WITH, EVIDENCE))
+            hashes = in_threads(sha256_of, files)
+            key = key_of(self._only, *(file.name for file in files), *hashes, made_by)
         return kept("onnx-int8", key, make, self._scratch)
 
     def _close(self) -> None:

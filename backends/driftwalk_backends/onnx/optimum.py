@@ -14,6 +14,7 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
 from ..fingerprint import versions
+from ..probes import make_probe
 from ..sources import LoadedModel
 from .export import silence
 from .export_cache import Scratch, kept
@@ -48,7 +49,9 @@ def exported(model: LoadedModel, cached: bool, scratch: Scratch) -> Path:
     key = ""
     if cached and model.has_known_code:
         packages = versions("torch", "transformers", "optimum", "optimum-onnx", "onnx")
-        key = key_of("optimum", model.fingerprint, str(packages))
+        # By what the model itself gives now, too: a patched function is in no fingerprint.
+        evidence = model.evidence.of(make_probe(model), "fp32")
+        key = key_of("optimum", model.fingerprint, evidence, str(packages)) if evidence else ""
     return kept("optimum", key, make, scratch)
 
 

@@ -1,4 +1,8 @@
-"""Calibrations on disk: a gate pays for the truth once per model, probe, dtype and version."""
+"""Calibrations on disk: a gate pays for the truth once per model, probe, dtype and version.
+
+Beside each stands the evidence: the hash of what the model itself gave when it was made. It is used
+only where the model gives the same now.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from ..adapter import BackendInfo
 from ..cache import FolderCache
 from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
+from ..scratch import release
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration
 from .honest import Honest
@@ -19,19 +24,35 @@ _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
 _PARTS = ("total", "own")
 
 
-def stored_calibration(key: str, probe: Probe, make: Callable[[], Calibration]) -> Calibration:
-    """The calibration for `key`, made now where none is stored or the stored one is damaged."""
-    made: list[Calibration] = []
+def stored_calibration(
+    key: str, probe: Probe, evidence: str, make: Callable[[], Calibration]
+) -> tuple[Calibration, str]:
+    """The calibration for `key`, made now where none is stored that can be read and believed.
 
-    def write(folder: Path) -> None:
-        made.append(make())
-        _write(made[0], folder)
+    And what became of one that was made now, in words.
+    """
+    store = FolderCache("calibration")
+    folder = store.find(key, lambda folder: _evidence(folder) == evidence)
+    if folder is not None:
+        try:
+            return _read(folder, probe), "stored"
+        except Exception:  # intact, and yet not what this version writes: made anew
+            pass
+        finally:
+            release(folder)
+    made = make()
+    failed = store.store(key, lambda folder: _write(made, evidence, folder))
+    return made, f"not stored ({failed})" if failed else "stored for the next run"
 
-    folder = FolderCache("calibration").get(key, write)
-    return made[0] if made else _read(folder, probe)
+
+def _evidence(folder: Path) -> object:
+    try:
+        return json.loads((folder / _NUMBERS).read_text())["evidence"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
-def _write(calibration: Calibration, folder: Path) -> None:
+def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     truth = calibration.truth
@@ -42,6 +63,7 @@ def _write(calibration: Calibration, folder: Path) -> None:
         "dtype": calibration.dtype,
         "dtypes": dict(calibration.dtypes),
         "doubt": calibration.doubt,
+        "evidence": evidence,
     }
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -162,6 +162,8 @@ class Witness:
             raise BackendError(f"there is no yardstick for dtype {mixture.dtype!r}.")
         dtype = str(mixture)
 
+        spent: list[str] = []
+
         def make() -> Calibration:
             yardstick = open_yardstick(mixture, self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
@@ -170,24 +172,31 @@ class Witness:
             if self.has_own_model:
                 made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
-            spent = ", ".join(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
-            again = "stored for the next run" if self._stores else "not stored"
-            self.note(dtype, f"Calibration for {dtype} was computed: {spent}; {again}.")
+            spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             return made
 
-        if not self._stores:
-            return make()
+        known, kept = self._stored(dtype, make)
+        if spent:
+            self.note(dtype, f"Calibration for {dtype} was computed: {', '.join(spent)}; {kept}.")
+        return known
+
+    def _stored(self, dtype: str, make: Callable[[], Calibration]) -> tuple[Calibration, str]:
+        """The calibration, stored or made now, and what became of one that was made."""
         model, probe = self._model, self.probe
+        evidence = model.evidence.of(probe, dtype) if self._stores else ""
+        if not evidence:
+            return make(), "not stored"
         key = key_of(
             CACHE_VERSION,
             model.fingerprint,
             probe.sha256,
             dtype,
             self._depth,
+            model.arithmetic,
             str(model.versions),
             model.blocks or "",
         )
-        return stored_calibration(key, probe, make)
+        return stored_calibration(key, probe, evidence, make)
 
     @property
     def _stores(self) -> bool:
