@@ -12,6 +12,9 @@ from driftwalk.dtypes import Array
 FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 """Tensors of floats, as far as numpy has them."""
 
+WHOLE_KINDS = ("tensor(int8)", "tensor(uint8)", "tensor(int16)", "tensor(uint16)", "tensor(int32)")
+"""Tensors of whole numbers that may stand for floats in steps."""
+
 _NUMPY = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool"}
 _NUMPY |= {name: name for name in ("int8", "int16", "int32", "int64")}
 _NUMPY |= {name: name for name in ("uint8", "uint16", "uint32", "uint64")}
