@@ -21,6 +21,9 @@ INHERITED = (
     "beyond the table, and inherited: given its inputs, the reference makes the same of them"
 )
 
+_ROUNDING = 1 + 1e-6
+"""The bound is met exactly where a tensor introduced nothing; its own rounding is no excess."""
+
 
 class Depends(Protocol):
     """Whether one tensor is computed from another."""
@@ -52,7 +55,7 @@ def account(
         own = own_doing(one, dtypes)
         found[one.tensor] = own
         if one.tensor in wanted and not own.guilty:
-            room = Tolerance(own.inherited + own.allowed)
+            room = Tolerance((own.inherited + own.allowed) * _ROUNDING)
             again[one.tensor] = measure(one.reference, one.candidate, room)
     guilty = tuple(own for own in found.values() if own.guilty)
 
@@ -93,10 +96,11 @@ def _told(changed: int, count: int, most: float, found: Mapping[str, OwnDoing]) 
         f"the reference, and none that they come from differs by more than {most:.2g} of what "
         "honest arithmetic explains."
     )
-    flipped = {name: own.flipped for name, own in found.items() if own.flipped}
-    if flipped:
+    tipped = {name: own.other_steps for name, own in found.items() if own.other_steps}
+    if tipped:
+        first = next(iter(tipped))
         words += (
-            f" {sum(flipped.values())} whole numbers in {len(flipped)} tensors, "
-            f"{next(iter(flipped))!r} the first, were rounded to the next step at a boundary."
+            f" Whole numbers in {len(tipped)} tensors are not the reference's own, in {first!r} "
+            f"first ({tipped[first]}): they lay at the boundary between two steps, or come of such."
         )
     return words

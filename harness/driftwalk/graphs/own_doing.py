@@ -27,8 +27,10 @@ UNITS = 8
 """How many units of roundoff each tensor is moved by, at most, to measure the noise."""
 K = 4.0
 FLOOR = 8
-_NEAR = 2.0**-8
+NEAR = 2.0**-8
 """How near the middle between two steps a number is a matter of rounding, in steps."""
+NEAR_SOFTMAX = 2.0**-3
+"""The same for a softmax, which runtimes compute in whole numbers throughout."""
 _SHARE = 1e-3
 """Of whole numbers whose boundary is not known, so many may be one off."""
 
@@ -44,6 +46,7 @@ class Grid:
     high: int
     values: tuple[Array, ...] = ()
     """What was rounded: as it is, and with noise; none where the tensor itself is the float."""
+    near: float = NEAR
 
     def in_steps(self, array: Array) -> Array:
         """Floats in steps, not rounded, inside the range that the steps have."""
@@ -83,8 +86,8 @@ class OwnDoing:
     """In max-abs."""
     inherited: float
     """In max-abs: what the reference makes of the candidate's inputs, against its own."""
-    flipped: int = 0
-    """Whole numbers that went the other way at a boundary."""
+    other_steps: int = 0
+    """Whole numbers that are not the reference's own."""
 
     @property
     def guilty(self) -> bool:
@@ -96,9 +99,14 @@ def own_doing(one: Replayed, dtypes: Sequence[str] = ()) -> OwnDoing:
     inherited = _largest(one.made, one.reference)
     if one.candidate.shape != one.made.shape:
         return OwnDoing(one.tensor, math.inf, 0.0, inherited)
-    if one.made.dtype.kind in "iub":
-        needed, flipped = _whole(one)
-        return OwnDoing(one.tensor, needed, float(flipped > 0), inherited, flipped)
+    whole = one.made.dtype.kind in "iub"
+    other = int(np.count_nonzero(one.candidate != one.reference)) if whole else 0
+    if np.array_equal(one.candidate, one.made, equal_nan=not whole):
+        return OwnDoing(one.tensor, 0.0, 0.0, inherited, other)
+    if whole:
+        return OwnDoing(
+            one.tensor, _whole(one), _largest(one.candidate, one.made), inherited, other
+        )
     needed, allowed = _floats(one, dtypes)
     if needed > 1 and one.grid is not None and not one.grid.values:
         rounded = _on_grid(one, one.grid)
@@ -130,32 +138,30 @@ def _floats(one: Replayed, dtypes: Sequence[str]) -> tuple[float, float]:
     return needed, limits[0][1]
 
 
-def _whole(one: Replayed) -> tuple[float, int]:
+def _whole(one: Replayed) -> float:
     """Against what was rounded where that is known; else they must be the same, but for a few."""
     off = one.candidate.astype(np.int64) - one.made.astype(np.int64)
     flipped = int(np.count_nonzero(off))
     grid = one.grid
-    if not flipped:
-        return 0.0, 0
     if grid is None or not grid.values or grid.values[0].shape != off.shape:
         few = flipped <= max(1, _SHARE * off.size) and int(np.abs(off).max()) == 1
-        return (1.0 if few and one.made.dtype.itemsize == 1 else math.inf), flipped
+        return 1.0 if few and one.made.dtype.itemsize == 1 else math.inf
     value = grid.in_steps(grid.values[0])
     draws = [grid.in_steps(draw) for draw in grid.values[1:] if draw.shape == value.shape]
     noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
     unit = FORMATS["fp32"].roundoff
-    room = 0.5 + _NEAR + K * noise + FLOOR * unit * _peak(value)
-    return _ratio(_peak(one.candidate.astype(np.float64) - value), room), flipped
+    room = 0.5 + grid.near + K * noise + FLOOR * unit * _peak(value)
+    return _ratio(_peak(one.candidate.astype(np.float64) - value), room)
 
 
 def _on_grid(one: Replayed, grid: Grid) -> float | None:
     """A float that goes on to be rounded, and was rounded before: at most half a step off."""
     candidate, made = grid.in_steps(one.candidate), grid.in_steps(one.made)
-    if _peak(candidate - np.round(candidate)) > _NEAR:
+    if _peak(candidate - np.round(candidate)) > grid.near:
         return None
     draws = [grid.in_steps(draw) for draw in one.shaken if draw.shape == made.shape]
     noise = max((_peak(_difference(draw, made)) for draw in draws), default=0.0)
-    return _ratio(_peak(candidate - made), 0.5 + _NEAR + K * noise)
+    return _ratio(_peak(candidate - made), 0.5 + grid.near + K * noise)
 
 
 def _difference(a: Array, b: Array) -> Array:

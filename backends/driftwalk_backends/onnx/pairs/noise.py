@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from driftwalk.dtypes import FORMATS, format_of
-from driftwalk.graphs.own_doing import UNITS
+from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, UNITS
 
 from ..graph import FLOATS, OnnxGraph
 from ..structure import COPIES
@@ -32,10 +32,6 @@ _OF_INPUT |= {"BatchNormalization", "LayerNormalization", "InstanceNormalization
 _DISCRETE = {"QuantizeLinear", "DynamicQuantizeLinear", "Floor", "Ceil", "Round", "Resize", "Mod"}
 _DISCRETE |= {"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Equal", "Less", "Greater", "Sign"}
 _DISCRETE |= {"LessOrEqual", "GreaterOrEqual", "Range", "Upsample", "Unique", "Hardmax", "OneHot"}
-_FLIPS = 2.0**-7
-"""A number so near the middle between two steps may be rounded either way, in steps."""
-_SOFTMAX_FLIPS = 2.0**-3
-"""The same for a softmax in eight bits, which runtimes compute in whole numbers throughout."""
 _ROUNDOFF = {number: FORMATS[name].roundoff for number, name in FLOATS.items()}
 _FLOAT, _WIDE = 1, (1, 11)
 
@@ -92,7 +88,7 @@ def with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
             node.CopyFrom(item)
             rounds = item.op_type == "QuantizeLinear" and item.input[1] in single
             if rounds and not item.output[0].startswith(MADE):
-                by = _SOFTMAX_FLIPS if makers.get(item.input[0]) == "Softmax" else _FLIPS
+                by = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
                 noisy.graph.node.extend(_tipping(node, by, seed * 100_003 + number * 7))
             noisy.graph.node.append(node)
             moving: list[Any] = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
-from driftwalk.graphs.own_doing import Grid, Replayed
+from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, Grid, Replayed
 from driftwalk.states import Probe
 
 from ..graph import OnnxGraph
@@ -246,7 +246,9 @@ class Replay:
                 return None
             values = [value, *(d[names[0]] for d in draws if names[0] in d)]
         low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-        return Grid(step, zero, axis, low, high, tuple(values))
+        before = self._protos.get(names[0])
+        near = NEAR_SOFTMAX if before is not None and before.op_type == "Softmax" else NEAR
+        return Grid(step, zero, axis, low, high, tuple(values), near)
 
     def _takers(self, name: str) -> Any:
         """The QuantizeLinear that every path from a tensor meets with nothing but moves before."""
