@@ -15,6 +15,9 @@ FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 WHOLE_KINDS = ("tensor(bool)", *(f"tensor({u}int{n})" for u in ("", "u") for n in (8, 16, 32, 64)))
 """Tensors of whole numbers and flags: outputs alone can be states of a model."""
 
+STEP_KINDS = ("tensor(int8)", "tensor(uint8)", "tensor(int16)", "tensor(uint16)", "tensor(int32)")
+"""Tensors of whole numbers that may stand for floats in steps."""
+
 _NUMPY = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool"}
 _NUMPY |= {name: name for name in ("int8", "int16", "int32", "int64")}
 _NUMPY |= {name: name for name in ("uint8", "uint16", "uint32", "uint64")}

@@ -38,7 +38,7 @@ def with_nodes(
             "that do are onnxruntime and onnxruntime,file=MODEL.onnx."
         )
     # Rules name points of the model; a node is judged by the table, or by a rule for all.
-    table = replace(policy, rules=tuple(r for r in policy.rules if r.glob == "*"), calibrated=False)
+    table = replace(policy, rules=tuple(r for r in policy.rules if r.glob == "*"))
     rows, notes = list(report.layers), list(report.notes)
     culprit: Culprit | None = None
     names = {row.point.name for row in rows}
@@ -48,7 +48,7 @@ def with_nodes(
             graph.opened() as (written, own),
         ):
             walked = walk_graphs(written, own, graph.probe, table, "op")
-            found = first_node(walked.rows, graph.graph)
+            found = first_node(walked.rows, graph.graph, walked.guilty)
         inner = [row for row in walked.rows if row.point.module != "output"]
         inner = [_renamed(row, names) for row in inner]
         rows = _merged(rows, inner, graph.order, graph.points)

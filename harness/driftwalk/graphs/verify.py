@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..adapter import Backend
 from ..asking import Ask
 from ..assembly import Terms, report_of
-from ..errors import UsageError
+from ..errors import BackendError, UsageError
 from ..layer_drift import Culprit, LayerDrift
 from ..measure.decisions import Decisions, decision_impact
 from ..observing import observe
@@ -26,6 +26,8 @@ from ..result import Observer, Report
 from ..spec import Spec
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
+from .inherited import Account, account
+from .own_doing import OwnDoing
 from .rows import NodeJudge, unmatched
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class Walked:
     outputs: dict[str, Any]
     theirs: dict[str, Any]
     decisions: Decisions | None
+    guilty: tuple[OwnDoing, ...] = ()
+    """Nodes that introduced more than honest arithmetic explains, where that was asked."""
 
 
 def is_graph(model: object) -> bool:
@@ -139,11 +143,13 @@ def walk_graphs(
     peak, spent = 0, 0.0
     outputs: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
+    tensors: dict[str, str] = {}
     for group in made.groups or ((),):
         asked = [pair.reference for pair in group]
         mine, outputs = first.tensors(probe, asked, packed=first.optimises)
         given, theirs = other.tensors(probe, [pair.candidate for pair in group])
         peak = max(peak, held(mine, given))
+        tensors |= {pair.point.name: pair.reference for pair in group}
         start = time.perf_counter()
         rows += judge.inner(
             [
@@ -174,8 +180,41 @@ def walk_graphs(
     if reshaped:
         more = f"{len(reshaped)} tensors, {reshaped[0]!r} the first, have another shape in the"
         notes = (*notes, f"{more} candidate and were not compared.")
-    numbered = tuple(replace(row, index=index) for index, row in enumerate(rows))
-    return Walked(numbered, made.way, notes, outputs, theirs, decisions)
+    weighed = _weighed(rows, tensors, first, other, probe, policy)
+    notes += (weighed.note,) if weighed.note else ()
+    numbered = tuple(replace(row, index=index) for index, row in enumerate(weighed.rows))
+    return Walked(numbered, made.way, notes, outputs, theirs, decisions, weighed.guilty)
+
+
+def _weighed(
+    rows: Sequence[LayerDrift],
+    tensors: dict[str, str],
+    first: GraphRuntime,
+    other: GraphRuntime,
+    probe: Probe,
+    policy: Policy,
+) -> Account:
+    """The rows, less those that only inherit; asked where some drift by the table alone."""
+    from driftwalk_backends.onnx.pairs.replay import Replay
+
+    drifted = [
+        row for row in rows if row.verdict == "drift" and not policy.has_rule(row.point.name)
+    ]
+    if not drifted or not policy.calibrated or first.draws:
+        return Account(tuple(rows), (), "")
+    suspects: dict[str, str] = {}
+    for row in drifted:
+        name = row.point.name
+        found = first.find(name.partition("[")[0])
+        tensor = tensors.get(name) or (found[0] if found else "")
+        if tensor in first.graph.producers:
+            suspects[name] = tensor
+    try:
+        replay = Replay(first, other, probe)
+        return account(rows, suspects, replay, replay.graph.depends, (first.dtype, other.dtype))
+    except BackendError as error:
+        note = f"Whether the differences are only inherited could not be told: {error}"
+        return Account(tuple(rows), (), note)
 
 
 def _decided(
@@ -243,15 +282,18 @@ def _accused(
 
     graph = first.model_graph
     nodes = walked
-    if walked.way != NODES:
+    if walked.way != NODES and not walked.guilty:
         wide = replace(policy, rules=tuple(rule for rule in policy.rules if rule.glob == "*"))
         nodes = walk_graphs(first, other, probe, wide, "op")
-    guilty = _first_bad(nodes.rows)
-    culprit = first_node(nodes.rows, graph)
-    if guilty is None or culprit is None:
+    culprit = first_node(nodes.rows, graph, nodes.guilty)
+    cause = _first_guilty(nodes.rows, graph, nodes.guilty)
+    if cause is None or culprit is None:
         return report
-    cause = guilty.point.name
-    if walked.way != NODES:
+    if walked.way == NODES and cause not in {row.point.name for row in walked.rows}:
+        after = [r.point.name for r in walked.rows if graph.depends(r.point.name, cause)]
+        bad = _first_bad(walked.rows)
+        cause = after[0] if after else bad.point.name if bad else cause
+    elif walked.way != NODES:
         at = graph.producers.get(cause, -1)
         places = {place.point.name: place.tensor for place in first.places("block").all}
         rows = [row.point.name for row in walked.rows]
@@ -264,18 +306,35 @@ def _first_bad(rows: Iterable[LayerDrift]) -> LayerDrift | None:
     return next((row for row in rows if row.verdict in ("drift", "nonfinite", "shape")), None)
 
 
-def first_node(rows: Iterable[LayerDrift], graph: OnnxGraph) -> Culprit | None:
+def _first_guilty(
+    rows: Iterable[LayerDrift], graph: OnnxGraph, guilty: Sequence[OwnDoing]
+) -> str | None:
+    """The first tensor whose node introduced what the first bad row shows; else that row's own."""
+    bad = _first_bad(rows)
+    if bad is None:
+        return None
+    name = bad.point.name
+    made = [own.tensor for own in guilty if own.tensor in graph.producers]
+    before = (tensor for tensor in made if tensor == name or graph.depends(name, tensor))
+    # A block's name is no tensor's: what it comes from is not known here.
+    return next(before if name in graph.producers else iter(made), name)
+
+
+def first_node(
+    rows: Iterable[LayerDrift], graph: OnnxGraph, introduced: Sequence[OwnDoing] = ()
+) -> Culprit | None:
     """The first tensor that diverges, in words: operation, inputs, attributes and module."""
     from driftwalk_backends.onnx.pairs.blocks import scope_by_tensor
     from driftwalk_backends.onnx.pairs.plan import described
 
-    guilty = _first_bad(rows)
-    if guilty is None:
+    shown = tuple(rows)
+    bad, name = _first_bad(shown), _first_guilty(shown, graph, introduced)
+    if bad is None or name is None:
         return None
-    name = guilty.point.name
     scope = scope_by_tensor(graph).get(name, "")
-    times = guilty.tolerance.needed if guilty.tolerance else float("inf")
+    own = next((own for own in introduced if own.tensor == name), None)
+    times = own.needed if own else bad.tolerance.needed if bad.tolerance else float("inf")
     sentence = f"first diverging node: {described(graph, name) or 'output'} \u2192 {name!r}"
     sentence += f" in {scope}" if scope else ""
-    sentence += f", {times:.3g}\u00d7 what was allowed" if guilty.tolerance else ""
+    sentence += f", {times:.3g}\u00d7 what was allowed" if own or bad.tolerance else ""
     return Culprit(scope or name, times, None, None, sentence)

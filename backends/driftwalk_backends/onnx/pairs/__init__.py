@@ -10,5 +10,7 @@ No torch model is known here, so points are tensors of the graph, and there is n
     plan        what is compared: pairs of tensors in topological order, some at a time
     sizes       how large tensors will be: what bounds the memory of it
     survivors   which tensors are left once ONNX Runtime has optimised a graph
+    replay      the reference's nodes on the candidate's tensors: what each of them introduced
+    noise       noise of a few units of roundoff in a graph: how far honest kernels stray
     nodes       the graphs behind a backend for a torch model, walked node by node (`--depth op`)
 """

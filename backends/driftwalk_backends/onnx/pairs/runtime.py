@@ -28,7 +28,7 @@ from ..export import Exported
 from ..graph import OnnxGraph, branches
 from ..reading import hash_of, read_graph
 from ..runtime import BESIDE, DTYPES, WEIGHTS_APART, OnnxRuntime
-from ..values import FLOAT_KINDS
+from ..values import FLOAT_KINDS, STEP_KINDS
 from .blocks import NODES, Places, places_of
 from .model import OnnxModel
 from .partners import output_partners, partners
@@ -150,23 +150,39 @@ class GraphRuntime(OnnxRuntime):
         return made_by(self.graph)
 
     def tensors(
-        self, probe: Probe, names: Iterable[str], *, keep: bool = False, packed: bool = True
+        self,
+        probe: Probe,
+        names: Iterable[str],
+        *,
+        keep: bool = False,
+        packed: bool = True,
+        whole: bool = False,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """The values of some tensors, as far as they are floats, and the outputs; one run.
 
         `packed=False` is for a graph run as written, once: its session is made much faster.
+        `whole` asks for whole numbers too.
         """
+        asked = _is_number if whole else _is_float
         wanted = frozenset(names)
         session = self._exposing(wanted, packed)
         kinds = {o.name: o.type for o in session.get_outputs()}
         ends = [value.name for value in self.graph.outputs]
-        inner = [n for n in kinds if n in wanted and kinds[n] in FLOAT_KINDS and n not in ends]
+        fits = FLOAT_KINDS + STEP_KINDS if whole else FLOAT_KINDS
+        inner = [n for n in kinds if n in wanted and kinds[n] in fits and n not in ends]
         given = self._run(session, [*inner, *ends], self.feed(probe))
         outputs = {name: given[name] for name in ends}
         if not keep:
             self._exposed.pop(wanted, None)
         found = {n: given[n] for n in (*inner, *(e for e in ends if e in wanted))}
-        return {n: a for n, a in found.items() if _is_float(a)}, self._renamed(outputs)
+        return {n: a for n, a in found.items() if asked(a)}, self._renamed(outputs)
+
+    def once(self, model: Any, names: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
+        """A graph made of nodes of this one, run as written and let go of."""
+        options = self._options("off")
+        options.add_session_config_entry(BESIDE, str(self.graph.folder.resolve()))
+        options.add_session_config_entry(*_UNPACKED)
+        return self._run(self._made(model.SerializeToString(), options), names, feed)
 
     def repeats_itself(self, probe: Probe) -> bool:
         """Whether two plain runs of one session give the same bits."""
@@ -256,6 +272,10 @@ def _as_numbers(value: Any) -> Array:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
 
 
 def _drawing(graph: Any) -> Iterable[str]:

@@ -1,0 +1,187 @@
+"""What a node made of the tensors it was given, and how much of that honest arithmetic explains.
+
+Let c be the candidate's tensor, c' those that it is computed from, X the reference's own nodes:
+
+    c - x   =   ( c - X(c') )   +   ( X(c') - x )
+    error        introduced          inherited
+
+    floats           |introduced|  <=  K * noise + FLOOR units of roundoff of the largest element
+    whole numbers    |c - v|       <=  1/2 + a little + K * noise      in steps
+
+`noise` is how far X(c') moves when every tensor in between is moved by up to UNITS units of
+roundoff; v is what the reference would round, before it is rounded. A number that lies on the
+boundary between two steps may go either way; one that does not has no excuse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dtypes import FORMATS, Array, format_of, loosest
+
+UNITS = 8
+"""How many units of roundoff each tensor is moved by, at most, to measure the noise."""
+K = 4.0
+FLOOR = 8
+NEAR = 2.0**-8
+"""How near the middle between two steps a number is a matter of rounding, in steps."""
+NEAR_SOFTMAX = 2.0**-3
+"""The same for a softmax, which runtimes compute in whole numbers throughout."""
+_SHARE = 1e-3
+"""Of whole numbers whose boundary is not known, so many may be one off."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Steps that floats are rounded to: `round(value / step) + zero`, from `low` to `high`."""
+
+    step: Array
+    zero: Array | None
+    axis: int
+    low: int
+    high: int
+    values: tuple[Array, ...] = ()
+    """What was rounded: as it is, and with noise; none where the tensor itself is the float."""
+    near: float = NEAR
+
+    def in_steps(self, array: Array) -> Array:
+        """Floats in steps, not rounded, inside the range that the steps have."""
+        shape = [1] * array.ndim
+        if self.step.size > 1 and self.step.ndim == 1:
+            shape[self.axis] = -1
+        step = self.step.astype(np.float64)
+        zero = np.zeros(()) if self.zero is None else self.zero.astype(np.float64)
+        if self.step.size > 1 and self.step.ndim == 1:
+            step = step.reshape(shape)
+            zero = zero.reshape(shape) if zero.size > 1 else zero
+        with np.errstate(all="ignore"):
+            found: Array = np.clip(array.astype(np.float64) / step + zero, self.low, self.high)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """One tensor: of both sides, and what the reference makes of the candidate's inputs."""
+
+    tensor: str
+    reference: Array
+    candidate: Array
+    made: Array
+    shaken: tuple[Array, ...]
+    """`made` again, with noise."""
+    grid: Grid | None = None
+
+
+@dataclass(frozen=True)
+class OwnDoing:
+    """What one node introduced; `needed` above 1 is more than honest arithmetic explains."""
+
+    tensor: str
+    needed: float
+    allowed: float
+    """In max-abs."""
+    inherited: float
+    """In max-abs: what the reference makes of the candidate's inputs, against its own."""
+    other_steps: int = 0
+    """Whole numbers that are not the reference's own."""
+
+    @property
+    def guilty(self) -> bool:
+        return not self.needed <= 1
+
+
+def own_doing(one: Replayed, dtypes: Sequence[str] = ()) -> OwnDoing:
+    """Judge one tensor by what its node, or what was fused into it, made of its inputs."""
+    inherited = _largest(one.made, one.reference)
+    if one.candidate.shape != one.made.shape:
+        return OwnDoing(one.tensor, math.inf, 0.0, inherited)
+    whole = one.made.dtype.kind in "iub"
+    other = int(np.count_nonzero(one.candidate != one.reference)) if whole else 0
+    if np.array_equal(one.candidate, one.made, equal_nan=not whole):
+        return OwnDoing(one.tensor, 0.0, 0.0, inherited, other)
+    if whole:
+        return OwnDoing(
+            one.tensor, _whole(one), _largest(one.candidate, one.made), inherited, other
+        )
+    needed, allowed = _floats(one, dtypes)
+    if needed > 1 and one.grid is not None and not one.grid.values:
+        rounded = _on_grid(one, one.grid)
+        if rounded is not None and rounded < needed:
+            moved = _largest(one.candidate, one.made)
+            return OwnDoing(one.tensor, rounded, moved, inherited)
+    return OwnDoing(one.tensor, needed, allowed, inherited)
+
+
+def _floats(one: Replayed, dtypes: Sequence[str]) -> tuple[float, float]:
+    made, candidate = one.made.astype(np.float64), one.candidate.astype(np.float64)
+    bad = ~np.isfinite(made)
+    same = (made == candidate) | (np.isnan(made) & np.isnan(candidate))
+    if bool(np.any((bad | ~np.isfinite(candidate)) & ~same)):
+        return math.inf, 0.0
+    error = np.where(same, 0.0, candidate - np.where(bad, 0.0, made))
+    known = [f for f in (format_of(one.made), format_of(one.candidate)) if f is not None]
+    known += [FORMATS[name] for name in dtypes if name in FORMATS]
+    unit = loosest(known).roundoff
+    finite = np.where(bad, 0.0, made)
+    noises = [_difference(draw, one.made) for draw in one.shaken if draw.shape == made.shape]
+    # Noise is in units of the tensor's own format; a side may compute in a coarser one.
+    coarser = unit / (known[0].roundoff if known else unit)
+    limits = []
+    for norm in (_peak, _rms):
+        noise = coarser * max((norm(n) for n in noises), default=0.0)
+        limits.append((norm(error), K * noise + FLOOR * unit * norm(finite)))
+    needed = max(_ratio(found, limit) for found, limit in limits)
+    return needed, limits[0][1]
+
+
+def _whole(one: Replayed) -> float:
+    """Against what was rounded where that is known; else they must be the same, but for a few."""
+    off = one.candidate.astype(np.int64) - one.made.astype(np.int64)
+    flipped = int(np.count_nonzero(off))
+    grid = one.grid
+    if grid is None or not grid.values or grid.values[0].shape != off.shape:
+        few = flipped <= max(1, _SHARE * off.size) and int(np.abs(off).max()) == 1
+        return 1.0 if few and one.made.dtype.itemsize == 1 else math.inf
+    value = grid.in_steps(grid.values[0])
+    draws = [grid.in_steps(draw) for draw in grid.values[1:] if draw.shape == value.shape]
+    noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
+    unit = FORMATS["fp32"].roundoff
+    room = 0.5 + grid.near + K * noise + FLOOR * unit * _peak(value)
+    return _ratio(_peak(one.candidate.astype(np.float64) - value), room)
+
+
+def _on_grid(one: Replayed, grid: Grid) -> float | None:
+    """A float that goes on to be rounded, and was rounded before: at most half a step off."""
+    candidate, made = grid.in_steps(one.candidate), grid.in_steps(one.made)
+    if _peak(candidate - np.round(candidate)) > grid.near:
+        return None
+    draws = [grid.in_steps(draw) for draw in one.shaken if draw.shape == made.shape]
+    noise = max((_peak(_difference(draw, made)) for draw in draws), default=0.0)
+    return _ratio(_peak(candidate - made), 0.5 + grid.near + K * noise)
+
+
+def _difference(a: Array, b: Array) -> Array:
+    with np.errstate(all="ignore"):
+        found: Array = a.astype(np.float64) - b.astype(np.float64)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def _largest(a: Array, b: Array) -> float:
+    return _peak(_difference(a, b)) if a.shape == b.shape else math.inf
+
+
+def _peak(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0.0))
+
+
+def _rms(array: Array) -> float:
+    flat = array.reshape(-1)
+    return math.sqrt(float(np.vdot(flat, flat)) / flat.size) if flat.size else 0.0
+
+
+def _ratio(found: float, limit: float) -> float:
+    return 0.0 if found == 0 else found / limit if limit > 0 else math.inf
