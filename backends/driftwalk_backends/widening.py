@@ -37,6 +37,15 @@ _STEPS = {
 }
 """Ops with jumps (`div` only with a rounding mode): one roundoff of the input can change all."""
 
+_SUMS = {
+    torch.ops.aten.add.Tensor,
+    torch.ops.aten.add_.Tensor,
+    torch.ops.aten.sub.Tensor,
+    torch.ops.aten.sub_.Tensor,
+}
+_HUGE = 2.0**26
+"""Masks are added as -1e9 or -1e10; numbers of a model's own are far smaller."""
+
 
 class MixedOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
@@ -92,7 +101,8 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
-        return func(*args, **kwargs)
+        given = func(*args, **kwargs)
+        return _absorbed(given, targets) if func in _SUMS else given
 
     def _born(self, func: Any, args: Args, kwargs: dict[str, Any], tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""
@@ -227,6 +237,17 @@ def _reinterpreted(func: Any, args: Args) -> Any:
     if dtype.itemsize == tensor.dtype.itemsize or dtype in _NARROW:
         return func(tensor, dtype)
     return func(_narrowed(tensor), dtype)
+
+
+def _absorbed(total: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
+    """A mask of -1e10 leaves nothing of the score it is added to in float32, and nothing here:
+    a row that is masked all over is uniform to the model."""
+    if not total.is_floating_point() or not total.numel() or total.abs().amax() < _HUGE:
+        return total
+    size = total.abs()
+    huge = (size >= _HUGE) & (size <= torch.finfo(torch.float32).max)
+    rounded = torch.where(huge, total.float().to(total.dtype), total)
+    return total.copy_(rounded) if targets else rounded
 
 
 def _has_steps(func: Any, kwargs: dict[str, Any]) -> bool:

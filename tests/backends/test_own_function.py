@@ -155,6 +155,27 @@ def test_jumps_stay_where_the_model_has_them(in_place: bool) -> None:
     assert apart(given("torch", model, on), given("truth", model, on)) < 1e-6
 
 
+class MaskedAttention(nn.Module):
+    """A mask that is added, in rows that may be masked all over."""
+
+    def __init__(self, mask: float) -> None:
+        super().__init__()
+        self.mask = mask
+        self.query, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = torch.arange(x.shape[1]) < x.shape[1] // 2
+        mask = torch.where(seen[:, None] & seen, 0.0, self.mask).to(x.dtype)
+        scores = 5 * self.query(x) @ x.transpose(-1, -2) + mask
+        return self.out(torch.softmax(scores.float(), -1).to(x.dtype) @ x)
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -1e10, torch.finfo(torch.float32).min])
+def test_a_mask_leaves_as_much_of_a_score_as_in_float32(mask: float) -> None:
+    model = seeded(lambda: MaskedAttention(mask))
+    assert apart(given("torch", model), given("truth", model)) < (1e-2 if mask == -1e4 else 1e-5)
+
+
 class Angles(nn.Module):
     """Sines of positions: continuous, so that the truth computes them in float64."""
 
