@@ -25,7 +25,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("studies.propagation_result", "studies.visibility_result"),
         *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
     ),
-    "calibrate": ("judge.replay", "judge.calibrate", "judge.calibration_cache"),
+    "calibrate": (
+        *("judge.infinities", "judge.exact"),
+        *("judge.replay", "judge.calibrate", "judge.calibration_cache"),
+    ),
     "walk": ("judge.walk", "judge.blame"),
     "gate": ("judge.gate",),
 }
