@@ -25,8 +25,11 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("studies.propagation_result", "studies.visibility_result"),
         *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
     ),
-    "calibrate": ("judge.replay", "judge.calibrate", "judge.calibration_cache"),
-    "walk": ("judge.depth", "judge.walk", "judge.blame"),
+    "calibrate": (
+        *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),
+        *("judge.conditioning", "judge.calibrate", "judge.calibration_cache"),
+    ),
+    "walk": ("judge.sides", "judge.depth", "judge.walk", "judge.blame"),
     "gate": ("judge.gate",),
 }
 """From the ground up. What stands nowhere here is an entry point: it may import all floors, and
