@@ -62,19 +62,18 @@ class Watch:
         self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Callable[..., Any]
     ) -> Any:
         """`run()`, watched; whatever goes wrong with that, the run is as it would have been."""
-        if why := _unwatchable(module):
-            self._seen[_key(inputs)] = _unknown(module, inputs, why)
-            return run()
-        touching: Touching | None = None
-        try:
-            touching = Touching(module, inputs)
-            with touching:
-                output = run()
-        except Exception as error:  # of the model itself? Then it fails again, and says so.
-            output = run()
-            self._seen[_key(inputs)] = _unknown(module, inputs, f"{type(error).__name__}: {error}")
-            return output
-        self._seen[_key(inputs)] = _told(module, inputs, touching)
+        why = _unwatchable(module)
+        if not why:
+            try:
+                touching = Touching(module, inputs)
+                with touching:
+                    output = run()
+                self._seen[_key(inputs)] = _told(module, inputs, touching)
+                return output
+            except Exception as error:  # of the model itself? Then it fails again, and says so.
+                why = f"{type(error).__name__}: {error}"
+        output = run()
+        self._seen[_key(inputs)] = _unknown(module, inputs, why)
         return output
 
 
