@@ -69,9 +69,10 @@ class Watch:
                 with touching:
                     output = run()
                 self._seen[_key(inputs)] = _told(module, inputs, touching)
-                return output
             except Exception as error:  # of the model itself? Then it fails again, and says so.
                 why = f"{type(error).__name__}: {error}"
+            else:
+                return output
         output = run()
         self._seen[_key(inputs)] = _unknown(module, inputs, why)
         return output
