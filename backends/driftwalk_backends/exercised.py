@@ -31,6 +31,7 @@ from .touching import Touching, Weight
 from .untried import most_positions, untried
 
 _COUNTS = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts", "n_experts")
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 LONG = 4096
 """Texts longer than this are nothing to ask for in passing."""
 
@@ -61,19 +62,19 @@ class Watch:
         self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Callable[..., Any]
     ) -> Any:
         """`run()`, watched; whatever goes wrong with that, the run is as it would have been."""
-        if why := _unwatchable(module):
-            self._seen[_key(inputs)] = _unknown(module, inputs, why)
-            return run()
-        touching: Touching | None = None
-        try:
-            touching = Touching(module, inputs)
-            with touching:
-                output = run()
-        except Exception as error:  # of the model itself? Then it fails again, and says so.
-            output = run()
-            self._seen[_key(inputs)] = _unknown(module, inputs, f"{type(error).__name__}: {error}")
-            return output
-        self._seen[_key(inputs)] = _told(module, inputs, touching)
+        why = _unwatchable(module)
+        if not why:
+            try:
+                touching = Touching(module, inputs)
+                with touching:
+                    output = run()
+                self._seen[_key(inputs)] = _told(module, inputs, touching)
+            except Exception as error:  # of the model itself? Then it fails again, and says so.
+                why = f"{type(error).__name__}: {error}"
+            else:
+                return output
+        output = run()
+        self._seen[_key(inputs)] = _unknown(module, inputs, why)
         return output
 
 
@@ -121,14 +122,15 @@ def _key(inputs: Mapping[str, torch.Tensor]) -> str:
 def used_weights(module: nn.Module, weights: Iterable[Weight]) -> Iterator[Touched]:
     """Tables and banks by rows, lists of experts by their members, and what was never read."""
     weights = [weight for weight in weights if weight.elements]
-    banks = _banks(module, weights)
-    lists = _expert_lists(module, weights)
+    parts = dict(module.named_modules())
+    banks = _banks(parts, weights)
+    lists = _expert_lists(parts, weights)
     in_bank = {id(weight) for members in banks.values() for weight in members}
     for weight in weights:
         if id(weight) not in in_bank and weight.used.any():
-            yield from _table(module, weight)
+            yield from _table(module, parts, weight)
     for path, members in banks.items():
-        used = _bank_rows(module.get_submodule(path), members)
+        used = _bank_rows(parts[path], members)
         yield _experts(path, int(used.sum()), len(used))
     for path, (used_count, of) in lists.items():
         yield _experts(path, used_count, of)
@@ -136,13 +138,13 @@ def used_weights(module: nn.Module, weights: Iterable[Weight]) -> Iterator[Touch
     yield from _unused(weights, inside)
 
 
-def _table(module: nn.Module, weight: Weight) -> Iterator[Touched]:
+def _table(module: nn.Module, parts: Mapping[str, nn.Module], weight: Weight) -> Iterator[Touched]:
     """A weight that was looked up, or of which only some rows were read."""
     rows = len(weight.used)
     if not weight.looked_up.any() and (weight.used.all() or rows == 1):
         return
     owner = weight.name.rpartition(".")[0]
-    part = module.get_submodule(owner)
+    part = parts[owner]
     where = owner if isinstance(part, nn.Embedding) else weight.name
     shared = bool(weight.looked_up.any() and weight.whole)
     used = int((weight.looked_up if shared else weight.used).sum())
@@ -178,17 +180,17 @@ def _table_advice(module: nn.Module, what: str, weight: Weight) -> str:
     return "a longer text" if what == ROWS else ""
 
 
-def _banks(module: nn.Module, weights: list[Weight]) -> dict[str, list[Weight]]:
+def _banks(parts: Mapping[str, nn.Module], weights: list[Weight]) -> dict[str, list[Weight]]:
     """Modules that hold the weights of all their experts in one tensor each."""
     owned: dict[str, list[Weight]] = {}
     for weight in weights:
         owned.setdefault(weight.name.rpartition(".")[0], []).append(weight)
     found = {}
     for path, members in owned.items():
-        part = module.get_submodule(path)
+        part = parts[path]
         named = "expert" in f"{path.rpartition('.')[2]} {type(part).__name__}".lower()
-        count = _expert_count(part, members)
-        if not named or not count or not any(weight.used.any() for weight in members):
+        count = _expert_count(part, members) if named else 0
+        if not count or not any(weight.used.any() for weight in members):
             continue
         found[path] = [w for w in members if len(w.used) % count == 0 and w.parameter.ndim > 1]
     return found
@@ -212,11 +214,13 @@ def _bank_rows(part: nn.Module, members: list[Weight]) -> Array:
     return found
 
 
-def _expert_lists(module: nn.Module, weights: list[Weight]) -> dict[str, tuple[int, int]]:
+def _expert_lists(
+    parts: Mapping[str, nn.Module], weights: list[Weight]
+) -> dict[str, tuple[int, int]]:
     """Lists of modules, one for each expert: how many of them were used, and how many there are."""
     found = {}
-    for path, part in module.named_modules():
-        if not isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential) or len(part) < 2:
+    for path, part in parts.items():
+        if not isinstance(part, _CONTAINERS) or len(part) < 2:
             continue
         if "expert" not in f"{path.rpartition('.')[2]} {type(part).__name__}".lower():
             continue

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import get_ident
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from driftwalk.dtypes import Array
@@ -32,6 +34,8 @@ _LOOK_ONLY = frozenset(_SHAPE_ONLY.split())
 _OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 _FUNCTIONS = (FunctionType, MethodType, nn.Module)
+_SCALARS = frozenset({int, float, bool, str, type(None), slice, torch.dtype, torch.device})
+_LISTS = (tuple, list)
 _GROUPED = ("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
 
 
@@ -83,6 +87,7 @@ class Touching(TorchFunctionMode):
     def __init__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.weights = tuple(Weight(name, p) for name, p in module.named_parameters())
+        self._modules = set(module.modules())
         self.blind = ""
         """Why nothing can be said; empty where all is well."""
         self._inputs = {name: t for name, t in inputs.items() if not t.is_floating_point()}
@@ -100,6 +105,23 @@ class Touching(TorchFunctionMode):
         for part in scripted:  # its operations are not seen from here
             for parameter in part.parameters():
                 self._read(parameter)
+
+    def __enter__(self) -> Self:
+        self._thread = get_ident()
+        self._handle = register_module_forward_pre_hook(self._see_call)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._handle.remove()
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def _see_call(self, part: nn.Module, args: Any) -> None:
+        """Functions are watched in one thread, and not where torch was told not to."""
+        if part in self._modules and (
+            get_ident() != self._thread or torch._C._is_torch_function_all_disabled()
+        ):
+            self.blind = f"{type(part).__name__} runs where it cannot be watched"
 
     def __torch_function__(
         self,
@@ -262,11 +284,16 @@ def _first_index(index: Any) -> torch.Tensor | None:
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
-        if isinstance(value, tuple | list):
+        kind = type(value)
+        if kind in _SCALARS:
+            continue
+        if kind is torch.Tensor:
+            yield value
+        elif issubclass(kind, _LISTS):
             yield from _flat(value)
-        elif isinstance(value, dict):
+        elif issubclass(kind, dict):
             yield from _flat(value.values())
-        elif value is not None:
+        else:
             yield value
 
 

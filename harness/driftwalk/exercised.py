@@ -92,9 +92,15 @@ class Exercises(Protocol):
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:
-    """What the probe used, from a run that was made anyway; else from one more run of a backend."""
-    seen = model.exercised_by(probe) if isinstance(model, KnowsExercised) else None
-    for backend in backends:
-        if seen is None and isinstance(backend, Exercises):
-            seen = backend.exercised(probe)
+    """What the probe used, from a run that was made anyway; else from one more run of a backend.
+
+    It never fails a run: what goes wrong is said in `unknown`.
+    """
+    try:
+        seen = model.exercised_by(probe) if isinstance(model, KnowsExercised) else None
+        for backend in backends:
+            if seen is None and isinstance(backend, Exercises):
+                seen = backend.exercised(probe)
+    except Exception as error:
+        return Exercised((), None, f"{type(error).__name__}: {error}"[:300])
     return seen

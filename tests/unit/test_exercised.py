@@ -68,3 +68,12 @@ def test_a_backend_is_run_only_where_nothing_is_known() -> None:
     assert exercised(Knows(None), backends, probe) is FOUND
     assert (first.runs, second.runs) == (1, 0)
     assert exercised(object(), (object(),), probe) is None
+
+
+def test_it_never_fails_a_run() -> None:
+    class Breaks:
+        def exercised(self, probe: Probe) -> Exercised | None:
+            raise RuntimeError("out of memory")
+
+    found = exercised(Knows(None), (Breaks(),), Probe({"x": [1]}))
+    assert found == Exercised((), None, "RuntimeError: out of memory")
