@@ -158,6 +158,8 @@ def _named(slot: Slot, parameters: Sequence[str]) -> str:
     if (name == "position_embeddings" and rest) or "rotary" in name or "rope" in name:
         name = "rotary"
     name = name.replace("attention_mask", "mask").replace("attn_mask", "mask")
+    if name in ("layer", "embed", "norm"):  # what a stack called `shared` would have
+        name = f"{name}_argument"
     return ".".join([name, *rest])
 
 

@@ -46,7 +46,11 @@ class Point:
     @property
     def is_shared(self) -> bool:
         """Whether it is no layer's state, but what layers share; a backend need not give it."""
-        return SHARED in self.name.split(".")
+        parts = [*self.name.split("."), ""]
+        if SHARED not in parts:
+            return False
+        place = parts.index(SHARED)  # a stack, or a module inside a layer, may be called so, too
+        return "layer" not in parts[:place] and parts[place + 1] not in ("layer", "embed", "norm")
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,21 @@ def test_a_mask_of_one_unbatched_row_may_have_padding():
     assert Probe({"attention_mask": [1, 1, 0]}).inputs["attention_mask"].tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("shared.rotary.0", True),
+        ("decoder.shared.mask", True),
+        ("layer.0", False),
+        ("layer.3.shared.proj", False),
+        ("shared.layer.0", False),
+        ("shared.norm", False),
+    ],
+)
+def test_what_layers_share_is_told_by_its_name(name, shared):
+    assert Point(name).is_shared is shared
+
+
 # -- padding ---------------------------------------------------------------------------------------
 
 LEFT, RIGHT = [[0, 0, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 0]]
