@@ -12,7 +12,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
-        *("measure.norms", "states", "mixture", "adapter"),
+        *("measure.norms", "states", "mixture", "adapter", "graphs.replayed"),
         *("registry", "traces"),
     ),
     "tolerance": ("tolerance",),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftwalk.graphs.own_doing import FLOOR, Grid, K, Replayed, own_doing
+from driftwalk.dtypes import FORMATS
+from driftwalk.graphs.own_doing import K, own_doing
+from driftwalk.graphs.replayed import Grid, Replayed, noise_of
+
+FLOOR = noise_of(FORMATS["fp32"])
 
 VALUES = np.array([0.2, 1.4999999, -3.7, 100.0, 260.0], dtype=np.float32)
 WHOLE = np.array([0, 1, 0, 100, 255], dtype=np.uint8)
@@ -38,7 +42,8 @@ def test_without_the_boundary_a_few_may_be_one_off() -> None:
     for flips, by, guilty in ((3, 1, False), (50, 1, True), (1, 2, True)):
         given = made.copy()
         given[:flips] = by
-        assert own_doing(Replayed("q", made, given, made, ())).guilty is guilty
+        assert own_doing(Replayed("q", made, given, made, (), rounds=True)).guilty is guilty
+        assert own_doing(Replayed("flag", made, given, made, ())).guilty
     wide = made.astype(np.int64)
     assert own_doing(Replayed("choice", wide, wide + (np.arange(5000) == 3), wide, ())).guilty
 
@@ -51,8 +56,8 @@ def test_floats_by_noise_and_by_roundoff() -> None:
         given = (made.astype(np.float64) + by).astype(np.float32)
         return own_doing(Replayed("t", made, given, made, draws)).guilty
 
-    assert not off(0.9 * FLOOR * 2**-24)
-    assert off(2 * FLOOR * 2**-24)
+    assert not off(0.9 * FLOOR)
+    assert off(2 * FLOOR)
     assert not off(0.9 * K * 1e-4, made + noise)
     assert off(1.1 * K * 1e-4, made + noise)
 

@@ -15,7 +15,8 @@ from typing import Protocol
 from ..layer_drift import Allowed, LayerDrift
 from ..measure.metrics import Measured, measure
 from ..tolerance import Tolerance
-from .own_doing import OwnDoing, Replayed, own_doing
+from .own_doing import OwnDoing, own_doing
+from .replayed import Replayed
 
 INHERITED = (
     "beyond the table, and inherited: given its inputs, the reference makes the same of them"
@@ -63,14 +64,13 @@ def account(
         tensor = tensors.get(row.point.name)
         if tensor is None or row.metrics is None:
             return row
-        # A tensor that could not be replayed may itself be at fault: what is made of it tells.
-        if any(
-            own.tensor == tensor
-            or depends(tensor, own.tensor)
-            or (tensor not in found and depends(own.tensor, tensor))
-            for own in guilty
-        ):
+        if any(own.tensor == tensor or depends(tensor, own.tensor) for own in guilty):
             return row
+        if tensor not in found:
+            # It could not be replayed, and may itself be at fault: what is made of it tells.
+            after = [own for own in found.values() if depends(own.tensor, tensor)]
+            if not after or any(own.guilty for own in after):
+                return row
         measured = again.get(tensor)
         if measured is None:
             metrics, most = replace(row.metrics, mismatched=0), row.metrics.max_abs

@@ -5,12 +5,12 @@ Let c be the candidate's tensor, c' those that it is computed from, X the refere
     c - x   =   ( c - X(c') )   +   ( X(c') - x )
     error        introduced          inherited
 
-    floats           |introduced|  <=  K * noise + FLOOR units of roundoff of the largest element
+    floats           |introduced|  <=  K * noise + what the noise of the tensor itself would be
     whole numbers    |c - v|       <=  1/2 + a little + K * noise      in steps
 
-`noise` is how far X(c') moves when every tensor in between is moved by up to UNITS units of
-roundoff; v is what the reference would round, before it is rounded. A number that lies on the
-boundary between two steps may go either way; one that does not has no excuse.
+`noise` is how far X(c') moves when every tensor in between is moved by a few units of roundoff;
+v is what the reference would round, before it is rounded. A number that lies on the boundary
+between two steps may go either way; one that does not has no excuse.
 """
 
 from __future__ import annotations
@@ -22,58 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import FORMATS, Array, format_of, loosest
+from .replayed import Grid, Replayed, noise_of
 
-UNITS = 8
-"""How many units of roundoff each tensor is moved by, at most, to measure the noise."""
 K = 4.0
-FLOOR = 8
-NEAR = 2.0**-8
-"""How near the middle between two steps a number is a matter of rounding, in steps."""
-NEAR_SOFTMAX = 2.0**-3
-"""The same for a softmax, which runtimes compute in whole numbers throughout."""
 _SHARE = 1e-3
 """Of whole numbers whose boundary is not known, so many may be one off."""
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """Steps that floats are rounded to: `round(value / step) + zero`, from `low` to `high`."""
-
-    step: Array
-    zero: Array | None
-    axis: int
-    low: int
-    high: int
-    values: tuple[Array, ...] = ()
-    """What was rounded: as it is, and with noise; none where the tensor itself is the float."""
-    near: float = NEAR
-
-    def in_steps(self, array: Array) -> Array:
-        """Floats in steps, not rounded, inside the range that the steps have."""
-        shape = [1] * array.ndim
-        if self.step.size > 1 and self.step.ndim == 1:
-            shape[self.axis] = -1
-        step = self.step.astype(np.float64)
-        zero = np.zeros(()) if self.zero is None else self.zero.astype(np.float64)
-        if self.step.size > 1 and self.step.ndim == 1:
-            step = step.reshape(shape)
-            zero = zero.reshape(shape) if zero.size > 1 else zero
-        with np.errstate(all="ignore"):
-            found: Array = np.clip(array.astype(np.float64) / step + zero, self.low, self.high)
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Replayed:
-    """One tensor: of both sides, and what the reference makes of the candidate's inputs."""
-
-    tensor: str
-    reference: Array
-    candidate: Array
-    made: Array
-    shaken: tuple[Array, ...]
-    """`made` again, with noise."""
-    grid: Grid | None = None
 
 
 @dataclass(frozen=True)
@@ -124,16 +77,18 @@ def _floats(one: Replayed, dtypes: Sequence[str]) -> tuple[float, float]:
         return math.inf, 0.0
     error = np.where(same, 0.0, candidate - np.where(bad, 0.0, made))
     known = [f for f in (format_of(one.made), format_of(one.candidate)) if f is not None]
-    known += [FORMATS[name] for name in dtypes if name in FORMATS]
-    unit = loosest(known).roundoff
+    # Of one dtype, each tensor counts by its own; a converted side by what it computes in.
+    if len(set(dtypes)) > 1:
+        known += [FORMATS[name] for name in dtypes if name in FORMATS]
+    unit = noise_of(loosest(known))
     finite = np.where(bad, 0.0, made)
     noises = [_difference(draw, one.made) for draw in one.shaken if draw.shape == made.shape]
     # Noise is in units of the tensor's own format; a side may compute in a coarser one.
-    coarser = unit / (known[0].roundoff if known else unit)
+    coarser = unit / noise_of(known[0]) if known else 1.0
     limits = []
     for norm in (_peak, _rms):
         noise = coarser * max((norm(n) for n in noises), default=0.0)
-        limits.append((norm(error), K * noise + FLOOR * unit * norm(finite)))
+        limits.append((norm(error), K * noise + unit * norm(finite)))
     needed = max(_ratio(found, limit) for found, limit in limits)
     return needed, limits[0][1]
 
@@ -144,13 +99,12 @@ def _whole(one: Replayed) -> float:
     flipped = int(np.count_nonzero(off))
     grid = one.grid
     if grid is None or not grid.values or grid.values[0].shape != off.shape:
-        few = flipped <= max(1, _SHARE * off.size) and int(np.abs(off).max()) == 1
-        return 1.0 if few and one.made.dtype.itemsize == 1 else math.inf
+        few = one.rounds and flipped <= _SHARE * off.size and int(np.abs(off).max()) == 1
+        return 1.0 if few else math.inf
     value = grid.in_steps(grid.values[0])
     draws = [grid.in_steps(draw) for draw in grid.values[1:] if draw.shape == value.shape]
     noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
-    unit = FORMATS["fp32"].roundoff
-    room = 0.5 + grid.near + K * noise + FLOOR * unit * _peak(value)
+    room = 0.5 + grid.near + K * noise + noise_of(FORMATS["fp32"]) * _peak(value)
     return _ratio(_peak(one.candidate.astype(np.float64) - value), room)
 
 

@@ -19,10 +19,12 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..dtypes import Array
 from .fused_norms import VECTORS, fast_difference, fast_products
-from .sums import Float64
+
+Float64 = NDArray[np.float64]
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13

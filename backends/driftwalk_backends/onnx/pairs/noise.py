@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from driftwalk.dtypes import FORMATS, format_of
-from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, UNITS
+from driftwalk.graphs.replayed import NEAR, NEAR_SOFTMAX, noise_of
 
 from ..graph import FLOATS, OnnxGraph
 from ..structure import COPIES
@@ -32,7 +32,8 @@ _OF_INPUT |= {"BatchNormalization", "LayerNormalization", "InstanceNormalization
 _DISCRETE = {"QuantizeLinear", "DynamicQuantizeLinear", "Floor", "Ceil", "Round", "Resize", "Mod"}
 _DISCRETE |= {"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Equal", "Less", "Greater", "Sign"}
 _DISCRETE |= {"LessOrEqual", "GreaterOrEqual", "Range", "Upsample", "Unique", "Hardmax", "OneHot"}
-_ROUNDOFF = {number: FORMATS[name].roundoff for number, name in FLOATS.items()}
+_DISCRETE |= {"GridSample", "ThresholdedRelu", "Shrink"}
+_NOISE = {number: noise_of(FORMATS[name]) for number, name in FLOATS.items()}
 _FLOAT, _WIDE = 1, (1, 11)
 
 
@@ -57,7 +58,7 @@ def _to_whole(item: Any) -> bool:
 
 
 def shaken(feed: Mapping[str, Any], still: Collection[str], seed: int) -> dict[str, Any]:
-    """Arrays, each element moved by up to `UNITS` units of its roundoff."""
+    """Arrays, each element moved by a few units of its roundoff."""
     rng = np.random.default_rng(seed)
     moved: dict[str, Any] = {}
     for name, array in feed.items():
@@ -65,7 +66,7 @@ def shaken(feed: Mapping[str, Any], still: Collection[str], seed: int) -> dict[s
         if known is None or name in still:
             moved[name] = array
             continue
-        by = 1 + UNITS * known.roundoff * rng.uniform(-1, 1, array.shape)
+        by = 1 + noise_of(known) * rng.uniform(-1, 1, array.shape)
         with np.errstate(all="ignore"):
             moved[name] = np.asarray(array * by).astype(array.dtype)
     return moved
@@ -88,18 +89,18 @@ def with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
             node.CopyFrom(item)
             rounds = item.op_type == "QuantizeLinear" and item.input[1] in single
             if rounds and not item.output[0].startswith(MADE):
-                by = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
-                noisy.graph.node.extend(_tipping(node, by, seed * 100_003 + number * 7))
+                near = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
+                noisy.graph.node.extend(_tipping(node, near, seed * 100_003 + number * 7))
             noisy.graph.node.append(node)
             moving: list[Any] = []
             for place, name in enumerate(item.output):
-                roundoff = _ROUNDOFF.get(kinds.get(name, 0))
-                if not name or roundoff is None or name in still or item.op_type == "Constant":
+                by = _NOISE.get(kinds.get(name, 0))
+                if not name or by is None or name in still or item.op_type == "Constant":
                     continue
                 raw = f"driftwalk raw: {name}"
                 noisy.graph.node[-1].output[place] = raw
                 own = seed * 100_003 + number * 7 + place
-                moving += _moving(item, name, raw, roundoff, kinds[name], own)
+                moving += _moving(item, name, raw, by, kinds[name], own)
             noisy.graph.node.extend(moving)
         return noisy
 
@@ -120,11 +121,11 @@ def _tipping(node: Any, by: float, seed: int) -> list[Any]:
     ]
 
 
-def _moving(item: Any, name: str, raw: str, roundoff: float, kind: int, seed: int) -> list[Any]:
+def _moving(item: Any, name: str, raw: str, by: float, kind: int, seed: int) -> list[Any]:
     """The nodes that move one tensor; half precision is moved in float32, and rounded again."""
     from onnx import helper
 
-    by, wide = UNITS * roundoff, kind if kind in _WIDE else _FLOAT
+    wide = kind if kind in _WIDE else _FLOAT
     nodes: list[Any] = []
 
     def step(op: str, taken: list[str], word: str, **attributes: float) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
-from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, Grid, Replayed
+from driftwalk.graphs.replayed import NEAR, NEAR_SOFTMAX, Grid, Replayed
 from driftwalk.states import Probe
 
 from ..graph import OnnxGraph
@@ -27,6 +27,7 @@ from .sizes import MOST_BYTES, grouped, sizes
 
 _WHOLE = ("QuantizeLinear", "QLinear", "Integer")
 """In the names of operations that give whole numbers which stand for floats."""
+_ROUNDS_INSIDE = ("QLinear", "DynamicQuantizeLinear")
 _DRAWS = (1, 2)
 _SHARES = 6
 """Copies of a group of tensors that are held at once: both sides', replayed, shaken twice."""
@@ -138,6 +139,7 @@ class Replay:
                 made=plain[MADE + name],
                 shaken=tuple(d[MADE + name] for d in draws),
                 grid=self._grid(name, given, plain, draws),
+                rounds=any(word in self._protos[name].op_type for word in _ROUNDS_INSIDE),
             )
 
     def _segment(self, targets: Iterable[str]) -> _Segment:
