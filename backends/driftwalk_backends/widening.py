@@ -9,6 +9,7 @@ are computed twice, in float64 for what is continuous and in the model's own dty
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ _SUMS = {
     torch.ops.aten.sub.Tensor,
     torch.ops.aten.sub_.Tensor,
 }
+_MOST = torch.finfo(torch.float32).max
 _HUGE = 2.0**26
 """Masks are added as -1e9 or -1e10; numbers of a model's own are far smaller."""
 
@@ -166,6 +168,9 @@ def _own(tensor: torch.Tensor) -> _Own | None:
 
 
 def _native(value: Any) -> Any:
+    """What the model itself would hand over; its lowest number is float32's, not float64's."""
+    if isinstance(value, float) and math.isfinite(value):
+        return max(-_MOST, min(_MOST, value))
     own = _own(value) if isinstance(value, torch.Tensor) else None
     return value if own is None else own.tensor
 
@@ -245,7 +250,7 @@ def _absorbed(total: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
     if not total.is_floating_point() or not total.numel() or total.abs().amax() < _HUGE:
         return total
     size = total.abs()
-    huge = (size >= _HUGE) & (size <= torch.finfo(torch.float32).max)
+    huge = (size >= _HUGE) & (size <= _MOST)
     rounded = torch.where(huge, total.float().to(total.dtype), total)
     return total.copy_(rounded) if targets else rounded
 

@@ -265,7 +265,8 @@ def _verified(
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    calibrated = (*witness.notes(candidate.info), *witness.caution(candidate.info))
+    of_both = (*witness.notes(candidate.info), *base.notes(trace.backend))
+    calibrated = (*dict.fromkeys(of_both), *witness.caution(candidate.info))
     used = exercised(stage.model, (reference, candidate), probe)
     notes = (*report.notes, *calibrated, *(() if used else (NOT_RUN,)))
     covered = replace(report.coverage, exercised=used)

@@ -113,7 +113,7 @@ def test_a_wrong_mask_is_named(name: str, attn: str) -> None:
     assert report.cause == "shared.mask"
 
 
-def test_a_mask_is_named_where_the_truth_alone_has_one() -> None:
+def test_a_mask_that_the_candidate_alone_has_is_named_as_a_suspect() -> None:
     """Fused attention gets no mask where nothing is masked; the faulty candidate has one."""
     module = zoo.build("llama")
     bad = copy.deepcopy(module)
@@ -126,7 +126,9 @@ def test_a_mask_is_named_where_the_truth_alone_has_one() -> None:
 
     bad.model.forward = last_position_masked
     report = driftwalk.verify(module, candidate=bad, probe={"input_ids": IDS})
-    assert report.cause == "shared.mask"
+    assert report.cause == "layer.0"
+    assert report.culprit is not None
+    assert "suspect also what all layers share" in report.culprit.sentence
 
 
 def test_a_fault_in_a_layer_stays_in_the_layer() -> None:

@@ -50,7 +50,7 @@ def test_weights_the_checkpoint_lacks_are_the_same_each_time_and_noted(tmp_path:
     (note,) = first.notes
     assert note.startswith("The checkpoint lacks ")
     assert "made up (seed 0): cls.predictions." in note
-    assert driftwalk.verify(tmp_path, candidate="torch", policy="dtype").notes == (note,)
+    assert note in driftwalk.verify(tmp_path, candidate="torch", policy="dtype").notes
 
 
 def saved(folder: Path) -> Path:

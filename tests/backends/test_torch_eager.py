@@ -14,6 +14,7 @@ import driftwalk
 import zoo
 from driftwalk.errors import BackendUnavailable, ModelError, UsageError
 from driftwalk.states import same_bits
+from driftwalk.verification import verify_all
 from driftwalk_backends.fingerprint import fingerprint
 from driftwalk_backends.precision import converted
 from driftwalk_backends.probes import make_probe
@@ -23,9 +24,7 @@ from driftwalk_backends.torch_eager import TorchEager
 
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_torch_equals_itself_bit_for_bit_and_float64_within_fp32(name: str) -> None:
-    same, double = driftwalk.verification.verify_all(
-        zoo.build(name), ["torch", "torch:cpu:fp64"], policy="dtype"
-    )
+    same, double = verify_all(zoo.build(name), ["torch", "torch:cpu:fp64"], policy="dtype")
     assert same.ok
     assert all(layer.metrics and layer.metrics.max_abs == 0 for layer in same.layers)
     assert double.ok, double

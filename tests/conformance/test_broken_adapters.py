@@ -197,7 +197,7 @@ def adapt(monkeypatch: pytest.MonkeyPatch, kind: type) -> BackendConformance:
     [
         (Views, "test_states_are_copies", "embed changed after the run"),
         (KeptBuffers, "test_states_are_copies", "changed after a run on another probe"),
-        (Sorted, "test_states_come_in_order", "logits not last"),
+        (Sorted, "test_states_come_in_order", "outputs not last"),
         (Swapped, "test_states_are_those_of_the_model", "first divergence at layer.1"),
         (OwnNames, "test_names_are_canonical", "'transformer.h.0' is no canonical name"),
         (OneMissing, "test_states_come_in_order", "not in order of execution"),

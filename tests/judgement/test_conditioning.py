@@ -41,14 +41,14 @@ def test_a_truth_that_computes_something_else_is_no_truth(off):
     wrong.layers[2].weight.data *= 1.002
     report = driftwalk.verify(module, candidate=wrong)
     assert report.verdict == "unverified"
-    assert "layer.1" in report.reason
+    assert "layer.2" in report.reason
     assert "float64" in report.reason
 
 
 def test_two_sides_that_agree_pass_even_then_and_the_report_says_by_what():
     report = driftwalk.verify(Dodging(0.1), candidate=Dodging(0.1))
     assert report.ok
-    assert any("dtype table" in note and "layer.1" in note for note in report.notes)
+    assert any("dtype table" in note and "layer.2" in note for note in report.notes)
 
 
 def test_an_ill_conditioned_probe_is_unverified():

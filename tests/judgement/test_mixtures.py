@@ -187,11 +187,11 @@ def test_the_floor_is_that_of_the_point_and_of_all_before_it() -> None:
     mixture = Mixture("bf16", {**mixture.dtypes, "norm": "fp32", "logits": "fp32"})
     with create("truth", model) as truth, Mixed(mixture, model) as yardstick:
         known = calibrate(truth, yardstick, PROBE)
-    assert known.roundoff("layer.1") == FORMATS["bf16"].roundoff
-    assert known.roundoff("layer.1", own=True) == FORMATS["fp32"].roundoff
-    assert known.roundoff("layer.1.mlp", own=True) == FORMATS["fp32"].roundoff
-    assert known.introduced["layer.1"].l2 < 1e-5 * known.scale["layer.1"].l2
-    assert known.yardstick["layer.1"].l2 > 1e-4 * known.scale["layer.1"].l2
+    assert known.total["layer.1"].roundoff == FORMATS["bf16"].roundoff
+    assert known.own["layer.1"].roundoff == FORMATS["fp32"].roundoff
+    assert known.mixture.at("layer.1.mlp") == "fp32"
+    assert known.own["layer.1"].noise.l2 < 1e-5 * known.size("layer.1").l2
+    assert known.noise("layer.1").l2 > 1e-4 * known.size("layer.1").l2
 
 
 @pytest.mark.parametrize("name", MIXTURES)

@@ -144,7 +144,9 @@ def test_a_stored_truth_is_not_used_for_a_changed_model(
 
 
 @pytest.mark.parametrize(
-    "reference", ["torch:cpu:fp64", "torch:cpu:fp32,threads=1", encoder], ids=str
+    "reference",
+    ["torch:cpu:fp64", "torch:cpu:fp32,threads=1", encoder],
+    ids=["fp64", "threads", "module"],
 )
 def test_it_is_proved_without_a_run_of_the_model_among_the_sides(
     reference: Any, monkeypatch: pytest.MonkeyPatch
@@ -163,11 +165,17 @@ def test_it_is_proved_without_a_run_of_the_model_among_the_sides(
 
 
 def test_what_autocast_made_is_not_used_outside_of_it() -> None:
+    """It is switched off for every run: what was stored inside is what would be stored outside."""
     with torch.autocast("cpu", torch.bfloat16):
-        driftwalk.verify(encoder(), encoder(), probe=PROBE)
-    report, found = verified(encoder(), encoder())
-    assert report.ok
-    assert not found
+        inside = driftwalk.verify(encoder(), encoder(), probe=PROBE)
+    assert "bfloat16" in inside.candidate.flags["autocast"]
+    outside = driftwalk.verify(encoder(), encoder(), probe=PROBE)
+    fresh = driftwalk.verify(encoder(), encoder(), probe=PROBE, cache=False)
+    assert inside.ok
+    assert outside.ok
+    for name in ("layer.0", "layer.1"):
+        allowed = [report.layer(name).tolerance.atol for report in (inside, outside, fresh)]
+        assert allowed == pytest.approx([allowed[-1]] * 3, rel=1e-6)
 
 
 def test_one_loaded_model_that_changes_between_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from driftwalk.judge.drill import (
     looking,
     subject,
 )
-from driftwalk.measure.norms import Norms
+from driftwalk.judge.honest import Honest
+from driftwalk.measure.norms import ZERO, Norms, even
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, Trace
 from unit.material import info
@@ -197,12 +198,12 @@ class Shy(Seeing):
         return 0.0 if layer_of(name) == self.looks_at[1] else super().fault(name)
 
 
-SIZE = Norms(1e-6, 1e-6, 1e-6, 1e-6)
+SIZE = Norms(*[1e-6] * 10)
+EVEN = even(ROWS * POSITIONS, WIDTH)
 CALIBRATION = Calibration(
     truth=Trace((), PROBE, info("truth")),
-    yardstick={},
-    introduced={f"layer.{i}": SIZE for i in (0, 1)},
-    scale={},
+    total={},
+    own={f"layer.{i}": Honest(SIZE, ZERO, EVEN, 2.0**-24) for i in (0, 1)},
     dtype="fp32",
 )
 

@@ -12,7 +12,7 @@ from ..states import Trace
 from .blame import blame, root_cause
 from .calibrate import Calibration
 from .drill import LooksInside, drill, first_guilty_layer
-from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing, suspicion
+from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
 
@@ -133,8 +133,7 @@ def _shared(
         ):
             with sharing(backend):
                 trace = backend.trace(witness.probe)
-            accused = accuse_shared(witness.truth, yardstick, known, trace, blames, cause)
-            return accused, suspicion(blames, cause, trace)
+            return accuse_shared(witness.truth, yardstick, known, trace, blames, cause)
     except Exception as error:  # a backend may raise anything when asked for more
         witness.note(known.mixture, f"Could not look at what all layers share: {error}")
         return None, UNSEEN

@@ -94,15 +94,6 @@ def guilty_alike(blames: Mapping[str, Blame], cause: str | None) -> bool:
     return 2 * sum(blames[name].guilty for name in following) > len(following) > 1
 
 
-def suspicion(blames: Mapping[str, Blame], cause: str | None, candidate: Trace) -> str:
-    """What to add to a sentence that blames a layer; nothing where shared inputs were compared.
-
-    `candidate` is its trace, made while it was `sharing`.
-    """
-    unseen = not any(state.point.is_shared for state in candidate)
-    return UNSEEN if unseen and guilty_alike(blames, cause) else ""
-
-
 def accuse_shared(
     truth: Backend,
     yardstick: Backend,
@@ -110,15 +101,16 @@ def accuse_shared(
     candidate: Trace,
     blames: Mapping[str, Blame],
     cause: str,
-) -> Accused | None:
+) -> tuple[Accused | None, str]:
     """The shared inputs behind a layer that was blamed; None where they are not at fault.
 
+    And what to add to the sentence that blames the layer, where they could not all be compared.
     `candidate` was traced while it was `sharing`; `blames` and `cause` are as without it.
     """
     names = list(candidate.names)
     mine = [s for s in candidate.states[: names.index(cause)] if s.point.is_shared]
     if not mine:
-        return None
+        return None, UNSEEN
     with sharing(truth, yardstick):
         true, made = truth.trace(candidate.probe), yardstick.trace(candidate.probe)
         wrong = [row for state in mine if (row := _row(state, true, made, calibration))]
@@ -130,8 +122,9 @@ def accuse_shared(
             if chosen and _excess(again[cause]) < limit:
                 first = names.index(chosen[0].point.name)
                 before = next(s for s in candidate.states[first:] if not s.point.is_shared)
-                return Accused(tuple(chosen), again, before.point.name, _culprit(chosen[0]))
-    return None
+                found = Accused(tuple(chosen), again, before.point.name, _culprit(chosen[0]))
+                return found, ""
+    return None, UNSEEN if any(true.state(state.point.name) is None for state in mine) else ""
 
 
 def _excess(one: Blame) -> float:

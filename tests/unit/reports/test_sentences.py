@@ -67,7 +67,7 @@ def test_nan_is_counted_and_placed() -> None:
     ("case", "words"),
     [
         (cases.missing, "first divergence at layer.4: the candidate has no layer.4, layer.5; "),
-        (cases.extra, "; the reference has no layer.4, layer.5; layer.3 was the last point"),
+        (cases.extra, "layer.4: the reference has no layer.4, layer.5; layer.3 was the last point"),
         (cases.shape, "layer.0: the shapes differ: reference [2, 4, 16], candidate [2, 3, 16]; "),
         (cases.missing_allowed, "PASS: all 8 points agree"),
         (cases.missing_allowed, "; not compared, as a pattern allows: embed."),
