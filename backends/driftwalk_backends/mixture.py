@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from driftwalk.adapter import BackendInfo
@@ -194,11 +195,12 @@ class _Weights:
         self._now.clear()
 
 
-class _Rounds(HalfArithmetic):  # type: ignore[no-untyped-call]
+class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Rounds to the dtype of the moment; float inputs of the model are cast where they are used."""
 
     def __init__(self) -> None:
-        super().__init__(torch.float32)
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._halves = {dtype: HalfArithmetic(dtype) for dtype in _HALVES}
         self.dtype = torch.float32
         self.inputs: Mapping[int, torch.Tensor] = {}
 
@@ -208,8 +210,7 @@ class _Rounds(HalfArithmetic):  # type: ignore[no-untyped-call]
         args, kwargs = tree_map(self._cast_input, args), tree_map(self._cast_input, kwargs or {})
         if self.dtype not in _HALVES:
             return func(*args, **kwargs)
-        self._dtype = self.dtype
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return self._halves[self.dtype].__torch_dispatch__(func, types, args, kwargs)
 
     def _cast_input(self, value: Any) -> Any:
         known = isinstance(value, torch.Tensor) and self.inputs.get(id(value)) is value
