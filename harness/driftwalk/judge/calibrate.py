@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from ..adapter import Backend
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
 from ..measure.norms import ZERO, Norms, distance, row_sizes
-from ..measure.sums import Float64
 from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
@@ -145,59 +146,76 @@ def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
     made = float_states(yardstick.trace(probe), like=exact)
-    jitter, total = _jittered(truth, exact, made, mixture)
+    noisy = _jittered(truth, exact, made, mixture)
+    own_draws = _own_errors(truth, noisy) if noisy is not None else {}
     return Calibration(
         truth=exact,
-        total=total,
-        own=honest_layers(truth, made, mixture),
+        total=_honest_states(exact, made, mixture, noisy),
+        own=honest_layers(truth, made, mixture, own_draws),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
-        doubt=doubt_of(exact, made, jitter, FORMATS[mixture.dtype]),
+        doubt=doubt_of(exact, made, noisy, FORMATS[mixture.dtype]),
     )
 
 
-def honest_layers(truth: object, made: Trace, mixture: Mixture) -> dict[str, Honest]:
-    """What each layer of an honest trace introduces, given its own previous states."""
+def honest_layers(
+    truth: object, made: Trace, mixture: Mixture, draws: Mapping[str, Array] | None = None
+) -> dict[str, Honest]:
+    """What each layer of an honest trace introduces, given its own previous states.
+
+    `draws` are the errors that the layers of another honest run introduce.
+    """
     found: dict[str, Honest] = {}
+    others = draws or {}
 
     def meet(state: State) -> None:
-        own = made.state(state.point.name)
+        name, own = state.point.name, made.state(state.point.name)
         if own is not None and own.array.shape == state.array.shape:
-            keep = made.probe.keep(state.point.name, state.array.shape)
-            roundoff = FORMATS[mixture.at(state.point.name)].roundoff
-            found[state.point.name] = honest(own.array, state.array, keep, roundoff)
+            keep = made.probe.keep(name, state.array.shape)
+            roundoff = FORMATS[mixture.at(name)].roundoff
+            runs = [state.array + others[name]] if name in others else []
+            found[name] = honest(own.array, state.array, keep, roundoff, runs)
 
     replay_trace(truth, made, meet)
     return found
 
 
-def _jittered(
-    truth: Backend, exact: Trace, made: Trace, mixture: Mixture
-) -> tuple[dict[str, Float64], dict[str, Honest]]:
-    """The error, by token, that roundoffs make in the truth; and honest noise, from both draws."""
-    errors: dict[str, Float64] = {}
+def _honest_states(
+    exact: Trace, made: Trace, mixture: Mixture, noisy: Trace | None
+) -> dict[str, Honest]:
+    """How wrong the states of an honest trace are; from both draws, where there are two."""
     found: dict[str, Honest] = {}
     coarsest = mixture.up_to(made.names)
-
-    def meet(state: State, *draws: Array) -> None:
-        name, true = state.point.name, exact.state(state.point.name)
-        if true is None or true.array.shape != state.array.shape:
-            return
-        keep = exact.probe.keep(name, true.array.shape)
-        found[name] = honest(state.array, true.array, keep, coarsest[name].roundoff, draws)
-        for draw in draws:
-            errors[name] = row_sizes(draw, true.array, keep)
-
-    def meet_draw(state: State) -> None:
-        own = made.state(state.point.name)
-        if own is not None and own.array.shape == state.array.shape:
-            meet(own, state.array)
-
-    if isinstance(truth, Jitters):
-        # Of a mixture, the finest: a second draw must not be noisier than what it stands for.
-        roundoff = min(FORMATS[mixture.at(name)].roundoff for name in made.names)
-        truth.jittered(exact.probe, roundoff / 2, meet_draw)
     for state in made:
-        if state.point.name not in found:
-            meet(state)
-    return errors, found
+        name, true = state.point.name, exact.state(state.point.name)
+        if true is not None:
+            keep = exact.probe.keep(name, true.array.shape)
+            other = noisy.state(name) if noisy is not None else None
+            runs = [other.array] if other is not None else []
+            roundoff = coarsest[name].roundoff
+            found[name] = honest(state.array, true.array, keep, roundoff, runs)
+    return found
+
+
+def _jittered(truth: Backend, exact: Trace, made: Trace, mixture: Mixture) -> Trace | None:
+    """The truth with roundoffs, as far as it has the yardstick's points; None: it cannot."""
+    if not isinstance(truth, Jitters):
+        return None
+    # Of a mixture, the finest: a second draw must not be noisier than what it stands for.
+    roundoff = min(FORMATS[mixture.at(name)].roundoff for name in made.names)
+    states: list[State] = []
+    truth.jittered(exact.probe, roundoff / 2, states.append)
+    return float_states(replace(exact, states=tuple(states)), like=made)
+
+
+def _own_errors(truth: object, trace: Trace) -> dict[str, Array]:
+    """What each layer of a trace introduces, element by element."""
+    found: dict[str, Array] = {}
+
+    def meet(state: State) -> None:
+        own = trace.state(state.point.name)
+        if own is not None and own.array.shape == state.array.shape:
+            found[state.point.name] = (own.array - state.array).astype(np.float32)
+
+    replay_trace(truth, trace, meet)
+    return found

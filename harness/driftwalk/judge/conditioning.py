@@ -9,7 +9,6 @@ allowance means anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -44,7 +43,7 @@ class Jitters(Protocol):
         """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
 
 
-def doubt_of(exact: Trace, made: Trace, jitter: Mapping[str, Float64], dtype: Format) -> str:
+def doubt_of(exact: Trace, made: Trace, noisy: Trace | None, dtype: Format) -> str:
     """Why the truth cannot be trusted, and where it is first seen; empty where it can."""
     for state in made:
         name, true = state.point.name, exact.state(state.point.name)
@@ -56,8 +55,9 @@ def doubt_of(exact: Trace, made: Trace, jitter: Mapping[str, Float64], dtype: Fo
             continue
         least = dtype.roundoff * size
         # Finer ones carry the float32 noise of casts inside the model; coarser ones hide too much.
-        if name in jitter and dtype.name == EXAMINED_AT:
-            travelled = jitter[name] + least
+        jittered = noisy.state(name) if noisy is not None else None
+        if jittered is not None and dtype.name == EXAMINED_AT:
+            travelled = row_sizes(jittered.array, true.array, keep) + least
             far = (error > CEILING * travelled) & (error > DIGITS * least)
             if far.mean() > SHARE:
                 return _broken(name, error, size, travelled, dtype)

@@ -64,10 +64,16 @@ FLOOR = 2.0
 """Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
 
 GUESSES = 4
-"""How many tokens the median channel's noise stands for, where a channel's own is measured."""
+"""How many tokens a guess is worth: the noise of a channel over few tokens is mixed with so many of
+the median channel's, and the extremes of few tokens are given so much more room."""
+
+MOST_GAIN = 16.0
+"""How many times the noise of a run with roundoffs a yardstick's may be: sums round many times."""
 
 ROUNDED = 0.4
-"""The RMS error of rounding to nearest, in roundoffs of what is rounded."""
+"""The RMS error of rounding to nearest, in roundoffs of what is rounded: the least noise of a state
+in a coarse format. In a fine one it is that of a long sum, FLOOR: a single huge element, the sum of
+terms of one sign, is off by several roundoffs in one implementation and by none in another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +94,16 @@ class Honest:
 def honest(
     made: Array, true: Array, keep: Array | None, roundoff: float, draws: Iterable[Array] = ()
 ) -> Honest:
-    """From what the yardstick made; `draws` are what other honest runs made."""
-    runs, least = (made, *draws), ROUNDED * roundoff
+    """From what the yardstick made; `draws` are what other honest runs made.
+
+    These say where noise is large, the yardstick how large it is: they are brought to its size.
+    """
+    typical = row_sizes(made, true, keep)
+    runs = [made]
+    for run in draws:
+        gain = _gain(typical, row_sizes(run, true, keep))
+        runs.append(true + gain * (run - true))
+    least = roundoff * (FLOOR if roundoff <= FINE else ROUNDED)
     by_channel = [least * channel_sizes(true, None, keep)]
     by_channel += [channel_sizes(run, true, keep) for run in runs]
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
@@ -98,6 +112,12 @@ def honest(
     weights = Weights(inverse(np.max(by_token, axis=0)), channels)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
     return Honest(noise, size, weights, roundoff)
+
+
+def _gain(typical: Float64, other: Float64) -> float:
+    """By how much an error is to be multiplied to be of the typical size, within reason."""
+    both = (typical > 0) & (other > 0) & np.isfinite(typical)
+    return min(MOST_GAIN, float(np.median(typical[both] / other[both]))) if both.any() else 1.0
 
 
 def _channel_weights(noise: Float64, rows: int) -> Float64:
@@ -114,8 +134,11 @@ def _rows(array: Array, keep: Array | None) -> int:
 
 def limits(roundoff: float, rows: int) -> Norms:
     """Times the yardstick's error, norm by norm, for a candidate that computes as it does."""
-    middle = K if roundoff <= FINE else min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
-    even = Norms(*[K] * len(fields(Norms)))
+    few = 1 + GUESSES / max(1, rows)
+    even = Norms(*[K * few] * len(fields(Norms)))
+    if roundoff <= FINE:
+        return even
+    middle = min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
     return replace(even, token_middle=middle, channel_middle=middle)
 
 
