@@ -81,4 +81,18 @@ def test_infinities_must_be_the_same() -> None:
 def test_steps_of_their_own_along_an_axis() -> None:
     grid = Grid(np.array([1.0, 10.0]), np.array([0, 5], dtype=np.int8), 0, -128, 127)
     values = np.array([[3.0, 4.0], [30.0, 2000.0]])
-    assert grid.in_steps(values).tolist() == [[3.0, 4.0], [8.0, 127.0]]
+    assert grid.in_range(values).tolist() == [[3.0, 4.0], [8.0, 127.0]]
+
+
+def test_a_float_that_was_rounded() -> None:
+    """Where a float is rounded is all that may be tipped; its range is the reference's."""
+    made = np.array([0.3, 0.5, 1.27], dtype=np.float32)
+    grid = Grid(np.float32(0.01), np.int8(0), 1, -128, 127, (np.float32([0.302, 0.50499, 2.0]),))
+    for given, guilty in (
+        ([0.3, 0.51, 1.27], False),
+        ([0.31, 0.5, 1.27], True),
+        ([0.3, 0.5, 1.28], True),
+        ([0.302, 0.505, 1.27], True),  # not rounded at all
+    ):
+        one = Replayed("d", made, np.array(given, dtype=np.float32), made, (), grid)
+        assert own_doing(one).guilty is guilty

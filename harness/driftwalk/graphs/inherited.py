@@ -17,6 +17,7 @@ from ..measure.metrics import Measured, measure
 from ..tolerance import Tolerance
 from .own_doing import OwnDoing, own_doing
 from .replayed import Replayed
+from .rows import without_shared
 
 INHERITED = (
     "beyond the table, and inherited: given its inputs, the reference makes the same of them"
@@ -57,7 +58,8 @@ def account(
         found[one.tensor] = own
         if one.tensor in wanted and not own.guilty:
             room = Tolerance((own.inherited + own.allowed) * _ROUNDING)
-            again[one.tensor] = measure(one.reference, one.candidate, room)
+            mine, theirs, _ = without_shared(one.reference, one.candidate)
+            again[one.tensor] = measure(mine, theirs, room)
     guilty = tuple(own for own in found.values() if own.guilty)
 
     def excused(row: LayerDrift) -> LayerDrift:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import FORMATS, Array, format_of, loosest
-from .replayed import Grid, Replayed, noise_of
+from .replayed import NEAR, Grid, Replayed, noise_of
 
 K = 4.0
 _SHARE = 1e-3
@@ -61,11 +61,10 @@ def own_doing(one: Replayed, dtypes: Sequence[str] = ()) -> OwnDoing:
             one.tensor, _whole(one), _largest(one.candidate, one.made), inherited, other
         )
     needed, allowed = _floats(one, dtypes)
-    if needed > 1 and one.grid is not None and not one.grid.values:
-        rounded = _on_grid(one, one.grid)
-        if rounded is not None and rounded < needed:
-            moved = _largest(one.candidate, one.made)
-            return OwnDoing(one.tensor, rounded, moved, inherited)
+    rounded = _on_grid(one, one.grid) if one.grid is not None else None
+    # Rounded here, a float is judged by that; one that goes to be rounded may have been before.
+    if rounded is not None and one.grid is not None and (one.grid.values or rounded < needed):
+        needed, allowed = rounded, _largest(one.candidate, one.made)
     return OwnDoing(one.tensor, needed, allowed, inherited)
 
 
@@ -101,21 +100,25 @@ def _whole(one: Replayed) -> float:
     if grid is None or not grid.values or grid.values[0].shape != off.shape:
         few = one.rounds and flipped <= _SHARE * off.size and int(np.abs(off).max()) == 1
         return 1.0 if few else math.inf
-    value = grid.in_steps(grid.values[0])
-    draws = [grid.in_steps(draw) for draw in grid.values[1:] if draw.shape == value.shape]
-    noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
-    room = 0.5 + grid.near + K * noise + noise_of(FORMATS["fp32"]) * _peak(value)
-    return _ratio(_peak(one.candidate.astype(np.float64) - value), room)
+    return _by_steps(one.candidate.astype(np.float64), grid, grid.values)
 
 
 def _on_grid(one: Replayed, grid: Grid) -> float | None:
-    """A float that goes on to be rounded, and was rounded before: at most half a step off."""
-    candidate, made = grid.in_steps(one.candidate), grid.in_steps(one.made)
-    if _peak(candidate - np.round(candidate)) > grid.near:
+    """A float that is a whole number of steps, where it should be; None where it is not."""
+    candidate = grid.in_steps(one.candidate)
+    if _peak(candidate - np.round(candidate)) > NEAR:
         return None
-    draws = [grid.in_steps(draw) for draw in one.shaken if draw.shape == made.shape]
-    noise = max((_peak(_difference(draw, made)) for draw in draws), default=0.0)
-    return _ratio(_peak(candidate - made), 0.5 + grid.near + K * noise)
+    values = grid.values or (one.made, *one.shaken)
+    return _by_steps(candidate, grid, values) if values[0].shape == candidate.shape else None
+
+
+def _by_steps(candidate: Array, grid: Grid, values: Sequence[Array]) -> float:
+    """Numbers in steps, against what was rounded: as it is, and with noise."""
+    value = grid.in_range(values[0])
+    draws = [grid.in_range(draw) for draw in values[1:] if draw.shape == value.shape]
+    noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
+    room = 0.5 + grid.near + K * noise + noise_of(FORMATS["fp32"]) * _peak(value)
+    return _ratio(_peak(candidate - value), room)
 
 
 def _difference(a: Array, b: Array) -> Array:

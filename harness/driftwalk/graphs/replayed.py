@@ -33,11 +33,16 @@ class Grid:
     low: int
     high: int
     values: tuple[Array, ...] = ()
-    """What was rounded: as it is, and with noise; none where the tensor itself is the float."""
+    """What was rounded: as it is, and with noise; none where that is the tensor itself."""
     near: float = NEAR
 
-    def in_steps(self, array: Array) -> Array:
+    def in_range(self, array: Array) -> Array:
         """Floats in steps, not rounded, inside the range that the steps have."""
+        found: Array = np.clip(self.in_steps(array), self.low, self.high)
+        return found
+
+    def in_steps(self, array: Array) -> Array:
+        """Floats in steps, not rounded."""
         step = self.step.astype(np.float64)
         zero = np.zeros(()) if self.zero is None else self.zero.astype(np.float64)
         if step.ndim == 1 and step.size > 1:
@@ -45,7 +50,7 @@ class Grid:
             along[self.axis] = -1
             step, zero = step.reshape(along), zero.reshape(along) if zero.size > 1 else zero
         with np.errstate(all="ignore"):
-            found: Array = np.clip(array.astype(np.float64) / step + zero, self.low, self.high)
+            found: Array = array.astype(np.float64) / step + zero
         return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from driftwalk.dtypes import FORMATS, format_of
 from driftwalk.graphs.replayed import NEAR, NEAR_SOFTMAX, noise_of
 
-from ..graph import FLOATS, OnnxGraph
+from ..graph import FLOATS, OnnxGraph, uses
 from ..structure import COPIES
 
 MADE = "driftwalk made: "
@@ -28,11 +28,12 @@ _OF_ONE |= {"Celu", "Selu", "Softsign", "Sin", "Cos", "LSTM", "GRU", "RNN", "Log
 _OF_ONE |= {"If", "Loop", "Scan"}
 """Computed from terms of size 1, so that a result near zero is no more exact than 1 is."""
 _OF_INPUT = {"Gelu", "HardSwish", "Swish", "Mish", "QuickGelu", "FastGelu", "BiasGelu"}
-_OF_INPUT |= {"BatchNormalization", "LayerNormalization", "InstanceNormalization"}
+"""Computed as a product or sum with the input, so that a result near zero is as exact as that."""
 _DISCRETE = {"QuantizeLinear", "DynamicQuantizeLinear", "Floor", "Ceil", "Round", "Resize", "Mod"}
 _DISCRETE |= {"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Equal", "Less", "Greater", "Sign"}
 _DISCRETE |= {"LessOrEqual", "GreaterOrEqual", "Range", "Upsample", "Unique", "Hardmax", "OneHot"}
 _DISCRETE |= {"GridSample", "ThresholdedRelu", "Shrink"}
+"""Where a little more or less may be something else altogether."""
 _NOISE = {number: noise_of(FORMATS[name]) for number, name in FLOATS.items()}
 _FLOAT, _WIDE = 1, (1, 11)
 
@@ -77,6 +78,11 @@ def with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
     kinds = _kinds(model)
     single = {t.name for t in model.graph.initializer if math.prod(t.dims) == 1}
     makers = {name: item.op_type for item in model.graph.node for name in item.output}
+    # Weights are rounded once and for all: nobody's arithmetic tips those.
+    varies = {value.name for value in model.graph.input}
+    for item in model.graph.node:
+        if varies.intersection(uses(item)):
+            varies.update(item.output)
 
     def made(seed: int) -> Any:
         import onnx
@@ -88,7 +94,8 @@ def with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
             node = onnx.NodeProto()
             node.CopyFrom(item)
             rounds = item.op_type == "QuantizeLinear" and item.input[1] in single
-            if rounds and not item.output[0].startswith(MADE):
+            hidden = rounds and not item.output[0].startswith(MADE)
+            if hidden and item.input[0] in varies:
                 near = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
                 noisy.graph.node.extend(_tipping(node, near, seed * 100_003 + number * 7))
             noisy.graph.node.append(node)

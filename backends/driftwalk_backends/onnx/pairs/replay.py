@@ -203,19 +203,18 @@ class Replay:
     ) -> list[str]:
         """Tensors inside the segment that tell what a rounding node was given."""
         made = {n for i in segment.nodes for n in self.graph.nodes[i].outputs if n}
-        wanted = (n for t in targets for n in self._rounding(t))
+        rounding = [node for node in map(self._rounding, targets) if node is not None]
+        wanted = (name for node in rounding for name in node.input)
         return list(dict.fromkeys(n for n in wanted if n in made and n not in self.cuts))
 
-    def _rounding(self, name: str) -> tuple[str, ...]:
-        """What a QuantizeLinear takes: the float, the step, the zero; or that which takes `name`.
-
-        A tensor that only goes to be rounded may be rounded before it is moved about; it has the
-        rounding of its taker then.
-        """
+    def _rounding(self, name: str) -> Any:
+        """The QuantizeLinear that makes a tensor, or that a DequantizeLinear hides; else None."""
         proto = self._protos[name]
-        if proto.op_type == "QuantizeLinear":
-            return tuple(proto.input)
-        return ()
+        if proto.op_type == "DequantizeLinear" and proto.input[0] not in self.cuts:
+            before = self._protos.get(proto.input[0])
+            same = before is not None and list(before.input[1:]) == list(proto.input[1:])
+            proto = before if same else proto
+        return proto if proto.op_type == "QuantizeLinear" else None
 
     def _grid(
         self,
@@ -225,24 +224,21 @@ class Replay:
         draws: list[dict[str, Array]],
     ) -> Grid | None:
         """The steps that a tensor is rounded to: by its own node, or by all that take it."""
-        taker = self._protos[name]
-        own = taker.op_type == "QuantizeLinear"
-        if not own:
-            rounds = self._takers(name)
-            if rounds is None:
-                return None
-            taker = rounds
-        names = list(taker.input)
+        own = self._rounding(name)
+        rounds = self._takers(name) if own is None else own
+        if rounds is None:
+            return None
+        names = list(rounds.input)
         step = self._value(names[1], given, plain)
         zero = self._value(names[2], given, plain) if len(names) > 2 and names[2] else None
         if step is None or (zero is None and len(names) > 2 and names[2]):
             return None
-        axis = next((a.i for a in taker.attribute if a.name == "axis"), 1)
+        axis = next((a.i for a in rounds.attribute if a.name == "axis"), 1)
         kind = zero.dtype if zero is not None else np.dtype(np.uint8)
         if kind.kind not in "iu":
             return None
         values: list[Array] = []
-        if own:
+        if own is not None:
             value = self._value(names[0], given, plain)
             if value is None:
                 return None
