@@ -14,7 +14,7 @@ import transformers
 
 import driftwalk
 import zoo
-from driftwalk.judge.calibrate import FLOOR, K
+from driftwalk.judge.honest import FLOOR, K
 from driftwalk_backends.default_inputs import default_inputs
 from driftwalk_backends.sources import open_model
 
