@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -34,8 +32,8 @@ from .points import Layout, has_modules
 from .sources import LoadedModel, open_model
 from .stopwatch import between, device_clock, stamp, wait
 from .tensors import TORCH_DTYPES, from_numpy, to_numpy
+from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
 
-DEVICES = ("cpu", "cuda", "mps")
 THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
 
 
@@ -62,7 +60,7 @@ class TorchEager(Looks, Backend):
         super().__init__(spec)
         self._model = open_model(model)
         self._given = self._model if isinstance(self._model, GivenModel) else None
-        self._device = _device(spec.device or "cpu")
+        self._device = device_of(spec.device or "cpu")
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
         self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
@@ -72,7 +70,7 @@ class TorchEager(Looks, Backend):
                 f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
                 + (" For TF32 write torch:cuda:fp32,tf32=on." if self._dtype == "tf32" else "")
             )
-        if why := _why_not(self._device):
+        if why := why_not(self._device):
             raise BackendUnavailable(f"torch:{self._device} is not usable here: {why}.")
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
@@ -94,8 +92,8 @@ class TorchEager(Looks, Backend):
     def offers(cls) -> Sequence[Offer]:
         found = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
         for device in DEVICES[1:]:
-            why = _why_not(torch.device(device))
-            found.append(Offer(f"torch:{device}", not why, why or _device_name(device)))
+            why = why_not(torch.device(device))
+            found.append(Offer(f"torch:{device}", not why, why or device_name(device)))
         return found
 
     @property
@@ -153,7 +151,7 @@ class TorchEager(Looks, Backend):
             flags["gpu"] = torch.cuda.get_device_name(self._device)
             flags["capability"] = ".".join(map(str, torch.cuda.get_device_capability(self._device)))
             flags["cuda"] = str(torch.version.cuda)
-            flags["driver"] = _driver_version()
+            flags["driver"] = driver_version()
             flags["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
             matmul = torch.backends.cuda.matmul
             flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
@@ -365,40 +363,3 @@ def _tf32(on: bool) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def _driver_version() -> str:
-    """The NVIDIA driver's version, as Linux tells it."""
-    try:
-        told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "unknown"
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", told)
-    return found.group() if found else "unknown"
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-def _why_not(device: torch.device) -> str:
-    """Why a device cannot be used here; empty where it can."""
-    if device.type == "cuda" and not torch.cuda.is_available():
-        if torch.version.cuda is None:
-            return (
-                f"this PyTorch ({torch.__version__}) was built without CUDA: install a CUDA build"
-            )
-        return "no CUDA device is visible: check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        return f"there are {torch.cuda.device_count()} CUDA device(s), counted from 0"
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        return "Apple's Metal backend is not available here"
-    return ""
-
-
-def _device(text: str) -> torch.device:
-    """The device a spec names; torch's own error for an unknown one lists twenty it lacks too."""
-    kind = text.partition(":")[0]
-    if kind not in DEVICES:
-        raise UsageError(f"Backend 'torch' has no device {kind!r}; it has {', '.join(DEVICES)}.")
-    return torch.device(text)

@@ -16,7 +16,9 @@ from jsonschema import Draft202012Validator
 from torch import nn
 
 import driftwalk
+from driftwalk.judge.exact import exact_row
 from driftwalk.result import Report
+from driftwalk.tolerance import make_policy
 from driftwalk_backends.model_outputs import given_by, named_outputs
 from driftwalk_reports.schema import load_schema
 from outputs import (
@@ -214,24 +216,16 @@ def test_whole_numbers_that_no_double_tells_apart() -> None:
 
 
 def test_padding_of_whole_numbers_does_not_count() -> None:
-    def give(model: Headed, x: torch.Tensor) -> Any:
-        shift = torch.zeros(x.shape[:2], dtype=torch.long)
-        shift[:, -2:] = int(model.sign)
-        return {"scores": model.head(x), "ids": model.second(x).argmax(-1) + shift}
-
-    class Masked(Headed):
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
-            return super().forward(input_ids)
-
-    model = Masked(give)
-    wrong = spoilt(model, lambda m: setattr(m, "sign", 9.0))
     mask = np.ones((2, 6), np.int64)
-    whole = {**IDS, "attention_mask": mask}
-    mask = mask.copy()
     mask[:, -2:] = 0
-    assert not driftwalk.verify(model, wrong, probe=whole, cache=False).ok
-    padded = {**IDS, "attention_mask": mask}
-    assert driftwalk.verify(model, wrong, probe=padded, cache=False).ok
+    probe = driftwalk.Probe({**IDS, "attention_mask": mask})
+    point = driftwalk.Point("output.ids")
+    ids = np.arange(12).reshape(2, 6)
+    for place, verdict in (((1, 5), "ok"), ((1, 3), "drift")):
+        other = ids.copy()
+        other[place] += 9
+        states = driftwalk.State(point, ids), driftwalk.State(point, other)
+        assert exact_row(point, *states, probe, make_policy("calibrated")).verdict == verdict
 
 
 def test_a_result_with_whole_numbers_is_stored_and_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -22,10 +23,15 @@ def test_there_are_some() -> None:
     assert set(OURS) <= set(STUDIES)
 
 
+def _as_then(item: dict[str, Any]) -> dict[str, Any]:
+    """Without what a backend could not say when these were stored, and does not say of itself."""
+    return {k: v for k, v in item.items() if k not in ("dtypes", "stored") or v}
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_nothing_is_lost(path: Path) -> None:
     stored = json.loads(path.read_text("utf-8"))
-    assert json.loads(to_json(load(path))) == stored
+    assert json.loads(to_json(load(path)), object_hook=_as_then) == stored
     Draft202012Validator(load_schema(kind=path.stem)).validate(stored)
 
 

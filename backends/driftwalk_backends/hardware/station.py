@@ -18,7 +18,7 @@ from driftwalk.states import Probe, Trace
 
 from ..sources import LoadedModel
 from ..tensors import from_numpy, to_numpy
-from ..torch_eager import _why_not
+from ..torch_devices import why_not
 from . import memory
 from .digest import as_text, digest, locate
 from .expected import Judged, judge
@@ -33,7 +33,7 @@ class Station:
 
     def __init__(self, device: str, injection: Injection | None = None) -> None:
         self.device = torch.device(device)
-        if why := _why_not(self.device):
+        if why := why_not(self.device):
             raise BackendUnavailable(f"{device} cannot be checked here: {why}.")
         self.label = device
         self.core: int | None = None

@@ -26,7 +26,7 @@ from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .conditioning import Jitters, doubt_of
 from .exact import float_states
-from .honest import ROOM, Honest, K, allowed, honest, room_needed
+from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_trace
 
 TIE = 1.5
@@ -138,16 +138,23 @@ def closer(reference: float, candidate: float) -> Closer:
     return "reference" if reference * TIE < candidate else "tie"
 
 
-def calibrate(truth: Backend, yardstick: Backend, probe: Probe) -> Calibration:
-    """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states."""
-    exact, mixture = float_states(truth.trace(probe)), Mixture.of(yardstick.info)
+def calibrate(
+    truth: Backend, yardstick: Backend, probe: Probe, known: Trace | None = None
+) -> Calibration:
+    """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states.
+
+    `known` is what the truth gave on this probe already.
+    """
+    exact, mixture = known or float_states(truth.trace(probe)), Mixture.of(yardstick.info)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
     made = float_states(yardstick.trace(probe), like=exact)
     noisy = _jittered(truth, exact, made, mixture)
-    own_draws = _own_errors(truth, noisy) if noisy is not None else {}
+    # In coarse formats rounding the state is most of what a layer introduces, and known.
+    fine = FORMATS[mixture.dtype].roundoff <= FINE
+    own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     return Calibration(
         truth=exact,
         total=_honest_states(exact, made, mixture, noisy),

@@ -16,7 +16,7 @@ from ..measure.norms import Norms, ratio
 from ..mixture import Mixture
 from ..progress import Progress
 from ..registry import create
-from ..states import Probe
+from ..states import Probe, Trace
 from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
@@ -118,6 +118,8 @@ class Witness:
     def _known_for(self, computes_in: ComputesIn) -> Calibration | None:
         mixture = Mixture.of(computes_in)
         key = str(mixture)
+        if key != EXAMINED_AT and not self.has_own_model:
+            self._known_for(EXAMINED_AT)  # the examination may find another truth
         if key not in self._known:
             start = time.perf_counter()
             try:
@@ -126,7 +128,17 @@ class Witness:
                 self._known[key] = None
                 self.note(key, f"No calibration was possible, so the dtype table decided: {error}")
             self.seconds[key] = time.perf_counter() - start
+            self._keep_to(self._known[key])
         return self._known[key]
+
+    def _keep_to(self, known: Calibration | None) -> None:
+        """Where a stored calibration has a plain truth, blame and other dtypes have it, too."""
+        plain = known is not None and known.truth.backend.spec == PLAIN_TRUTH
+        if plain and (self._truth is None or str(self._truth.spec) != PLAIN_TRUTH):
+            if self._truth is not None:
+                self._truth.close()
+            self._truth = create(PLAIN_TRUTH, self._model)
+            look(self._truth, self._depth)
 
     def introduced(self, candidate: Backend, known: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
@@ -170,7 +182,9 @@ class Witness:
             yardstick = open_yardstick(mixture, self._model)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
-                made = self._second_opinion(yardstick, calibrate(self.truth, yardstick, self.probe))
+                made = self._second_opinion(
+                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact)
+                )
             if self.has_own_model:
                 made = _pooled(made)
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -199,6 +213,12 @@ class Witness:
             model.blocks or "",
         )
         return stored_calibration(key, probe, evidence, make)
+
+    @property
+    def _exact(self) -> Trace | None:
+        """What the truth gave, where it was asked before."""
+        known = (known for known in self._known.values() if known is not None)
+        return next((one.truth for one in known), None)
 
     @property
     def _stores(self) -> bool:
