@@ -18,9 +18,9 @@ from driftwalk.exercised import Exercised, Touched
 from driftwalk.states import Probe
 from driftwalk_backends.calls import call, inputs_for, quietly
 from driftwalk_backends.exercised import Watch
+from driftwalk_backends.model_outputs import named_outputs
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
-from driftwalk_backends.tensors import named_outputs
 from driftwalk_backends.touching import Touching
 
 _SMALL = zoo._GROUPED | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
