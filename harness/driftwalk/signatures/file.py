@@ -31,6 +31,12 @@ def save_signature(signature: Signature, path: str | Path) -> Path:
             f"{str(to)!r} is there, and is no signature; nothing was written. Name another file."
         )
     body = encode(signature)
+    # Only a mixture of dtypes has these: all other signatures are what they always were.
+    body["backend"] = {
+        name: value
+        for name, value in body["backend"].items()
+        if value or name not in ("dtypes", "stored")
+    }
     body["digest"] = digest_of(body)
     states = body.pop("states")
     head = json.dumps(body, indent=1, sort_keys=True, allow_nan=False)
