@@ -11,11 +11,10 @@ from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Point, Probe, State, Trace, same_bits
+from driftwalk.states import OUTPUT, Point, Probe, State, Trace, same_bits
 from driftwalk.traces.point_map import load_map
 from driftwalk.traces.trace_file import load_trace
 
-from .model_outputs import LOSS, point_name
 from .port_match import AUTO, by_value
 
 MAP = "a TOML file: which point each state is; or auto: found by value (docs/trace-format.md)"
@@ -103,9 +102,9 @@ def _unnamed(trace: Trace) -> list[State]:
     """Outputs of a trace that was recorded when the main one alone was a point."""
     found = []
     for name, array in trace.outputs.items():
-        point = point_name(name, None)
+        point = name if name.startswith(OUTPUT) else f"{OUTPUT}{name}"
         twins = (other for other in trace if other.shape == array.shape)
-        known = point in trace.names or name == LOSS
+        known = point in trace.names or name == "loss"
         if not known and not any(same_bits({"": s.array}, {"": array}) for s in twins):
             found.append(State(Point(point, f"output {name}"), array))
     return found
