@@ -76,6 +76,12 @@ in a coarse format. In a fine one it is that of a long sum, FLOOR: a single huge
 terms of one sign, is off by several roundoffs in one implementation and by none in another."""
 
 
+ADDED = 1 / 32
+"""Times the width, in roundoffs: what a norm that adds its squares one by one is off by where one of
+them outweighs the rest: a sixteenth of the bound. Kernels that add in pairs have next to nothing of
+it, and where an element is all of its token, nothing else is rounded."""
+
+
 @dataclass(frozen=True, eq=False)
 class Honest:
     """Honest arithmetic at one point: its error, the size of the state, and what tokens weigh."""
@@ -103,15 +109,26 @@ def honest(
     for run in draws:
         gain = _gain(typical, row_sizes(run, true, keep))
         runs.append(true + gain * (run - true))
-    least = roundoff * (FLOOR if roundoff <= FINE else ROUNDED)
-    by_channel = [least * channel_sizes(true, None, keep)]
+    least = _least(true, roundoff)
+    by_channel = [channel_sizes(least, None, keep)]
     by_channel += [channel_sizes(run, true, keep) for run in runs]
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
-    by_token = [least * row_sizes(true, None, keep, channels)]
+    by_token = [row_sizes(least, None, keep, channels)]
     by_token += [row_sizes(run, true, keep, channels) for run in runs]
     weights = Weights(inverse(np.max(by_token, axis=0)), channels)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
     return Honest(noise, size, weights, roundoff)
+
+
+def _least(true: Array, roundoff: float) -> Array:
+    """The least noise of each element."""
+    if roundoff > FINE:
+        return roundoff * ROUNDED * np.abs(true)
+    width = true.shape[-1] if true.ndim else 1
+    square = true * true
+    whole = square.sum(axis=-1, keepdims=True) if true.ndim else square
+    share = square / np.where(whole > 0, whole, 1.0)
+    return roundoff * (FLOOR + ADDED * width * share) * np.abs(true)
 
 
 def _gain(typical: Float64, other: Float64) -> float:
