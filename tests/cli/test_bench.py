@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import driftwalk, environment, invoke
+from cli.program import environment, invoke
 
 QUICK = ("--rounds", "2", "--warmup", "0", "--threads", "1", "--no-layers")
 
@@ -56,7 +56,7 @@ def test_bad_input(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
 
 
 def test_verify_takes_timings_along(here: Path) -> None:
-    done = driftwalk("verify", "demo:decoder", "-c", "torch:cpu:fp64", "--bench", "--report", "out")
+    done = invoke("verify", "demo:decoder", "-c", "torch:cpu:fp64", "--bench", "--report", "out")
     assert done.code == 0, done.err
     stored = json.loads((here / "out" / "result.json").read_text())
     assert {side: len(b["samples"]) for side, b in stored["benchmarks"].items()} == {
