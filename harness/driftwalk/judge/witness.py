@@ -31,7 +31,7 @@ from .honest import Honest
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "6"
+CACHE_VERSION = "7"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""

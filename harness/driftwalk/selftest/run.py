@@ -109,7 +109,7 @@ def selftest(
                     trials.append(gate.try_fault(faulty, faulty_backend(clean, faulty, fixed)))
                 except DriftwalkError as error:
                     trials.append(_trial(fault, "not_built", note=str(error)))
-        ground = Ground(loaded, fixed, anatomy, clean, seed, gate.weigh)
+        ground = Ground(loaded, fixed, anatomy, clean, seed, gate.weigh, gate.is_plain)
         lies = tell_lies(ground, trusted, show)
         info = clean.info
     return SelfTest(
@@ -202,6 +202,13 @@ class _Gate:
         if right is None:
             return None
         return Weighed(faulty.fault, right, effects[right].over(known.allowed_own(right))[0])
+
+    def is_plain(self, candidate: Backend) -> bool:
+        """Whether the dtype table alone, without any witness, shows that a candidate is wrong."""
+        walk = Walk(self._reference, candidate.info, make_policy("dtype"))
+        with candidate:
+            walk.meet_trace(candidate.trace(self._probe))
+        return not all(row.ok for row in walk.layers())
 
     def _right(self, fault: Fault, effects: Mapping[str, Norms]) -> str | None:
         """The first point, of those that use what was changed, that has an effect at all."""

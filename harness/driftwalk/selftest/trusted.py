@@ -26,7 +26,7 @@ from .result import FAILED, Answer, TrustedCount, TrustedTrial
 if TYPE_CHECKING:
     from driftwalk_backends.faults.trusted.lie import Case, Ground, Lie
 
-LIES = 2
+LIES = 1
 """Of each kind, if not said otherwise."""
 CACHE = "DRIFTWALK_CACHE"
 
@@ -47,9 +47,10 @@ def tell_lies(ground: Ground, number: int, show: Progress) -> Told:
     with show.stage("choosing faults in what the gate trusts", extra=True):
         planned = plan_lies(ground, number)
     trials = []
-    for lie in planned.lies:
-        with show.stage(f"{lie.kind}: {lie.description}", extra=True), own_cache() as folder:
-            trials.append(_tried(lie, folder, ground.candidate))
+    with own_cache():
+        for lie in planned.lies:
+            with show.stage(f"{lie.kind}: {lie.description}", extra=True):
+                trials.append(_tried(lie, ground.candidate))
     kinds = [kind for kind in TRUSTED if any(trial.kind == kind for trial in trials)]
     return Told(tuple(trials), tuple(_count(kind, trials) for kind in kinds), planned.absent)
 
@@ -69,19 +70,11 @@ def own_cache() -> Iterator[Path]:
                 os.environ[CACHE] = before
 
 
-def _tried(lie: Lie, cache: Path, clean: Backend) -> TrustedTrial:
+def _tried(lie: Lie, clean: Backend) -> TrustedTrial:
     case: Case | None = None
     try:
         case = lie.build()
-        if case.before is not None:
-            _store(case, cache)
-        report = verify(
-            case.model,
-            case.candidate,
-            case.reference,
-            case.probe,
-            cache=case.before is not None,
-        )
+        report = _verified(case)
     except DriftwalkError as error:
         said = case.wrong if case is not None else "nobody"
         return TrustedTrial(lie.kind, lie.description, said, "not_built", note=str(error))
@@ -101,6 +94,15 @@ def _tried(lie: Lie, cache: Path, clean: Backend) -> TrustedTrial:
         report.cause,
         report.reason,
     )
+
+
+def _verified(case: Case) -> Report:
+    sides = case.candidate, case.reference, case.probe
+    if case.before is None:
+        return verify(case.model, *sides)
+    with own_cache() as folder:  # what is stored for an earlier version is there for nobody else
+        _store(case, folder)
+        return verify(case.model, *sides)
 
 
 def answer(case: Case, report: Report) -> Answer:

@@ -6,7 +6,7 @@ A part in another dtype takes and gives float32 by way of hooks, which is how mo
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from ...sources import LoadedModel
 from ..planning import inject
 from .lie import UNSEEN, Absent, Case, Ground, Lie, Weighed, placed
 
+WAYS = ("coarse part", "overflow", "idle parameter", "rounding")
+Way = tuple[str, str, Callable[[], Case]]
 BEYOND = 2.0**20
 """Times what a hidden state usually is, and fp16 holds it no more; float32 does."""
 
@@ -28,37 +30,36 @@ def converted_dtype(ground: Ground) -> Iterator[Lie]:
     """In turn: the ways in which the dtype of a module can be taken for another."""
     if not ground.runs_modules:
         raise Absent("the candidate is a module that PyTorch runs as it is")
-    for number in range(8):
+    # Each way in turn; one that this fault or model has no room for waits for the next.
+    waiting = list(WAYS[ground.seed % len(WAYS) :] + WAYS[: ground.seed % len(WAYS)])
+    for number in range(4 * len(WAYS)):
         weighed = ground.owed(f"converted_dtype|{number}", ("fp32",), first=0)
         if weighed is None:
             raise Absent(UNSEEN)
-        ways = list(_ways(ground, weighed, number))
-        text, build = ways[(ground.seed + number) % len(ways)]
-        yield Lie("converted_dtype", text, build)
+        ways = {name: (text, build) for name, text, build in _ways(ground, weighed, number)}
+        name = next((name for name in waiting if name in ways), None)
+        if name is not None:
+            waiting.remove(name)
+            waiting.append(name)
+            yield Lie("converted_dtype", *ways[name])
 
 
-def _ways(ground: Ground, weighed: Weighed, number: int) -> Iterator[tuple[str, Any]]:
+def _ways(ground: Ground, weighed: Weighed, number: int) -> Iterator[Way]:
+    """What can be done with this fault in this model, each in words."""
     blocks = ground.anatomy.blocks
-    point = ground.random(f"converted_dtype|{number}").choice(list(blocks))
-    path = blocks[point]
-    first = next(p for p, where in blocks.items() if where == path)
+    path = ground.random(f"converted_dtype|{number}").choice(list(blocks.values()))
+    first = next(point for point, where in blocks.items() if where == path)
     fault = weighed.fault.description
-    for coarse in _other_parts(ground, weighed):
-        yield (
-            f"{coarse} of the candidate is in bf16, and in float32 behind it {fault}",
-            lambda: _part_in_bf16(ground, weighed, coarse),
-        )
-        break
+    if coarse := next(_other_parts(ground, weighed), None):
+        text = f"{coarse} of the candidate is in bf16, and in float32 behind it {fault}"
+        yield "coarse part", text, lambda: _part_in_bf16(ground, weighed, coarse)
     if pair := _pair(ground, first):
-        yield f"{path} overflows in fp16", lambda: _overflowing(ground, path, first, pair)
-    yield (
-        f"a bf16 parameter that nothing uses; {fault}",
-        lambda: _with_idle_parameter(ground, weighed),
-    )
-    yield (
-        f"{path} has float32 weights and gives bf16 numbers",
-        lambda: _rounding(ground, path, first),
-    )
+        text = f"{path} overflows in fp16"
+        yield "overflow", text, lambda: _overflowing(ground, path, first, pair)
+    text = f"a bf16 parameter that nothing uses; {fault}"
+    yield "idle parameter", text, lambda: _with_idle_parameter(ground, weighed)
+    text = f"{path} has float32 weights and gives bf16 numbers"
+    yield "rounding", text, lambda: _rounding(ground, path, first)
 
 
 def _other_parts(ground: Ground, weighed: Weighed) -> Iterator[str]:

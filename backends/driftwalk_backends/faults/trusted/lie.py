@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from random import Random
@@ -59,6 +59,8 @@ class Ground:
     candidate: Backend
     seed: int
     weigh: Weigh
+    is_plain: Callable[[Backend], bool]
+    """Whether the dtype table alone shows that a candidate is wrong."""
 
     @property
     def dtype(self) -> str:
@@ -69,10 +71,20 @@ class Ground:
         """Whether the candidate is PyTorch itself, which runs any module as it is."""
         return self.candidate.name in ("torch", "emulated")
 
-    def owed(self, salt: str, dtypes: tuple[str, ...] = (), *, first: int = 0) -> Weighed | None:
+    def owed(
+        self,
+        salt: str,
+        dtypes: tuple[str, ...] = (),
+        *,
+        first: int = 0,
+        plain: bool = False,
+        within: Collection[str] = (),
+    ) -> Weighed | None:
         """A fault that the gate must catch in each of these dtypes; the candidate's own, if none.
 
-        `first` says which kind of fault is looked for first.
+        `first` says which kind of fault is looked for first. A `plain` one shows without witnesses:
+        where these are not trusted, the dtype table is all that is left. `within` are the points at
+        which it may be right; all, if none.
         """
         subject = Subject(
             self.model.module, self.anatomy, self.dtype if self.dtype in BITS else "fp32"
@@ -81,10 +93,13 @@ class Ground:
         lines = [draws(subject, kind, variant, f"{self.seed}|{salt}") for kind, variant in kinds]
         # Two of the kind that comes first, then every kind in turn.
         turns = chain(islice(lines[0], 2), chain.from_iterable(zip_longest(*lines)))
-        for fault in islice((f for f in turns if f is not None), TRIED):
+        fitting = (f for f in turns if f and not (within and set(f.points).isdisjoint(within)))
+        for fault in islice(fitting, TRIED):
             faulty = FaultyModel(self.model, fault)
             found = [self.weigh(faulty, dtype) for dtype in dtypes or (self.dtype,)]
-            if all(one is not None and one.excess > 1 for one in found):
+            if not all(one is not None and one.excess > 1 for one in found):
+                continue
+            if not plain or self.is_plain(faulty_backend(self.candidate, faulty, self.probe)):
                 return found[0]
         return None
 

@@ -74,7 +74,8 @@ def inverted_mask(ground: Ground) -> Iterator[Lie]:
     if not hasattr(ground.model.module, "config"):
         raise Absent("how it reads its mask is known of transformers models alone")
     stack = ground.anatomy.layout.stacks[0]
-    path, point = stack.blocks[-1], stack.points[len(stack.blocks)].name
+    path = stack.blocks[-1]
+    point = stack.points[1 + stack.blocks.index(path)].name  # one block may be all layers
     size = SIZES.get(ground.dtype, 0.01)
     first = ground.seed % len(READINGS)
     readings = list(READINGS.items())

@@ -44,7 +44,7 @@ class LossyModel(OtherModel):
 def void_truth(ground: Ground) -> Iterator[Lie]:
     """In turn: the ways in which a truth is wrong, with a faulty candidate; then with a right one."""
     for number in range(8):
-        weighed = ground.owed(f"void_truth|{number}", first=number)
+        weighed = ground.owed(f"void_truth|{number}", first=number, plain=True)
         if weighed is None:
             raise Absent(UNSEEN)
         ways = list(_ways(ground, weighed.fault, number))
@@ -124,7 +124,9 @@ def swollen_yardstick(ground: Ground) -> Iterator[Lie]:
     """In turn: autocast inside, states rounded on the way, weights rounded, the other dtype too."""
     named = dict.fromkeys(("fp32", ground.dtype))
     for number in range(6):
-        weighed = ground.owed(f"swollen_yardstick|{number}", first=0 if number < 4 else number)
+        first, within = 0 if number < 4 else number, ground.anatomy.blocks
+        # A lookup is exact in every dtype: no yardstick is coarser there.
+        weighed = ground.owed(f"swollen_yardstick|{number}", first=first, plain=True, within=within)
         if weighed is None:
             raise Absent(UNSEEN)
         text, change = _SWOLLEN[(ground.seed + number) % len(_SWOLLEN)]
