@@ -63,14 +63,20 @@ def _ways(ground: Ground, weighed: Weighed, number: int) -> Iterator[Way]:
 
 
 def _other_parts(ground: Ground, weighed: Weighed) -> Iterator[str]:
-    """A table or block that works before the faulty layer, and has no part in it."""
+    """Tables and blocks that work before the faulty layer alone."""
     anatomy, points = ground.anatomy, list(ground.anatomy.points)
     before = set(points[: points.index(weighed.right)])
-    for table in anatomy.tables:
-        if set(anatomy.parameters.get(f"{table.path}.weight", ())) <= before:
-            yield table.path
-    for point, path in anatomy.blocks.items():
-        if point in before and {p for p, other in anatomy.blocks.items() if other == path} <= before:
+    parts = [table.path for table in anatomy.tables] + list(dict.fromkeys(anatomy.blocks.values()))
+    for path in parts:
+        part = ground.model.module.get_submodule(path)
+        held = {id(parameter) for parameter in part.parameters()}
+        # By memory: a tied weight has one name here and another there.
+        used = [
+            anatomy.parameters.get(name, ())
+            for name, parameter in ground.model.module.named_parameters()
+            if id(parameter) in held
+        ]
+        if used and all(set(at) <= before for at in used):
             yield path
 
 

@@ -32,6 +32,8 @@ STRUCTURAL = (
 )
 FAULTS: tuple[tuple[str, Any], ...] = (MATRIX, *STRUCTURAL, LARGE_MATRIX)
 """The kinds and variants of fault that lies are told about."""
+CLEAR = 2.0
+"""Times what is allowed: it is the lie that is tried, not how small a fault the gate can see."""
 TRIED = 24
 """So many faults are weighed, at most, until one is found that honest arithmetic does not hide."""
 
@@ -97,7 +99,7 @@ class Ground:
         for fault in islice(fitting, TRIED):
             faulty = FaultyModel(self.model, fault)
             found = [self.weigh(faulty, dtype) for dtype in dtypes or (self.dtype,)]
-            if not all(one is not None and one.excess > 1 for one in found):
+            if not all(one is not None and one.excess > CLEAR for one in found):
                 continue
             if not plain or self.is_plain(faulty_backend(self.candidate, faulty, self.probe)):
                 return found[0]
