@@ -68,9 +68,10 @@ def _parts(result: SelfTest) -> Iterator[RenderableType]:
         yield Text(f"✗ {clean(trial.right)}: {clean(trial.description)}: {size}, {found}")
     for lie in result.trusted_failures:
         yield Text(f"✗ {clean(lie.kind)}: {clean(lie.description)}: {_believed(lie)}")
-    not_run = [trial for trial in result.trials if trial.outcome == "not_built"]
-    for item in (*not_run, *(lie for lie in result.trusted if lie.answer == "not_built")):
-        yield Text(f"- could not run: {clean(item.description)}: {clean(item.note)}")
+    not_run = [(t.description, t.note) for t in result.trials if t.outcome == "not_built"]
+    not_run += [(t.description, t.note) for t in result.trusted if t.answer == "not_built"]
+    for description, note in not_run:
+        yield Text(f"- could not run: {clean(description)}: {clean(note)}")
     for kind, why in result.not_applicable.items():
         yield Text(f"- not applicable: {clean(kind)}: {clean(why)}")
 

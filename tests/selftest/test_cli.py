@@ -14,7 +14,9 @@ from driftwalk_backends.faults.planning import Plan
 
 
 def test_a_table_and_exit_code_0() -> None:
-    done = invoke("selftest", "demo:decoder", "--candidate", "torch", "--faults", "12", "--trusted", "0")
+    done = invoke(
+        "selftest", "demo:decoder", "--candidate", "torch", "--faults", "12", "--trusted", "0"
+    )
     assert done.code == 0, done.err
     assert "placed right" in done.out
     assert "smallest caught" in done.out
@@ -23,7 +25,17 @@ def test_a_table_and_exit_code_0() -> None:
 
 def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = invoke("selftest", "demo:encoder", "--faults", "3", "--json", "--report", str(out), "--trusted", "1")
+    done = invoke(
+        "selftest",
+        "demo:encoder",
+        "--faults",
+        "3",
+        "--json",
+        "--report",
+        str(out),
+        "--trusted",
+        "1",
+    )
     data = json.loads(done.out, parse_constant=pytest.fail)
     assert len(data["trials"]) == 3
     assert data["seed"] == 0

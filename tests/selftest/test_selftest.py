@@ -75,7 +75,9 @@ def test_what_is_caught_is_larger_than_what_hides(whole: SelfTest) -> None:
 
 
 def test_the_same_seed_gives_the_same_result() -> None:
-    runs = [selftest(zoo.build("vit"), "torch", 10, seed=seed, trusted=0).trials for seed in (3, 3, 4)]
+    runs = [
+        selftest(zoo.build("vit"), "torch", 10, seed=seed, trusted=0).trials for seed in (3, 3, 4)
+    ]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 

@@ -55,13 +55,14 @@ def selftest(
     Then the reference, the truth, the yardstick, the cache, a mask, a dtype or an output is made to
     lie about a fault, which must be caught all the same, or the run be unverified.
 
-    Exit code 0: every fault above the noise was caught and placed in the right layer, and no lie got
-    through; 1: some were not, or one did; 3: no fault could be injected.
+    Exit code 0: every fault above the noise was caught and placed in the right layer, and no lie
+    got through; 1: some were not, or one did; 3: no fault could be injected.
     """
     from ..files import writable_folder, write_atomically
     from ..selftest.result import to_json
-    from ..selftest.run import FAULTS, LIES
+    from ..selftest.run import FAULTS
     from ..selftest.run import selftest as run
+    from ..selftest.trusted import LIES
 
     if report is not None:
         writable_folder(report)

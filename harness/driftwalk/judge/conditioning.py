@@ -86,9 +86,7 @@ def _broken(name: str, error: Float64, size: Float64, travelled: Float64, dtype:
     )
 
 
-def _swollen(
-    name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format
-) -> str:
+def _swollen(name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format) -> str:
     return (
         f"{dtype.name} PyTorch is {_percent(error, size)} from driftwalk's float64 run at {name}, "
         f"where roundoffs explain {_percent(travelled, size)}: one of the two does not compute "

@@ -67,8 +67,8 @@ class Count:
 
 Answer = Literal["caught", "unverified", "missed", "accused", "misplaced", "cleared", "not_built"]
 """What the gate made of a lie: the fault was found, at the right side and layer; the run was
-`unverified`; it passed, which must not happen; a side that is right was called wrong; the right side
-was named, but not the layer; nobody was wrong, and it passed; the lie could not be told."""
+`unverified`; it passed, which must not happen; a side that is right was called wrong; the right
+side was named, but not the layer; nobody was wrong, and it passed; the lie could not be told."""
 FAILED: tuple[Answer, ...] = ("missed", "accused", "misplaced")
 
 

@@ -1,7 +1,7 @@
 """Lies told to the gate: is a fault still caught when something that the gate trusts is wrong?
 
-The reference, the truth, the yardstick, the cache, the mask, the dtype or a head is made to lie, and
-`verify` itself is called. It must find the fault and name the side that has it, or say that it
+The reference, the truth, the yardstick, the cache, the mask, the dtype or a head is made to lie,
+and `verify` itself is called. It must find the fault and name the side that has it, or say that it
 cannot verify. It must never pass, nor call a side wrong that is right.
 """
 
@@ -60,7 +60,9 @@ def own_cache() -> Iterator[Path]:
     """A cache that nobody else has, and that is gone afterwards: what is stored may be a lie."""
     before = os.environ.get(CACHE)
     # What a process of its own still holds of it need not keep this one from going on.
-    with tempfile.TemporaryDirectory(prefix="driftwalk-selftest-", ignore_cleanup_errors=True) as at:
+    with tempfile.TemporaryDirectory(
+        prefix="driftwalk-selftest-", ignore_cleanup_errors=True
+    ) as at:
         os.environ[CACHE] = at
         try:
             yield Path(at)

@@ -115,8 +115,8 @@ def _overflowing(ground: Ground, path: str, point: str, pair: tuple[Matrix, Matr
     """A model with large numbers between two matrices, and a copy with that block in fp16."""
     model = copy.deepcopy(ground.model.module)
     with torch.no_grad():
-        model.get_submodule(pair[0].path).weight.mul_(BEYOND)
-        model.get_submodule(pair[1].path).weight.div_(BEYOND)
+        model.get_parameter(f"{pair[0].path}.weight").mul_(BEYOND)
+        model.get_parameter(f"{pair[1].path}.weight").div_(BEYOND)
     loaded = LoadedModel(model, f"{ground.model.label} with large numbers inside")
     candidate = in_dtype(copy.deepcopy(model), path, torch.float16)
     return Case(loaded, candidate, ground.probe, "candidate", (point,), create("torch", loaded))

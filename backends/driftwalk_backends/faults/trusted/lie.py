@@ -32,7 +32,7 @@ STRUCTURAL = (
 )
 FAULTS: tuple[tuple[str, Any], ...] = (MATRIX, *STRUCTURAL, LARGE_MATRIX)
 """The kinds and variants of fault that lies are told about."""
-CLEAR = 2.0
+CLEAR = 3.0
 """Times what is allowed: it is the lie that is tried, not how small a fault the gate can see."""
 TRIED = 24
 """So many faults are weighed, at most, until one is found that honest arithmetic does not hide."""

@@ -42,7 +42,7 @@ class LossyModel(OtherModel):
 
 
 def void_truth(ground: Ground) -> Iterator[Lie]:
-    """In turn: the ways in which a truth is wrong, with a faulty candidate; then with a right one."""
+    """In turn: the ways in which a truth is wrong; mostly the candidate is wrong as well."""
     for number in range(8):
         weighed = ground.owed(f"void_truth|{number}", first=number, plain=True)
         if weighed is None:
