@@ -157,7 +157,7 @@ def _elsewhere(a: Array, b: Array | None, side: Array) -> bool:
     """Whether two states differ outside these positions."""
     if b is None or a.shape != b.shape:
         return True
-    if a.ndim > 2 and a.shape[:2] == side.shape:
+    if a.ndim > 1 and a.shape[:2] == side.shape:  # of two axes: one number for each token
         a, b = a[~side], b[~side]
     return not np.array_equal(a, b, equal_nan=True)
 

@@ -107,6 +107,21 @@ def test_padding_is_found_by_what_it_does(name: str) -> None:
     assert driftwalk.verify(module, candidate=copy.deepcopy(module), probe=probe).ok
 
 
+class PerToken(Masked):
+    """Gives one whole number and one score for each token as well, at padding, too."""
+
+    def forward(self, ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        x = super().forward(ids, attention_mask)
+        return {"logits": x, "ids": x.argmax(-1), "scores": x.mean(-1)}
+
+
+def test_padding_is_found_beside_outputs_of_one_number_per_token() -> None:
+    probe = {"ids": IDS, "attention_mask": PADDING.astype(np.int64)}
+    found = kept(PerToken("inverted"), probe)
+    assert found is not None
+    np.testing.assert_array_equal(found, ~PADDING)
+
+
 def test_a_fault_at_kept_positions_is_seen() -> None:
     """Taken for an attention mask, only the padding was compared, and this passed."""
 

@@ -75,6 +75,40 @@ def test_honest_truths_are_trusted(name):
         assert calibrate(truth, yardstick, make_probe(model)).doubt == ""
 
 
+class Coarse(Dodging):
+    """Keeps fewer digits in half precision than its dtype has."""
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+            if x.dtype == torch.float16:
+                x = (x * 64).round() / 64
+        return x
+
+
+def test_a_half_precision_yardstick_coarser_than_its_name_gives_no_allowance():
+    module = Coarse(0.0)
+    port = copy.deepcopy(module)
+    port.layers[2].weight.data *= 1.3
+    port.layers[2].bias.data += 0.05
+    report = driftwalk.verify(module, candidate=create("emulated:fp16", Dodging(0.0)))
+    assert report.ok
+    assert any("fp16" in note and "dtype table" in note for note in report.notes)
+    wrong = Dodging(0.0)
+    wrong.load_state_dict(port.state_dict())
+    report = driftwalk.verify(module, candidate=create("emulated:fp16", wrong))
+    assert report.verdict == "unverified"
+    assert "fp16" in report.reason
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8"])
+@pytest.mark.parametrize("name", ["gpt2", "albert", "t5"])
+def test_honest_yardsticks_of_coarse_formats_are_trusted(name, dtype):
+    model = open_model(zoo.build(name))
+    with create("truth", model) as truth, create(f"emulated:{dtype}", model) as yardstick:
+        assert calibrate(truth, yardstick, make_probe(model)).doubt == ""
+
+
 def test_jitter_is_as_large_as_was_asked_for_and_the_same_each_time():
     model = open_model(zoo.build("gpt2"))
     probe = make_probe(model)

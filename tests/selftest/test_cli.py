@@ -14,7 +14,9 @@ from driftwalk_backends.faults.planning import Plan
 
 
 def test_a_table_and_exit_code_0() -> None:
-    done = invoke("selftest", "demo:decoder", "--candidate", "torch", "--faults", "12")
+    done = invoke(
+        "selftest", "demo:decoder", "--candidate", "torch", "--faults", "12", "--trusted", "0"
+    )
     assert done.code == 0, done.err
     assert "placed right" in done.out
     assert "smallest caught" in done.out
@@ -23,16 +25,28 @@ def test_a_table_and_exit_code_0() -> None:
 
 def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = invoke("selftest", "demo:encoder", "--faults", "3", "--json", "--report", str(out))
+    done = invoke(
+        "selftest",
+        "demo:encoder",
+        "--faults",
+        "3",
+        "--json",
+        "--report",
+        str(out),
+        "--trusted",
+        "1",
+    )
     data = json.loads(done.out, parse_constant=pytest.fail)
     assert len(data["trials"]) == 3
     assert data["seed"] == 0
+    assert data["summary"]["trusted"]["told"] == len(data["trusted"]) > 4
+    assert data["summary"]["trusted"]["failed"] == 0
     assert json.loads((out / "selftest.json").read_text("utf-8")) == data
 
 
 def test_a_blind_gate_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test._Gate, "_judge", lambda *_: ("pass", None, None))
-    done = invoke("selftest", "demo:decoder", "--faults", "8")
+    done = invoke("selftest", "demo:decoder", "--faults", "8", "--trusted", "0")
     assert done.code == 1
     assert done.out.splitlines()[-1].startswith("✗")
 
@@ -40,7 +54,7 @@ def test_a_blind_gate_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_faults_give_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {"bit_flip": "there is nothing to flip"}
     monkeypatch.setattr(planning, "plan", lambda *_: Plan((), absent))
-    done = invoke("selftest", "demo:decoder")
+    done = invoke("selftest", "demo:decoder", "--trusted", "0")
     assert done.code == 3
     assert "there is nothing to flip" in done.out
 
@@ -49,6 +63,7 @@ def test_no_faults_give_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     "words",
     [
         ("selftest", "demo:decoder", "--faults", "0"),
+        ("selftest", "demo:decoder", "--trusted", "-1"),
         ("selftest", "demo:decoder", "--candidate", "torhc"),
         ("selftest", "demo:decoder", "--candidate", "trace:x"),
     ],

@@ -41,14 +41,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(model: nn.Module, *given: Fault, candidate: str = "torch") -> SelfTest:
         monkeypatch.setattr(planning, "plan", lambda *_: Plan(given, {}))
-        return selftest(model, candidate, probe=IDS)
+        return selftest(model, candidate, probe=IDS, trusted=0)
 
     return run
 
 
 @pytest.fixture(scope="module")
 def whole() -> SelfTest:
-    return selftest(zoo.build("gpt2"), "torch", 44)
+    return selftest(zoo.build("gpt2"), "torch", 44, trusted=0)
 
 
 def test_a_sound_gate_catches_and_places_what_is_above_the_noise(whole: SelfTest) -> None:
@@ -75,7 +75,9 @@ def test_what_is_caught_is_larger_than_what_hides(whole: SelfTest) -> None:
 
 
 def test_the_same_seed_gives_the_same_result() -> None:
-    runs = [selftest(zoo.build("vit"), "torch", 10, seed=seed).trials for seed in (3, 3, 4)]
+    runs = [
+        selftest(zoo.build("vit"), "torch", 10, seed=seed, trusted=0).trials for seed in (3, 3, 4)
+    ]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 
@@ -164,7 +166,7 @@ def test_a_candidate_that_drifts_without_a_fault_proves_nothing(
 ) -> None:
     monkeypatch.setattr(under_test, "root_cause", lambda *_: "embed")
     with pytest.raises(BackendError, match="without any fault"):
-        selftest(zoo.build("gpt2"), "torch", 3)
+        selftest(zoo.build("gpt2"), "torch", 3, trusted=0)
 
 
 def test_a_faulty_model_that_cannot_run_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,20 +67,20 @@ def plan(model: LoadedModel, anatomy: Anatomy, dtype: str, number: int, seed: in
     """At most `number` faults: every kind in turn, each over the layers in a seeded order."""
     subject = Subject(model.module, anatomy, dtype if dtype in weights.BITS else "fp32")
     lines = [(name, variant) for name, kind in KINDS.items() for variant in kind.variants]
-    draws = [_draws(subject, name, variant, seed) for name, variant in lines]
-    turns = (fault for turn in zip_longest(*draws) for fault in turn if fault is not None)
+    drawn = [draws(subject, name, variant, seed) for name, variant in lines]
+    turns = (fault for turn in zip_longest(*drawn) for fault in turn if fault is not None)
     chosen = tuple(islice(turns, number))
     found = {fault.kind for fault in chosen}
     absent = {
         name: kind.absent
         for name, kind in KINDS.items()
         if name not in found
-        and not any(True for v in kind.variants for _ in _draws(subject, name, v, seed))
+        and not any(True for v in kind.variants for _ in draws(subject, name, v, seed))
     }
     return Plan(chosen, absent)
 
 
-def _draws(subject: Subject, name: str, variant: Any, seed: int) -> Iterator[Fault]:
+def draws(subject: Subject, name: str, variant: Any, seed: int | str) -> Iterator[Fault]:
     """Different faults of one kind, each round over all points; ends when a round is stale."""
     rng = Random(f"{seed}|{name}|{variant}")
     points, known = list(subject.anatomy.points), set[str]()

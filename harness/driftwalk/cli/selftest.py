@@ -30,6 +30,15 @@ def selftest(
         int | None,
         typer.Option("--faults", min=1, metavar="N", help="How many faults; 66, if not said."),
     ] = None,
+    trusted: Annotated[
+        int | None,
+        typer.Option(
+            "--trusted",
+            min=0,
+            metavar="N",
+            help="How many faults of each kind in what the gate trusts; 1, if not said.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which faults, and where.")] = 0,
     probe: ProbeOption = None,
     batch: BatchOption = None,
@@ -43,13 +52,17 @@ def selftest(
 ) -> None:
     """Put known bugs into copies of MODEL, and report which of them the gate catches.
 
-    Exit code 0: every fault above the noise was caught and placed in the right layer; 1: some were
-    not; 3: no fault could be injected.
+    Then the reference, the truth, the yardstick, the cache, a mask, a dtype or an output is made to
+    lie about a fault, which must be caught all the same, or the run be unverified.
+
+    Exit code 0: every fault above the noise was caught and placed in the right layer, and no lie
+    got through; 1: some were not, or one did; 3: no fault could be injected.
     """
     from ..files import writable_folder, write_atomically
     from ..selftest.result import to_json
     from ..selftest.run import FAULTS
     from ..selftest.run import selftest as run
+    from ..selftest.trusted import LIES
 
     if report is not None:
         writable_folder(report)
@@ -64,6 +77,7 @@ def selftest(
             trust_remote_code=trust_remote_code,
             batch=batch,
             length=length,
+            trusted=LIES if trusted is None else trusted,
             command=this_command(),
             progress=bar,
         )

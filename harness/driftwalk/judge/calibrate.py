@@ -161,7 +161,8 @@ def calibrate(
         own=honest_layers(truth, made, mixture, own_draws),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
-        doubt=doubt_of(exact, made, noisy, FORMATS[mixture.dtype]),
+        # The roundoffs of a mixture's finest part say nothing about its coarsest.
+        doubt=doubt_of(exact, made, None if mixture.dtypes else noisy, FORMATS[mixture.dtype]),
     )
 
 

@@ -65,6 +65,42 @@ class Count:
     not_built: int
 
 
+Answer = Literal["caught", "unverified", "missed", "accused", "misplaced", "cleared", "not_built"]
+"""What the gate made of a lie: the fault was found, at the right side and layer; the run was
+`unverified`; it passed, which must not happen; a side that is right was called wrong; the right
+side was named, but not the layer; nobody was wrong, and it passed; the lie could not be told."""
+FAILED: tuple[Answer, ...] = ("missed", "accused", "misplaced")
+
+
+@dataclass(frozen=True)
+class TrustedTrial:
+    """One fault in what the gate trusts, and what became of it."""
+
+    kind: str
+    description: str
+    wrong: Literal["candidate", "reference", "both", "nobody"]
+    answer: Answer
+    points: tuple[str, ...] = ()
+    verdict: RunVerdict | None = None
+    at_fault: str | None = None
+    first_divergence: str | None = None
+    root_cause: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TrustedCount:
+    """How the gate fared with one kind of lie."""
+
+    kind: str
+    told: int
+    caught: int
+    """`cleared` counts with it: where nobody is wrong, a pass is right."""
+    unverified: int
+    failed: int
+    not_built: int
+
+
 @dataclass(frozen=True)
 class Sensitivity:
     """What the gate sees at one point, as effects relative to the state (L2)."""
@@ -95,6 +131,9 @@ class SelfTest:
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     """Kinds this model has no place for, and why."""
     seconds: float = 0.0
+    trusted: tuple[TrustedTrial, ...] = ()
+    """Faults in what the gate trusts: reference, truth, yardstick, cache, mask, dtype, outputs."""
+    trusted_kinds: tuple[TrustedCount, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -111,10 +150,15 @@ class SelfTest:
         return tuple(trial for trial in self.owed if trial.outcome != "placed")
 
     @property
+    def trusted_failures(self) -> tuple[TrustedTrial, ...]:
+        """Lies that the gate believed, or for which it called somebody wrong who is not."""
+        return tuple(trial for trial in self.trusted if trial.answer in FAILED)
+
+    @property
     def exit_code(self) -> int:
-        if not self.counted:
-            return 3
-        return 1 if self.failures else 0
+        if self.failures or self.trusted_failures:
+            return 1
+        return 0 if self.counted else 3
 
 
 def to_json(result: SelfTest) -> str:
@@ -127,6 +171,10 @@ def to_json(result: SelfTest) -> str:
         "placed": sum(trial.outcome == "placed" for trial in counted),
         "above_noise": len(owed),
         "above_noise_placed": sum(trial.outcome == "placed" for trial in owed),
+        "trusted": {
+            name: sum(getattr(row, name) for row in result.trusted_kinds)
+            for name in ("told", "caught", "unverified", "failed")
+        },
     }
     document = {"schema_version": result.schema_version, "summary": summary} | encode(result)
     return to_text(document)

@@ -14,6 +14,7 @@ noise of honest arithmetic. One without any effect in float64 is listed apart an
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,12 @@ from ..spec import Spec
 from ..states import State, Trace
 from ..tolerance import make_policy
 from .result import Count, Outcome, SelfTest, Sensitivity, Trial
+from .trusted import LIES, tell_lies
 
 if TYPE_CHECKING:
     from driftwalk_backends.faults.fault import Fault
     from driftwalk_backends.faults.planning import FaultyModel
+    from driftwalk_backends.faults.trusted.lie import Weighed
 
 FAULTS = 66
 """Three of every kind and variant; seconds on a small model with a torch candidate."""
@@ -58,18 +61,25 @@ def selftest(
     batch: int | None = None,
     length: int | None = None,
     cache: bool = True,
+    trusted: int = LIES,
     command: str = "",
     progress: Progress | None = None,
 ) -> SelfTest:
-    """Inject `faults` seeded faults, one at a time, and judge the candidate with each."""
+    """Inject `faults` seeded faults, one at a time, and judge the candidate with each.
+
+    `trusted` is how many lies of each kind are told: faults in what the gate trusts (trusted.py).
+    """
     from driftwalk_backends.anatomy import examine
     from driftwalk_backends.faults.graph import faulty_backend
     from driftwalk_backends.faults.planning import KINDS, FaultyModel, plan
+    from driftwalk_backends.faults.trusted.lie import Ground
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
     from driftwalk_backends.sources import open_model
 
     if faults < 1:
         raise UsageError(f"faults={faults}: expected 1 or more.")
+    if trusted < 0:
+        raise UsageError(f"trusted={trusted}: expected 0 or more.")
     if (name := Spec.parse(candidate).name) in CANNOT_TAKE_FAULTS:
         raise UsageError(
             f"Candidate {name!r} runs no copy of a model: no fault can be put into it."
@@ -89,7 +99,8 @@ def selftest(
         with show.stage(f"the clean candidate: {clean.spec}"):
             gate.check_clean(clean)
         layout = loaded.layout(loaded.module, fixed.inputs, _unknown_layout)
-        planned = plan(loaded, examine(loaded, fixed, layout), clean.info.dtype, faults, seed)
+        anatomy = examine(loaded, fixed, layout)
+        planned = plan(loaded, anatomy, clean.info.dtype, faults, seed)
         trials = []
         for number, fault in enumerate(planned.faults, start=1):
             with show.stage(f"fault {number} of {len(planned.faults)}: {fault.description}"):
@@ -98,6 +109,8 @@ def selftest(
                     trials.append(gate.try_fault(faulty, faulty_backend(clean, faulty, fixed)))
                 except DriftwalkError as error:
                     trials.append(_trial(fault, "not_built", note=str(error)))
+        ground = Ground(loaded, fixed, anatomy, clean, seed, gate.weigh, gate.is_plain)
+        lies = tell_lies(ground, trusted, show)
         info = clean.info
     return SelfTest(
         tool=this_tool(),
@@ -111,7 +124,9 @@ def selftest(
         trials=tuple(trials),
         kinds=tuple(_count(kind, trials) for kind in KINDS if kind not in planned.absent),
         layers=tuple(_sensitivity(point, trials, gate.known) for point in trace.names),
-        not_applicable=planned.absent,
+        not_applicable={**planned.absent, **lies.absent},
+        trusted=lies.trials,
+        trusted_kinds=lies.kinds,
         seconds=time.perf_counter() - start,
     )
 
@@ -156,8 +171,8 @@ class _Gate:
         """What the fault does in float64, and what the gate says of the candidate that has it."""
         fault = faulty.fault
         with candidate, create("truth", faulty) as wrong:
-            effects = self._effects(wrong)
-            right = next((p for p in fault.points if self._is_seen(p, effects[p])), None)
+            effects = self._effects(wrong, self.known)
+            right = self._right(fault, effects)
             if right is None:
                 return _trial(fault, "no_effect")
             verdict, first, cause = self._judge(candidate)
@@ -176,17 +191,40 @@ class _Gate:
             root_cause=cause,
         )
 
-    def _effects(self, wrong: Backend) -> dict[str, Norms]:
+    def weigh(self, faulty: FaultyModel, dtype: str) -> Weighed | None:
+        """What a fault does in float64, compared with honest arithmetic of a dtype."""
+        from driftwalk_backends.faults.trusted.lie import Weighed
+
+        known = _needed(self._witness, dtype)
+        with create("truth", faulty) as wrong:
+            effects = self._effects(wrong, known)
+        right = self._right(faulty.fault, effects)
+        if right is None:
+            return None
+        return Weighed(faulty.fault, right, effects[right].over(known.allowed_own(right))[0])
+
+    def is_plain(self, candidate: Backend) -> bool:
+        """Whether the dtype table alone, without any witness, shows that a candidate is wrong."""
+        walk = Walk(self._reference, candidate.info, make_policy("dtype"))
+        with candidate:
+            walk.meet_trace(candidate.trace(self._probe))
+        return not all(row.ok for row in walk.layers())
+
+    def _right(self, fault: Fault, effects: Mapping[str, Norms]) -> str | None:
+        """The first point, of those that use what was changed, that has an effect at all."""
+        return next((p for p in fault.points if self._is_seen(p, effects[p])), None)
+
+    def _effects(self, wrong: Backend, known: Calibration) -> dict[str, Norms]:
         """What each block of the faulty copy makes of the truth's states, against the truth."""
-        effects = dict.fromkeys(self.known.truth.names, ZERO)
+        effects = dict.fromkeys(known.truth.names, ZERO)
 
         def meet(state: State) -> None:
             name = state.point.name
-            true = self.known.truth.state(name)
+            true = known.truth.state(name)
             if true is not None:
-                effects[name] = self.known.own_error(name, state.array, true.array)
+                effects[name] = known.own_error(name, state.array, true.array)
 
-        replay_trace(wrong, self.known.truth, meet)
+        replay_trace(wrong, known.truth, meet)
         return effects
 
     def _is_seen(self, point: str, effect: Norms) -> bool:
