@@ -7,4 +7,5 @@ Places for a fault are found by the anatomy of a model, never by its name.
     code       faults in code: a wrong epsilon, activation, mask or position
     planning   every kind of fault, which of them a model has room for, the faulty copy
     graph      the same faults in the initialisers of an exported graph
+    trusted/   lies: faults in what the gate trusts
 """
