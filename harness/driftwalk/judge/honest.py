@@ -77,8 +77,8 @@ terms of one sign, is off by several roundoffs in one implementation and by none
 
 
 ADDED = 1 / 32
-"""Times the width, in roundoffs: what a norm that adds its squares one by one is off by where one of
-them outweighs the rest: a sixteenth of the bound. Kernels that add in pairs have next to nothing of
+"""Times the width, in roundoffs: what a norm that adds squares one by one is off by where one of
+them outweighs the rest, a sixteenth of the bound. Kernels that add in pairs have next to nothing of
 it, and where an element is all of its token, nothing else is rounded."""
 
 
