@@ -21,7 +21,7 @@ from .calibrate import Calibration
 from .honest import Honest
 
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
-_PARTS = ("total", "own")
+_PARTS = ("total", "own", "tied", "tipped")
 
 
 def stored_calibration(
@@ -63,6 +63,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "dtype": calibration.dtype,
         "dtypes": dict(calibration.dtypes),
         "doubt": calibration.doubt,
+        "ties": calibration.ties,
         "evidence": evidence,
     }
     for part in _PARTS:
@@ -100,9 +101,9 @@ def _read(folder: Path, probe: Probe) -> Calibration:
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
     return Calibration(
         truth=truth,
-        total=kept["total"],
-        own=kept["own"],
+        **kept,
         dtype=numbers["dtype"],
         dtypes=numbers["dtypes"],
         doubt=numbers["doubt"],
+        ties=numbers["ties"],
     )

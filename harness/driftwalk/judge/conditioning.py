@@ -9,12 +9,13 @@ allowance means anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ..adapter import Sink
-from ..dtypes import Format
+from ..dtypes import Array, Format
 from ..measure.norms import row_sizes
 from ..measure.sums import Float64
 from ..states import Probe, Trace
@@ -43,8 +44,17 @@ class Jitters(Protocol):
         """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
 
 
-def doubt_of(exact: Trace, made: Trace, noisy: Trace | None, dtype: Format) -> str:
-    """Why the truth cannot be trusted, and where it is first seen; empty where it can."""
+def doubt_of(
+    exact: Trace,
+    made: Trace,
+    noisy: Trace | None,
+    dtype: Format,
+    tipped: Mapping[str, Array] | None = None,
+) -> str:
+    """Why the truth cannot be trusted, and where it is first seen; empty where it can.
+
+    `tipped` are states of the truth after choices that roundoffs could tip over (ties.py).
+    """
     for state in made:
         name, true = state.point.name, exact.state(state.point.name)
         if true is None or true.array.shape != state.array.shape:
@@ -58,6 +68,8 @@ def doubt_of(exact: Trace, made: Trace, noisy: Trace | None, dtype: Format) -> s
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.name == EXAMINED_AT:
             travelled = row_sizes(jittered.array, true.array, keep) + least
+            if tipped is not None and name in tipped:
+                travelled = np.maximum(travelled, row_sizes(tipped[name], true.array, keep))
             far = (error > CEILING * travelled) & (error > DIGITS * least)
             if far.mean() > SHARE:
                 return _broken(name, error, size, travelled, dtype)

@@ -14,7 +14,9 @@ from ..measure.norms import Norms
 from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
-from .honest import ROOM, K
+from .honest import ROOM, Honest, K, allowed
+
+_TIED, _TIPPED = "tied", "tipped"
 
 
 class JudgedSide:
@@ -24,6 +26,7 @@ class JudgedSide:
         self.side = side
         self.calibration = calibration
         self.errors: dict[str, Norms] = {}
+        self._tie_errors: dict[str, dict[str, Norms]] = {_TIED: {}, _TIPPED: {}}
         self._introduced: Mapping[str, Norms] = {}
         self._own_room = ROOM
 
@@ -32,12 +35,14 @@ class JudgedSide:
         error = self.calibration.error(state)
         if error is not None:
             self.errors[state.point.name] = error
+            for kind, found in self._tie_errors.items():
+                known: Mapping[str, Honest] = getattr(self.calibration, kind)
+                if state.point.name in known:
+                    found[state.point.name] = self.calibration.error(state, known) or error
 
     def meet_all(self, trace: Trace) -> None:
         """The same for a whole trace, several states at a time."""
-        found = in_threads(self.calibration.error, trace.states, State.elements)
-        pairs = zip(trace.names, found, strict=True)
-        self.errors = {name: error for name, error in pairs if error is not None}
+        in_threads(self.meet, trace.states, State.elements)
 
     def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
@@ -56,18 +61,29 @@ class JudgedSide:
         return replace(ROOM, token_middle=middle[0], channel_middle=middle[1])
 
     def allowed(self, point: str) -> Norms:
-        return self.calibration.allowed(point, self.room)
+        """What its total error may be at a point, on the branch that it took."""
+        return self._of(point, self._branch(point))[1]
+
+    def error(self, point: str) -> Norms:
+        """Its total error, in the units of that allowance."""
+        return self._of(point, self._branch(point))[0]
+
+    def element_room(self, point: str) -> float | None:
+        """What a single element may be off, whatever branch was taken; None: nothing is known."""
+        if point not in self.errors:
+            return None
+        most = self.calibration.most_allowed(point, self.room).max_abs
+        return most if math.isfinite(most) else None
 
     def judged(self, point: str) -> Allowed | None:
         """How much of its allowance the side uses at a point, in the norm that uses most of it."""
-        error = self.errors.get(point)
-        if error is None:
+        if point not in self.errors:
             return None
-        allowed = self.allowed(point)
-        if not math.isfinite(allowed.max_abs):
+        error, most = self._of(point, self._branch(point))
+        if not math.isfinite(most.max_abs):
             return None  # plain PyTorch itself overflows here: no measure of honest noise
-        needed, norm = error.over(allowed)
-        room = Allowed(allowed.max_abs, 0.0, 1.0, needed, K, norm, self.side)
+        needed, norm = error.over(most)
+        room = Allowed(most.max_abs, 0.0, 1.0, needed, K, norm, self.side)
         own = self._introduced.get(point)
         if own is None:
             return room
@@ -75,6 +91,36 @@ class JudgedSide:
         if exceeded <= needed:
             return room
         return replace(room, needed=exceeded, norm=f"{INTRODUCED}{norm}")
+
+    def _branch(self, point: str) -> str:
+        """As what the side is judged at a point: as one that tipped over only where it did.
+
+        It did where its error is too large, and the other branch of the tokens at a tie in that
+        very layer explains it.
+        """
+        known, tipped = self.calibration, False
+        for name in known.truth.names if known.tied else ():
+            branch = self._exceeding(name, _TIPPED if tipped else _TIED)
+            if name == point:
+                return branch
+            tipped = tipped or (bool(branch) and self._needed(name, branch) <= 1)
+        return ""
+
+    def _exceeding(self, point: str, branch: str) -> str:
+        """The branch to judge a point by, where the side is beyond what is allowed without one."""
+        has_branch = point in self._tie_errors[branch]
+        return branch if has_branch and self._needed(point, "") > 1 else ""
+
+    def _needed(self, point: str, branch: str) -> float:
+        error, most = self._of(point, branch)
+        return error.over(most)[0]
+
+    def _of(self, point: str, branch: str) -> tuple[Norms, Norms]:
+        """The error at a point and what is allowed there."""
+        if not branch:
+            return self.errors[point], self.calibration.allowed(point, self.room)
+        honest: Mapping[str, Honest] = getattr(self.calibration, branch)
+        return self._tie_errors[branch][point], allowed(honest[point], self.room)
 
     @property
     def holds(self) -> bool:

@@ -171,9 +171,9 @@ class Walk:
         name = reference.point.name
         if self._ours is not None and not self._policy.has_rule(name):
             self._ours.meet(candidate)
-            calibrated = self._ours.judged(name)
-            if calibrated is not None:
-                return Tolerance(calibrated.atol)
+            room = self._ours.element_room(name)
+            if room is not None:
+                return Tolerance(room)
         formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal[name])
         return self._policy.tolerance(name, *formats)
 
@@ -208,7 +208,7 @@ class Walk:
         if reference is None and state is not None:
             reference = ours.calibration.error(state)
         truth = truth_errors(
-            ours.calibration, name, reference or FAR, ours.errors[name], ours.allowed(name)
+            ours.calibration, name, reference or FAR, ours.error(name), ours.allowed(name)
         )
         verdict: PointVerdict = "ok" if worst.needed <= 1 else "drift"
         return replace(
