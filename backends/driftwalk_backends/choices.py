@@ -77,13 +77,15 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if computed:
             given = self._computed(func, args, kwargs)
             for target in written(func, args, kwargs):
-                _no_longer(target)
+                if (alive := _alive(target)) is not None:
+                    alive[0] = False
             return given
         given = func(*args, **kwargs)
-        alive = next((t._driftwalk_constant for t in tensors if _is_constant(t)), [True])
+        shared = next((alive for t in tensors if (alive := _alive(t)) is not None), None)
         for leaf in tree_leaves(given):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                leaf._driftwalk_constant = alive if func.is_view else [True]
+                alive = shared if func.is_view and shared is not None else [True]
+                setattr(leaf, "_driftwalk_constant", alive)  # noqa: B010
         return given
 
     def _computed(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -113,7 +115,7 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         raise NotImplementedError
 
 
-class Recorded(_Watched):
+class Recorded(_Watched):  # type: ignore[no-untyped-call]
     """Keeps the numbers by which choices are made."""
 
     def __init__(self) -> None:
@@ -129,7 +131,7 @@ class Recorded(_Watched):
         return larger
 
 
-class Tipped(_Watched):
+class Tipped(_Watched):  # type: ignore[no-untyped-call]
     """Takes the other branch wherever the noise of the numbers could."""
 
     def __init__(self, noisy: Mapping[Key, torch.Tensor], reach: float) -> None:
@@ -148,9 +150,7 @@ class Tipped(_Watched):
             return self._tipped(scores.flatten(), noisy.flatten(), whole).reshape(scores.shape)
         return self._tipped(scores, noisy, ranking)
 
-    def _tipped(
-        self, scores: torch.Tensor, noisy: torch.Tensor, ranking: _Ranking
-    ) -> torch.Tensor:
+    def _tipped(self, scores: torch.Tensor, noisy: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
         axis = ranking.axis or 0
         last = scores.movedim(axis, -1)
         moved = (noisy.movedim(axis, -1) - last).abs().nan_to_num(0.0, 0.0)
@@ -206,11 +206,12 @@ def _exchanged(close: torch.Tensor, best: int) -> torch.Tensor:
     return place
 
 
+def _alive(tensor: torch.Tensor) -> list[bool] | None:
+    """What tells whether a tensor is still made of integers and constants; views share it."""
+    alive: list[bool] | None = getattr(tensor, "_driftwalk_constant", None)
+    return alive
+
+
 def _is_constant(tensor: torch.Tensor) -> bool:
-    alive = getattr(tensor, "_driftwalk_constant", None)
-    return alive is not None and bool(alive[0])
-
-
-def _no_longer(tensor: torch.Tensor) -> None:
-    if _is_constant(tensor):
-        tensor._driftwalk_constant[0] = False
+    alive = _alive(tensor)
+    return alive is not None and alive[0]

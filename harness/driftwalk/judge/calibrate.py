@@ -28,7 +28,7 @@ from .conditioning import Jitters, doubt_of
 from .exact import float_states
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_trace
-from .ties import other_branch, tied_tokens, told, too_many
+from .ties import left_to_chance, other_branch, tied_tokens, told
 
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
@@ -68,6 +68,8 @@ class Calibration:
     """The same for a side that has tipped over in a layer before."""
     ties: str = ""
     """What is to be said of ties."""
+    chance: Mapping[str, str] = field(default_factory=dict)
+    """Points at which too many tokens stand at a tie, and a sentence that says so."""
 
     @property
     def mixture(self) -> Mixture:
@@ -175,18 +177,19 @@ def calibrate(
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     other = other_branch(truth, exact, made, noisy)
     total = _honest_states(exact, made, mixture, noisy)
-    ties = tied_tokens(exact, total, other)
+    ties = tied_tokens(exact, made, other)
+    chance = left_to_chance(exact, made, ties, other, mixture.dtype)
     return Calibration(
         truth=exact,
         total=total,
         own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact)),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
-        doubt=doubt_of(exact, made, noisy, FORMATS[mixture.dtype], other.onwards)
-        or too_many(ties, mixture.dtype),
+        doubt=doubt_of(exact, made, noisy, FORMATS[mixture.dtype], other.onwards, chance),
         tied=_honest_states(exact, made, mixture, noisy, other.within),
         tipped=_honest_states(exact, made, mixture, noisy, other.onwards),
         ties=told(ties, mixture.dtype),
+        chance=chance,
     )
 
 

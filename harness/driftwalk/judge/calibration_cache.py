@@ -64,6 +64,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "dtypes": dict(calibration.dtypes),
         "doubt": calibration.doubt,
         "ties": calibration.ties,
+        "chance": dict(calibration.chance),
         "evidence": evidence,
     }
     for part in _PARTS:
@@ -106,4 +107,5 @@ def _read(folder: Path, probe: Probe) -> Calibration:
         dtypes=numbers["dtypes"],
         doubt=numbers["doubt"],
         ties=numbers["ties"],
+        chance=numbers["chance"],
     )

@@ -9,7 +9,8 @@ allowance means anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,9 @@ SHARE = 0.05
 """More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
 
 
+_NONE: Mapping[str, Array] = MappingProxyType({})
+
+
 @runtime_checkable
 class Jitters(Protocol):
     """A backend that can run with every result changed by a random part of a roundoff."""
@@ -49,11 +53,13 @@ def doubt_of(
     made: Trace,
     noisy: Trace | None,
     dtype: Format,
-    tipped: Mapping[str, Array] | None = None,
+    tipped: Mapping[str, Array] = _NONE,
+    chance: Container[str] = (),
 ) -> str:
     """Why the truth cannot be trusted, and where it is first seen; empty where it can.
 
-    `tipped` are states of the truth after choices that roundoffs could tip over (ties.py).
+    `tipped` are states of the truth after choices that roundoffs could tip over, and `chance` the
+    points at which these leave no digit (ties.py): there nothing is wrong with the truth.
     """
     for state in made:
         name, true = state.point.name, exact.state(state.point.name)
@@ -68,12 +74,12 @@ def doubt_of(
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.name == EXAMINED_AT:
             travelled = row_sizes(jittered.array, true.array, keep) + least
-            if tipped is not None and name in tipped:
+            if name in tipped:
                 travelled = np.maximum(travelled, row_sizes(tipped[name], true.array, keep))
             far = (error > CEILING * travelled) & (error > DIGITS * least)
             if far.mean() > SHARE:
                 return _broken(name, error, size, travelled, dtype)
-        if np.median(error) > VOID * np.median(size):
+        if np.median(error) > VOID * np.median(size) and name not in chance:
             return (
                 f"honest {dtype.name} arithmetic is {_percent(error, size)} off at {name}, which "
                 "leaves no digit to compare: this model is ill-conditioned on this probe at this "

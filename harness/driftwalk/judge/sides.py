@@ -14,6 +14,7 @@ from ..measure.norms import Norms
 from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
+from .conditioning import VOID
 from .honest import ROOM, Honest, K, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
@@ -121,6 +122,21 @@ class JudgedSide:
             return self.errors[point], self.calibration.allowed(point, self.room)
         honest: Mapping[str, Honest] = getattr(self.calibration, branch)
         return self._tie_errors[branch][point], allowed(honest[point], self.room)
+
+    @property
+    def left_to_chance(self) -> str:
+        """Why nothing can be said of a side that chose otherwise than the truth; else empty.
+
+        Where it is within what is allowed without a choice that tipped over, nothing is left open.
+        """
+        known = self.calibration
+        tipped = any(self._branch(point) for point in self.errors) if known.chance else False
+        for point, sentence in known.chance.items():
+            noise, size = known.noise(point).l2, known.size(point).l2
+            error = self.errors[point].l2 if point in self.errors else 0.0
+            if tipped or (noise > VOID / 2 * size and error > noise / 2):
+                return sentence
+        return ""
 
     @property
     def holds(self) -> bool:

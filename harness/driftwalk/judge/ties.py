@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,8 +23,10 @@ from ..adapter import Sink
 from ..dtypes import Array
 from ..errors import DriftwalkError
 from ..measure.norms import row_sizes
+from ..measure.sums import Float64
 from ..states import Probe, State, Trace
-from .honest import Honest, K, gain
+from .conditioning import VOID
+from .honest import K, gain
 
 REACH = 8.0
 """Numbers nearer to one another than so many times their typical noise are a tie."""
@@ -94,8 +97,11 @@ def other_branch(truth: object, exact: Trace, made: Trace, noisy: Trace | None) 
 
 
 def _gain(exact: Trace, made: Trace, noisy: Trace) -> float:
-    """How many times the noise of the run with roundoffs the yardstick's is, in the worst layer."""
-    gains = [1.0]
+    """How many times the noise of the run with roundoffs the yardstick's is, at most points.
+
+    Where a state underflows in its format, its noise says nothing about that of what is compared.
+    """
+    gains = []
     for state in exact:
         name, true = state.point.name, state.array
         ours, theirs = made.state(name), noisy.state(name)
@@ -103,20 +109,33 @@ def _gain(exact: Trace, made: Trace, noisy: Trace) -> float:
             keep = exact.probe.keep(name, true.shape)
             sizes = (row_sizes(run.array, true, keep) for run in (ours, theirs))
             gains.append(gain(*sizes))
-    return max(gains)
+    return max(1.0, median(gains)) if gains else 1.0
 
 
-def tied_tokens(exact: Trace, total: Mapping[str, Honest], other: OtherBranch) -> Ties:
+def tied_tokens(exact: Trace, made: Trace, other: OtherBranch) -> Ties:
     """The tokens that a choice in the layer itself leads farther than any noise explains."""
     found = {}
     for name, array in other.within.items():
-        if name in total:
-            weights, keep = total[name].weights, exact.probe.keep(name, array.shape)
-            far = row_sizes(array, exact[name], keep, weights.channels) * weights.tokens
-            tied = int((far > K * total[name].noise.token_worst).sum())
+        shares = _shares(exact, made, name, array)
+        if shares is not None:
+            noise, jump = shares
+            tied = int((jump > K * np.median(noise)).sum())
             if tied:
-                found[name] = tied, total[name].rows
+                found[name] = tied, len(jump)
     return found
+
+
+def _shares(exact: Trace, made: Trace, name: str, array: Array) -> tuple[Float64, Float64] | None:
+    """How far the yardstick and another array are from the truth, as shares of each token."""
+    own, true = made.state(name), exact[name]
+    if own is None or own.shape != true.shape:
+        return None
+    keep = exact.probe.keep(name, true.shape)
+    size = row_sizes(true, None, keep)
+    size = np.where(size > 0, size, np.inf)
+    noise: Float64 = row_sizes(own.array, true, keep) / size
+    jump: Float64 = row_sizes(array, true, keep) / size
+    return noise, jump
 
 
 def told(ties: Ties, dtype: str) -> str:
@@ -132,13 +151,30 @@ def told(ties: Ties, dtype: str) -> str:
     )
 
 
-def too_many(ties: Ties, dtype: str) -> str:
-    """Why nothing can be compared, where too many tokens stand at a tie; else empty."""
+def left_to_chance(
+    exact: Trace, made: Trace, ties: Ties, other: OtherBranch, dtype: str
+) -> dict[str, str]:
+    """The points at which choices decide so much that too little is left to compare, and why.
+
+    Either most tokens stand at a tie there, or the other branch leads as far as honest arithmetic
+    is off, and that leaves no digit.
+    """
+    found: dict[str, str] = {}
     for name, (tied, tokens) in ties.items():
         if tied > MOST * tokens:
-            return (
-                f"{tied} of {tokens} tokens stand at a tie at {name}: {dtype} arithmetic decides "
-                "by chance what is chosen for them there, and the rest is too little to compare. "
-                "Try other inputs, or a finer dtype"
-            )
-    return ""
+            found[name] = f"{tied} of {tokens} tokens stand at a tie at {name}: {_chosen(dtype)}"
+    for name, array in other.onwards.items() if ties else ():
+        shares = _shares(exact, made, name, array)
+        if shares is not None:
+            noise, jump = (float(np.median(share)) for share in shares)
+            if noise > VOID and jump > noise / 2:
+                found.setdefault(name, f"no digit is left at {name}: {_chosen(dtype)}")
+    return found
+
+
+def _chosen(dtype: str) -> str:
+    return (
+        f"{dtype} arithmetic decides by chance what is chosen in the model, and this side chose "
+        "otherwise than the truth. What else it did cannot be told. Try other inputs, or a finer "
+        "dtype"
+    )

@@ -70,6 +70,12 @@ class Walk:
         same = ours is theirs or ours.truth.probe is theirs.truth.probe
         return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
 
+    @property
+    def left_to_chance(self) -> str:
+        """Why a side cannot be judged whose choices tipped over; empty where both can."""
+        sides = (side for side in (self._ours, self._theirs) if side is not None)
+        return next((told for side in sides if (told := side.left_to_chance)), "")
+
     def can_replay(self, reference: Backend) -> bool:
         """Whether the reference's own blocks can be run on the candidate's states to any use."""
         return self.reference_is_honest and isinstance(reference, Replays)
