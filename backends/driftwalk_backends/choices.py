@@ -76,6 +76,9 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         computed = any(t.is_floating_point() and not _is_constant(t) for t in tensors)
         if computed:
             given = self._computed(func, args, kwargs)
+            for leaf in tree_leaves(given):
+                if isinstance(leaf, torch.Tensor) and not leaf.ndim and _alive(leaf) is None:
+                    _mark(leaf, [False])
             for target in written(func, args, kwargs):
                 if (alive := _alive(target)) is not None:
                     alive[0] = False
@@ -85,7 +88,7 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(given):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                 alive = shared if func.is_view and shared is not None else [True]
-                setattr(leaf, "_driftwalk_constant", alive)  # noqa: B010
+                _mark(leaf, alive)
         return given
 
     def _computed(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -212,6 +215,12 @@ def _alive(tensor: torch.Tensor) -> list[bool] | None:
     return alive
 
 
+def _mark(tensor: torch.Tensor, alive: list[bool]) -> None:
+    setattr(tensor, "_driftwalk_constant", alive)  # noqa: B010
+
+
 def _is_constant(tensor: torch.Tensor) -> bool:
     alive = _alive(tensor)
-    return alive is not None and alive[0]
+    if alive is None:  # a number that is written into a tensor: PyTorch makes it unseen
+        return not tensor.ndim and not isinstance(tensor, torch.nn.Parameter)
+    return alive[0]

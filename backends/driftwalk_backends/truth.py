@@ -66,6 +66,8 @@ class Truth(TorchEager):
 
     def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
         """Hand on the states of a run in which every result is a random part of a roundoff off."""
+        with self.at_work(probe):
+            pass  # the run in which points are found makes choices of its own
         recorded = Recorded()
         with self._with(Jittered(roundoff), recorded):
             self.stream(probe, sink)

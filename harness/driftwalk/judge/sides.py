@@ -19,6 +19,10 @@ from .honest import ROOM, Honest, K, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
 
+USED, EXPLAINED = 0.5, 0.75
+"""A side that uses more than this share of its allowance, and less than that share of it where
+tokens at a tie may tip over, is one of whose tokens one has."""
+
 
 class JudgedSide:
     """The errors of one side at every point, and how much of what was allowed they use."""
@@ -96,21 +100,19 @@ class JudgedSide:
     def _branch(self, point: str) -> str:
         """As what the side is judged at a point: as one that tipped over only where it did.
 
-        It did where its error is too large, and the other branch of the tokens at a tie in that
-        very layer explains it.
+        It did where much of its allowance is used up, and the other branch of the tokens at a tie
+        in that very layer explains most of that.
         """
-        known, tipped = self.calibration, False
-        for name in known.truth.names if known.tied else ():
-            branch = self._exceeding(name, _TIPPED if tipped else _TIED)
+        tipped = False
+        for name in self.calibration.truth.names if self.calibration.tied else ():
+            branch = _TIPPED if tipped else _TIED
+            has_branch = name in self._tie_errors[branch]
             if name == point:
-                return branch
-            tipped = tipped or (bool(branch) and self._needed(name, branch) <= 1)
+                return branch if has_branch and self._needed(name, "") > 1 else ""
+            if has_branch and not tipped:
+                plainly = self._needed(name, "")
+                tipped = plainly > USED and self._needed(name, branch) < EXPLAINED * plainly
         return ""
-
-    def _exceeding(self, point: str, branch: str) -> str:
-        """The branch to judge a point by, where the side is beyond what is allowed without one."""
-        has_branch = point in self._tie_errors[branch]
-        return branch if has_branch and self._needed(point, "") > 1 else ""
 
     def _needed(self, point: str, branch: str) -> float:
         error, most = self._of(point, branch)
