@@ -60,7 +60,7 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         made = watched.enter_context(_module_outputs(module))
         unhooked = watched.enter_context(_unhooked_outputs(module, stacks))
         shared = [
-            watched.enter_context(watch_shared(module, stack.blocks, stack.takes))
+            watched.enter_context(watch_shared(module, stack.blocks, stack.takes, stack.before))
             for stack in stacks
         ]
         output = run(output_hidden_states=True) if wants else run()

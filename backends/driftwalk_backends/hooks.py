@@ -41,12 +41,20 @@ class _StackCapture:
         self._shared = stack.shared if look.shared else ()
         self._instead: dict[str, torch.Tensor] = {}
         self._points = {point.name: point for point in stack.points}
-        self._calls = 0
+        self._calls = -stack.before
         self.takes = stack.takes
         self.running: Point | None = None
         """The layer whose block is being computed."""
 
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether this call belongs to another run of the same blocks."""
+        known = len(self._stack.blocks)
+        return self._calls < 0 or known <= self._calls < known + self._stack.after
+
     def before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if self._elsewhere:
+            return None
         self.running = self._points.get(self._stack.name(f"layer.{self._calls}"))
         changed = self._shared_by(module, args, kwargs) if self._calls else None
         if self._calls:
@@ -81,7 +89,9 @@ class _StackCapture:
         return (args, kwargs) if replaced else None
 
     def after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        number, self._calls = self._calls, self._calls + 1
+        elsewhere, number, self._calls = self._elsewhere, self._calls, self._calls + 1
+        if elsewhere:
+            return None
         point, self.running = self.running, None
         given = output_tensors(output, self._stack.gives)
         if point is None or not given:
@@ -107,12 +117,14 @@ class _StackCapture:
         return None if instead is None else with_stream_output(output, instead)
 
     def finish(self) -> None:
-        if self._calls != len(self._stack.blocks):
+        stack = self._stack
+        ran, known = (count + stack.before for count in (self._calls, len(stack.blocks)))
+        if ran != known + stack.after:
             raise BackendError(
-                f"{self._stack.path}: {self._calls} blocks ran, {len(self._stack.blocks)} were "
+                f"{stack.path}: {ran} blocks ran, {known + stack.after} were "
                 "expected from the run in which the points were found."
             )
-        self._calls = 0  # the next run may be watched as well
+        self._calls = -stack.before  # the next run may be watched as well
         self._instead.clear()
 
 

@@ -44,6 +44,10 @@ class Stack:
     """Where they give it."""
     shared: tuple[Shared, ...] = ()
     """What several blocks are handed beside the stream."""
+    before: int = 0
+    """Calls of these blocks before this run of them, in a model that runs them several times."""
+    after: int = 0
+    """Calls after it."""
 
     def name(self, rest: str) -> str:
         return f"{self.prefix}.{rest}" if self.prefix else rest
@@ -127,8 +131,10 @@ def find_stacks(
             "hand a float tensor on from one to the next without changing its shape. Name the "
             f"stack by hand: blocks='path.to.stack' (--blocks). {_lists(module)}"
         )
-    notes = tuple(_note(module, path, count) for path, count in left.items())
-    return _prefixed([_stack(module, *item) for item in found]), notes
+    stacks = _prefixed([_stack(module, *item) for item in found])
+    notes = [_note(module, path, count) for path, count in left.items()]
+    notes += [_note_on_runs(stack) for stack in stacks if stack.before or stack.after]
+    return stacks, tuple(notes)
 
 
 def _found(module: nn.Module, groups: dict[str, Group], directly: bool) -> list[Run]:
@@ -203,6 +209,15 @@ def _note(module: nn.Module, path: str, count: int) -> str:
         f"{count} of the {size} blocks of {path} ({kind}) ran, but are no points: they do not hand "
         "one float tensor of one shape on from each to the next. An error in them shows at the "
         f"next point. If they are the model's layers, name them: blocks={path!r} (--blocks)."
+    )
+
+
+def _note_on_runs(stack: Stack) -> str:
+    calls = stack.before + len(stack.blocks) + stack.after
+    return (
+        f"The blocks of {stack.path} were called {calls} times, of which "
+        f"{len(stack.blocks)} in a row are points. An error in the other calls shows at the "
+        "next point."
     )
 
 
@@ -303,7 +318,11 @@ def _stack(module: nn.Module, group: Group, calls: list[Call], link: Link) -> St
     if norm is None and not link.directly:
         norm = group.later_norms.get((last, link.gives))
     paths = tuple(call.path for call in calls)
-    return Stack("", group.path, paths, norm, link.takes or None, link.gives)
+    known = [call for call in group.calls if call.path in paths]
+    start = known.index(calls[0]) if calls[0] in known else 0
+    rest = max(0, len(known) - start - len(calls))
+    stack = Stack("", group.path, paths, norm, link.takes or None, link.gives)
+    return replace(stack, before=start, after=rest)
 
 
 def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:

@@ -89,14 +89,19 @@ class _Argument:
 
 @contextmanager
 def watch_shared(
-    module: nn.Module, blocks: Sequence[str], stream: Slot | None
+    module: nn.Module, blocks: Sequence[str], stream: Slot | None, before: int = 0
 ) -> Iterator[Callable[[Iterable[torch.Tensor]], tuple[Shared, ...]]]:
-    """Watch one run; then ask what several blocks got that is none of the given states."""
+    """Watch one run; then ask what several blocks got that is none of the given states.
+
+    `before` calls of the same blocks come earlier, in a run of them that is not walked.
+    """
     seen: list[_Argument] = []
-    count = iter(range(1 << 62))
+    count = iter(range(-before, 1 << 62))
 
     def hook(block: nn.Module, args: Any, kwargs: Any) -> None:
         number = next(count)
+        if not 0 <= number < len(blocks):
+            return
         names = list(inspect.signature(block.forward).parameters)
         for slot, tensor in _arguments(args, kwargs, stream):
             known = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))

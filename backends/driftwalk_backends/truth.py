@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from driftwalk.adapter import BackendInfo, Offer, Sink
+from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
+from .choices import Key, Recorded, Tipped
 from .rounding import Jittered
 from .torch_eager import TorchEager
 from .widening import MixedOps, WidenedCasts
@@ -36,7 +39,8 @@ class Truth(TorchEager):
             raise UsageError(f"The truth is float64 on the CPU; got {str(spec)!r}.")
         super().__init__(replace(spec, device="cpu", dtype="fp64"), model)
         self.spec = spec
-        self._noise: AbstractContextManager[object] = nullcontext()
+        self._modes: tuple[AbstractContextManager[object], ...] = ()
+        self._scores: Mapping[Key, torch.Tensor] = {}
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
         # Its own attention: the eager one may take another mask, and compute something else.
         config = getattr(self._model.module, "config", None)
@@ -55,13 +59,43 @@ class Truth(TorchEager):
     def _arithmetic(self) -> Iterator[None]:
         mode = MixedOps if self._casts == "kept" else WidenedCasts
         # Fused attention takes short cuts; the same attention as plain matrix products does not.
-        with super()._arithmetic(), sdpa_kernel(SDPBackend.MATH), mode(), self._noise:
+        with super()._arithmetic(), sdpa_kernel(SDPBackend.MATH), mode(), ExitStack() as modes:
+            for one in self._modes:
+                modes.enter_context(one)
             yield
 
     def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
         """Hand on the states of a run in which every result is a random part of a roundoff off."""
-        self._noise = Jittered(roundoff)
-        try:
+        with self.at_work(probe):
+            pass  # the run in which points are found makes choices of its own
+        recorded = Recorded()
+        with self._with(Jittered(roundoff), recorded):
             self.stream(probe, sink)
+        self._scores = recorded.scores
+
+    def tipped(
+        self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
+    ) -> int:
+        """Hand on the states of a run whose close choices take the other branch; see choices.py.
+
+        Close are numbers nearer to one another than `reach` times what the last jittered run moved
+        them by. With `given`, each block runs on the given previous state.
+        """
+        if not self._scores:
+            return 0
+        mode = Tipped(self._scores, reach)
+        with self._with(mode):
+            if given is None:
+                self.stream(probe, sink)
+            else:
+                self.replay(probe, given, sink)
+        return mode.count
+
+    @contextmanager
+    def _with(self, *modes: AbstractContextManager[object]) -> Iterator[None]:
+        """The next run has these modes around every operation, the last one outermost."""
+        self._modes = modes
+        try:
+            yield
         finally:
-            self._noise = nullcontext()
+            self._modes = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from .adapter import BackendInfo
@@ -28,6 +28,8 @@ class Terms:
     notes: tuple[str, ...] = ()
     doubt: str = ""
     """Why no truth is trusted, so that the dtype table decided."""
+    left_to_chance: str = ""
+    """Why a run without drift is not verified: choices that tipped over left too little."""
 
 
 def assemble(
@@ -39,7 +41,9 @@ def assemble(
 ) -> Report:
     """One report of a walk that has met all of the candidate's states."""
     sides = trace.backend, candidate
-    return report_of(walk.layers(), trace.probe, sides, terms, observer, walk.decisions)
+    layers = walk.layers()
+    terms = replace(terms, left_to_chance=walk.left_to_chance)
+    return report_of(layers, trace.probe, sides, terms, observer, walk.decisions)
 
 
 def report_of(
@@ -52,7 +56,7 @@ def report_of(
 ) -> Report:
     """One report of rows that were judged; `sides` are the reference and the candidate."""
     covered = coverage(layers)
-    verdict, reason = run_verdict(layers, covered, observer, terms.doubt)
+    verdict, reason = run_verdict(layers, covered, observer, terms.doubt, terms.left_to_chance)
     return Report(
         tool=this_tool(),
         created=now(),

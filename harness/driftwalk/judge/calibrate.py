@@ -28,6 +28,7 @@ from .conditioning import Jitters, doubt_of
 from .exact import float_states
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_trace
+from .ties import left_to_chance, other_branch, tied_tokens, told
 
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
@@ -61,6 +62,14 @@ class Calibration:
     """The dtype of each point, where they are not all alike (mixture.py)."""
     doubt: str = ""
     """Why this truth cannot be trusted; empty where it can."""
+    tied: Mapping[str, Honest] = field(default_factory=dict)
+    """Points that have tokens at a tie (ties.py): the same as `total`, these given room to tip."""
+    tipped: Mapping[str, Honest] = field(default_factory=dict)
+    """The same for a side that has tipped over in a layer before."""
+    ties: str = ""
+    """What is to be said of ties."""
+    chance: Mapping[str, str] = field(default_factory=dict)
+    """Points at which too many tokens stand at a tie, and a sentence that says so."""
 
     @property
     def mixture(self) -> Mixture:
@@ -79,6 +88,14 @@ class Calibration:
         """What a layer may introduce by itself."""
         return allowed(self.own.get(point), room)
 
+    def most_allowed(self, point: str, room: Norms = ROOM) -> Norms:
+        """What the total error may be at most, whatever tipped over."""
+        most = self.allowed(point, room)
+        for known in (self.tied, self.tipped):
+            if point in known:
+                most = most.or_larger(allowed(known[point], room))
+        return most
+
     def noise(self, point: str) -> Norms:
         """The yardstick's error."""
         return self.total[point].noise if point in self.total else ZERO
@@ -90,12 +107,15 @@ class Calibration:
         """How much room a candidate needs that introduces these errors."""
         return room_needed(introduced, self.own)
 
-    def error(self, state: State) -> Norms | None:
-        """How far a state is from the truth; None where the truth has no such point or shape."""
-        true = self.truth.state(state.point.name)
+    def error(self, state: State, by: Mapping[str, Honest] | None = None) -> Norms | None:
+        """How far a state is from the truth; None where the truth has no such point or shape.
+
+        In units of `total`, or of `tied` or `tipped` where that is given.
+        """
+        name, true = state.point.name, self.truth.state(state.point.name)
         if true is None or true.array.shape != state.array.shape:
             return None
-        return self.between(state.point.name, state.array, true.array)
+        return self._distance(self.total if by is None else by, name, state.array, true.array)
 
     def between(self, point: str, a: Array, b: Array) -> Norms:
         """How far two states are apart, each token in units of the honest noise of all layers."""
@@ -155,26 +175,46 @@ def calibrate(
     # In coarse formats rounding the state is most of what a layer introduces, and known.
     fine = FORMATS[mixture.dtype].roundoff <= FINE
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
+    other = other_branch(truth, exact, made, noisy)
+    total = _honest_states(exact, made, mixture, noisy)
+    ties = tied_tokens(exact, made, other)
+    chance = left_to_chance(exact, made, ties, other, mixture.dtype)
     return Calibration(
         truth=exact,
-        total=_honest_states(exact, made, mixture, noisy),
-        own=honest_layers(truth, made, mixture, own_draws),
+        total=total,
+        own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact)),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
         # The roundoffs of a mixture's finest part say nothing about its coarsest.
-        doubt=doubt_of(exact, made, None if mixture.dtypes else noisy, FORMATS[mixture.dtype]),
+        doubt=doubt_of(
+            exact,
+            made,
+            None if mixture.dtypes else noisy,
+            FORMATS[mixture.dtype],
+            other.onwards,
+            chance,
+        ),
+        tied=_honest_states(exact, made, mixture, noisy, other.within),
+        tipped=_honest_states(exact, made, mixture, noisy, other.onwards),
+        ties=told(ties, mixture.dtype),
+        chance=chance,
     )
 
 
 def honest_layers(
-    truth: object, made: Trace, mixture: Mixture, draws: Mapping[str, Array] | None = None
+    truth: object,
+    made: Trace,
+    mixture: Mixture,
+    draws: Mapping[str, Array] | None = None,
+    jumps: Mapping[str, Array] | None = None,
 ) -> dict[str, Honest]:
     """What each layer of an honest trace introduces, given its own previous states.
 
-    `draws` are the errors that the layers of another honest run introduce.
+    `draws` are the errors that the layers of another honest run introduce, `jumps` what a choice
+    in the layer changes where it tips over.
     """
     found: dict[str, Honest] = {}
-    others = draws or {}
+    others, branches = draws or {}, jumps or {}
 
     def meet(state: State) -> None:
         name, own = state.point.name, made.state(state.point.name)
@@ -182,26 +222,34 @@ def honest_layers(
             keep = made.probe.keep(name, state.array.shape)
             roundoff = FORMATS[mixture.at(name)].roundoff
             runs = [state.array + others[name]] if name in others else []
-            found[name] = honest(own.array, state.array, keep, roundoff, runs)
+            tip = state.array + branches[name] if name in branches else None
+            found[name] = honest(own.array, state.array, keep, roundoff, runs, tip)
 
     replay_trace(truth, made, meet)
     return found
 
 
 def _honest_states(
-    exact: Trace, made: Trace, mixture: Mixture, noisy: Trace | None
+    exact: Trace,
+    made: Trace,
+    mixture: Mixture,
+    noisy: Trace | None,
+    other: Mapping[str, Array] | None = None,
 ) -> dict[str, Honest]:
-    """How wrong the states of an honest trace are; from both draws, where there are two."""
+    """How wrong the states of an honest trace are; from both draws, where there are two.
+
+    With `other`, where choices tip over, and only for the points that it has.
+    """
     found: dict[str, Honest] = {}
     coarsest = mixture.up_to(made.names)
     for state in made:
         name, true = state.point.name, exact.state(state.point.name)
-        if true is not None:
+        if true is not None and (other is None or name in other):
             keep = exact.probe.keep(name, true.array.shape)
-            other = noisy.state(name) if noisy is not None else None
-            runs = [other.array] if other is not None else []
-            roundoff = coarsest[name].roundoff
-            found[name] = honest(state.array, true.array, keep, roundoff, runs)
+            second = noisy.state(name) if noisy is not None else None
+            runs = [second.array] if second is not None else []
+            roundoff, tip = coarsest[name].roundoff, other[name] if other is not None else None
+            found[name] = honest(state.array, true.array, keep, roundoff, runs, tip)
     return found
 
 

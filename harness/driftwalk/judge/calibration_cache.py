@@ -21,7 +21,7 @@ from .calibrate import Calibration
 from .honest import Honest
 
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
-_PARTS = ("total", "own")
+_PARTS = ("total", "own", "tied", "tipped")
 
 
 def stored_calibration(
@@ -63,6 +63,8 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "dtype": calibration.dtype,
         "dtypes": dict(calibration.dtypes),
         "doubt": calibration.doubt,
+        "ties": calibration.ties,
+        "chance": dict(calibration.chance),
         "evidence": evidence,
     }
     for part in _PARTS:
@@ -100,9 +102,10 @@ def _read(folder: Path, probe: Probe) -> Calibration:
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
     return Calibration(
         truth=truth,
-        total=kept["total"],
-        own=kept["own"],
+        **kept,
         dtype=numbers["dtype"],
         dtypes=numbers["dtypes"],
         doubt=numbers["doubt"],
+        ties=numbers["ties"],
+        chance=numbers["chance"],
     )

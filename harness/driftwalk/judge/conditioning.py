@@ -9,12 +9,14 @@ allowance means anything.
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ..adapter import Sink
-from ..dtypes import FORMATS, Format
+from ..dtypes import FORMATS, Array, Format
 from ..measure.norms import row_sizes
 from ..measure.sums import Float64
 from ..states import Probe, Trace
@@ -40,6 +42,9 @@ SHARE = 0.05
 """More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
 
 
+_NONE: Mapping[str, Array] = MappingProxyType({})
+
+
 @runtime_checkable
 class Jitters(Protocol):
     """A backend that can run with every result changed by a random part of a roundoff."""
@@ -48,8 +53,19 @@ class Jitters(Protocol):
         """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
 
 
-def doubt_of(exact: Trace, made: Trace, noisy: Trace | None, dtype: Format) -> str:
-    """Why the truth cannot be trusted, and where it is first seen; empty where it can."""
+def doubt_of(
+    exact: Trace,
+    made: Trace,
+    noisy: Trace | None,
+    dtype: Format,
+    tipped: Mapping[str, Array] = _NONE,
+    chance: Container[str] = (),
+) -> str:
+    """Why the truth cannot be trusted, and where it is first seen; empty where it can.
+
+    `tipped` are states of the truth after choices that roundoffs could tip over, and `chance` the
+    points at which these leave no digit (ties.py): there nothing is wrong with the truth.
+    """
     for state in made:
         name, true = state.point.name, exact.state(state.point.name)
         if true is None or true.array.shape != state.array.shape:
@@ -63,13 +79,15 @@ def doubt_of(exact: Trace, made: Trace, noisy: Trace | None, dtype: Format) -> s
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.roundoff >= _EXAMINED.roundoff:
             travelled = row_sizes(jittered.array, true.array, keep) + least
+            if name in tipped:
+                travelled = np.maximum(travelled, row_sizes(tipped[name], true.array, keep))
             if dtype.name == EXAMINED_AT:
                 far = (error > CEILING * travelled) & (error > DIGITS * least)
                 if far.mean() > SHARE:
                     return _broken(name, error, size, travelled, dtype)
             elif np.median(error) > COARSE_CEILING * np.median(travelled):
                 return _swollen(name, error, size, travelled, dtype)
-        if np.median(error) > VOID * np.median(size):
+        if np.median(error) > VOID * np.median(size) and name not in chance:
             return (
                 f"honest {dtype.name} arithmetic is {_percent(error, size)} off at {name}, which "
                 "leaves no digit to compare: this model is ill-conditioned on this probe at this "

@@ -15,8 +15,12 @@ def run_verdict(
     covered: Coverage,
     observer: Mapping[str, Observer],
     doubt: str = "",
+    left_to_chance: str = "",
 ) -> tuple[RunVerdict, str]:
-    """The run's verdict, and for `unverified` the reason; `doubt` says why no truth is trusted."""
+    """The run's verdict, and for `unverified` the reason; `doubt` says why no truth is trusted.
+
+    `left_to_chance` says why a side within all its allowances is still not verified (ties.py).
+    """
     rows = tuple(layers)
     for row in rows:
         broken = row.metrics.nonfinite.reference if row.metrics else 0
@@ -49,7 +53,7 @@ def run_verdict(
             "tolerance cannot be told from a signature; record a full trace, or judge signatures "
             "by L2 (policy l2:TOLERANCE)"
         )
-    return "pass", ""
+    return ("unverified", left_to_chance) if left_to_chance else ("pass", "")
 
 
 def exit_code(reports: Iterable[Report]) -> int:

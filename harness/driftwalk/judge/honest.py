@@ -98,25 +98,35 @@ class Honest:
 
 
 def honest(
-    made: Array, true: Array, keep: Array | None, roundoff: float, draws: Iterable[Array] = ()
+    made: Array,
+    true: Array,
+    keep: Array | None,
+    roundoff: float,
+    draws: Iterable[Array] = (),
+    other_branch: Array | None = None,
 ) -> Honest:
     """From what the yardstick made; `draws` are what other honest runs made.
 
     These say where noise is large, the yardstick how large it is: they are brought to its size.
+    `other_branch` is the state after choices that tipped over: as large as it is, that is honest.
     """
     typical = row_sizes(made, true, keep)
     runs = [made]
     for run in draws:
-        gain = _gain(typical, row_sizes(run, true, keep))
-        runs.append(true + gain * (run - true))
+        factor = gain(typical, row_sizes(run, true, keep))
+        runs.append(true + factor * (run - true))
     least = _least(true, roundoff)
     by_channel = [channel_sizes(least, None, keep)]
     by_channel += [channel_sizes(run, true, keep) for run in runs]
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [row_sizes(run, true, keep, channels) for run in runs]
+    if other_branch is not None:
+        by_token.append(row_sizes(other_branch, true, keep, channels))
     weights = Weights(inverse(np.max(by_token, axis=0)), channels)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
+    if other_branch is not None:
+        noise = noise.or_larger(distance(other_branch, true, keep, weights))
     return Honest(noise, size, weights, roundoff)
 
 
@@ -131,7 +141,7 @@ def _least(true: Array, roundoff: float) -> Array:
     return roundoff * (FLOOR + ADDED * width * share) * np.abs(true)
 
 
-def _gain(typical: Float64, other: Float64) -> float:
+def gain(typical: Float64, other: Float64) -> float:
     """By how much an error is to be multiplied to be of the typical size, within reason."""
     both = (typical > 0) & (other > 0) & np.isfinite(typical)
     return min(MOST_GAIN, float(np.median(typical[both] / other[both]))) if both.any() else 1.0

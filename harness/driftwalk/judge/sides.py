@@ -14,7 +14,14 @@ from ..measure.norms import Norms
 from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
-from .honest import ROOM, K
+from .conditioning import VOID
+from .honest import ROOM, Honest, K, allowed
+
+_TIED, _TIPPED = "tied", "tipped"
+
+USED, EXPLAINED = 0.5, 0.75
+"""A side that uses more than this share of its allowance, and less than that share of it where
+tokens at a tie may tip over, is one of whose tokens one has."""
 
 
 class JudgedSide:
@@ -24,6 +31,7 @@ class JudgedSide:
         self.side = side
         self.calibration = calibration
         self.errors: dict[str, Norms] = {}
+        self._tie_errors: dict[str, dict[str, Norms]] = {_TIED: {}, _TIPPED: {}}
         self._introduced: Mapping[str, Norms] = {}
         self._own_room = ROOM
 
@@ -32,12 +40,14 @@ class JudgedSide:
         error = self.calibration.error(state)
         if error is not None:
             self.errors[state.point.name] = error
+            for kind, found in self._tie_errors.items():
+                known: Mapping[str, Honest] = getattr(self.calibration, kind)
+                if state.point.name in known:
+                    found[state.point.name] = self.calibration.error(state, known) or error
 
     def meet_all(self, trace: Trace) -> None:
         """The same for a whole trace, several states at a time."""
-        found = in_threads(self.calibration.error, trace.states, State.elements)
-        pairs = zip(trace.names, found, strict=True)
-        self.errors = {name: error for name, error in pairs if error is not None}
+        in_threads(self.meet, trace.states, State.elements)
 
     def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
@@ -56,18 +66,29 @@ class JudgedSide:
         return replace(ROOM, token_middle=middle[0], channel_middle=middle[1])
 
     def allowed(self, point: str) -> Norms:
-        return self.calibration.allowed(point, self.room)
+        """What its total error may be at a point, on the branch that it took."""
+        return self._of(point, self._branch(point))[1]
+
+    def error(self, point: str) -> Norms:
+        """Its total error, in the units of that allowance."""
+        return self._of(point, self._branch(point))[0]
+
+    def element_room(self, point: str) -> float | None:
+        """What a single element may be off, whatever branch was taken; None: nothing is known."""
+        if point not in self.errors:
+            return None
+        most = self.calibration.most_allowed(point, self.room).max_abs
+        return most if math.isfinite(most) else None
 
     def judged(self, point: str) -> Allowed | None:
         """How much of its allowance the side uses at a point, in the norm that uses most of it."""
-        error = self.errors.get(point)
-        if error is None:
+        if point not in self.errors:
             return None
-        allowed = self.allowed(point)
-        if not math.isfinite(allowed.max_abs):
+        error, most = self._of(point, self._branch(point))
+        if not math.isfinite(most.max_abs):
             return None  # plain PyTorch itself overflows here: no measure of honest noise
-        needed, norm = error.over(allowed)
-        room = Allowed(allowed.max_abs, 0.0, 1.0, needed, K, norm, self.side)
+        needed, norm = error.over(most)
+        room = Allowed(most.max_abs, 0.0, 1.0, needed, K, norm, self.side)
         own = self._introduced.get(point)
         if own is None:
             return room
@@ -75,6 +96,49 @@ class JudgedSide:
         if exceeded <= needed:
             return room
         return replace(room, needed=exceeded, norm=f"{INTRODUCED}{norm}")
+
+    def _branch(self, point: str) -> str:
+        """As what the side is judged at a point: as one that tipped over only where it did.
+
+        It did where much of its allowance is used up, and the other branch of the tokens at a tie
+        in that very layer explains most of that.
+        """
+        tipped = False
+        for name in self.calibration.truth.names if self.calibration.tied else ():
+            branch = _TIPPED if tipped else _TIED
+            has_branch = name in self._tie_errors[branch]
+            if name == point:
+                return branch if has_branch and self._needed(name, "") > 1 else ""
+            if has_branch and not tipped:
+                plainly = self._needed(name, "")
+                tipped = plainly > USED and self._needed(name, branch) < EXPLAINED * plainly
+        return ""
+
+    def _needed(self, point: str, branch: str) -> float:
+        error, most = self._of(point, branch)
+        return error.over(most)[0]
+
+    def _of(self, point: str, branch: str) -> tuple[Norms, Norms]:
+        """The error at a point and what is allowed there."""
+        if not branch:
+            return self.errors[point], self.calibration.allowed(point, self.room)
+        honest: Mapping[str, Honest] = getattr(self.calibration, branch)
+        return self._tie_errors[branch][point], allowed(honest[point], self.room)
+
+    @property
+    def left_to_chance(self) -> str:
+        """Why nothing can be said of a side that chose otherwise than the truth; else empty.
+
+        Where it is within what is allowed without a choice that tipped over, nothing is left open.
+        """
+        known = self.calibration
+        tipped = any(self._branch(point) for point in self.errors) if known.chance else False
+        for point, sentence in known.chance.items():
+            noise, size = known.noise(point).l2, known.size(point).l2
+            error = self.errors[point].l2 if point in self.errors else 0.0
+            if tipped or (noise > VOID / 2 * size and error > noise / 2):
+                return sentence
+        return ""
 
     @property
     def holds(self) -> bool:

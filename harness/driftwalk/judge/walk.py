@@ -70,6 +70,12 @@ class Walk:
         same = ours is theirs or ours.truth.probe is theirs.truth.probe
         return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
 
+    @property
+    def left_to_chance(self) -> str:
+        """Why a side cannot be judged whose choices tipped over; empty where both can."""
+        sides = (side for side in (self._ours, self._theirs) if side is not None)
+        return next((told for side in sides if (told := side.left_to_chance)), "")
+
     def can_replay(self, reference: Backend) -> bool:
         """Whether the reference's own blocks can be run on the candidate's states to any use."""
         return self.reference_is_honest and isinstance(reference, Replays)
@@ -171,9 +177,9 @@ class Walk:
         name = reference.point.name
         if self._ours is not None and not self._policy.has_rule(name):
             self._ours.meet(candidate)
-            calibrated = self._ours.judged(name)
-            if calibrated is not None:
-                return Tolerance(calibrated.atol)
+            room = self._ours.element_room(name)
+            if room is not None:
+                return Tolerance(room)
         formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal[name])
         return self._policy.tolerance(name, *formats)
 
@@ -208,7 +214,7 @@ class Walk:
         if reference is None and state is not None:
             reference = ours.calibration.error(state)
         truth = truth_errors(
-            ours.calibration, name, reference or FAR, ours.errors[name], ours.allowed(name)
+            ours.calibration, name, reference or FAR, ours.error(name), ours.allowed(name)
         )
         verdict: PointVerdict = "ok" if worst.needed <= 1 else "drift"
         return replace(

@@ -31,7 +31,7 @@ from .honest import Honest
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "7"
+CACHE_VERSION = "8"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -129,6 +129,8 @@ class Witness:
                 self.note(key, f"No calibration was possible, so the dtype table decided: {error}")
             self.seconds[key] = time.perf_counter() - start
             self._keep_to(self._known[key])
+            if (made := self._known[key]) is not None and made.ties:
+                self.note(key, made.ties)
         return self._known[key]
 
     def _keep_to(self, known: Calibration | None) -> None:

@@ -69,6 +69,11 @@ class Norms:
     def times(self, factors: Norms) -> Norms:
         return Norms(**{f.name: getattr(self, f.name) * getattr(factors, f.name) for f in _FIELDS})
 
+    def or_larger(self, other: Norms) -> Norms:
+        """The larger of two in each norm."""
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in _FIELDS}
+        return Norms(**{name: max(pair) for name, pair in pairs.items()})
+
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all judged norms, and which one it is."""
         ratios = {name: ratio(getattr(self, name), getattr(allowed, name)) for name in NORM_NAMES}

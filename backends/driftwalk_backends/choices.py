@@ -1,0 +1,226 @@
+"""Choices that a model makes by its own numbers, and runs in which close ones tip over.
+
+A router's top-k, a detector's best queries, a sort, a threshold: where two numbers are closer than
+honest arithmetic can tell apart, one run takes the one and another run the other. A run with
+roundoffs is recorded (`Recorded`): how far it moves the numbers that are compared is their noise.
+In a second run (`Tipped`) numbers that are closer than that exchange their values before they are
+compared: a change no larger than the noise itself, and every choice that it could tip over does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .rounding import Args, Kwargs
+from .widening import written
+
+RANKINGS = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median"}
+"""Ops that say which of the numbers along an axis is the largest, the next ..."""
+
+COMPARISONS = {"gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal"}
+"""Ops that say which of two numbers is the larger; equality is asked of exact numbers."""
+
+DISPLACED = 3.0
+"""Times what a row of scores was moved: one moved by a choice before it may tip in turn."""
+
+Key = tuple[str, torch.Size, int]
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """What a ranking asks for."""
+
+    axis: int | None
+    """None: of all numbers."""
+    best: int
+    """How many of the first are told from the rest; 0: all from one another."""
+    descending: bool
+
+    @classmethod
+    def of(cls, func: Any, args: Args, kwargs: dict[str, Any]) -> _Ranking | None:
+        """None for an op that gives no place, only a number."""
+        schema = func._schema
+        name = func._overloadpacket.__name__
+        takes = {argument.name: argument.default_value for argument in schema.arguments}
+        takes |= dict(zip(takes, args, strict=False)) | kwargs
+        if "dim" not in takes or (takes["dim"] is None and not name.startswith("arg")):
+            return None
+        if not takes["self"].ndim or schema.is_mutable:
+            return None
+        descending = bool(takes.get("largest", takes.get("descending", "max" in name)))
+        best = {"topk": takes.get("k"), "kthvalue": takes.get("k")}.get(name, 1)
+        if "sort" in name or name == "median":
+            best = 0
+        return cls(takes["dim"], int(best or 0), descending)
+
+
+class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every choice that is made of computed numbers, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: Counter[tuple[str, torch.Size]] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        computed = any(t.is_floating_point() and not _is_constant(t) for t in tensors)
+        if computed:
+            given = self._computed(func, args, kwargs)
+            for leaf in tree_leaves(given):
+                if isinstance(leaf, torch.Tensor) and not leaf.ndim and _alive(leaf) is None:
+                    _mark(leaf, [False])
+            for target in written(func, args, kwargs):
+                if (alive := _alive(target)) is not None:
+                    alive[0] = False
+            return given
+        given = func(*args, **kwargs)
+        shared = next((alive for t in tensors if (alive := _alive(t)) is not None), None)
+        for leaf in tree_leaves(given):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                alive = shared if func.is_view and shared is not None else [True]
+                _mark(leaf, alive)
+        return given
+
+    def _computed(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
+        """An op on numbers that are not made of integers and constants alone."""
+        name = func._overloadpacket.__name__
+        if name in RANKINGS and (ranking := _Ranking.of(func, args, kwargs)) is not None:
+            with torch._C._DisableTorchDispatch():
+                scores = self.ranked(self._key(name, args[0].shape), args[0], ranking)
+            return func(scores, *args[1:], **kwargs)
+        given = func(*args, **kwargs)
+        if name in COMPARISONS and len(args) == 2:
+            with torch._C._DisableTorchDispatch():
+                margin = args[0] - args[1]
+                return self.compared(self._key(name, margin.shape), margin, given)
+        return given
+
+    def _key(self, name: str, shape: torch.Size) -> Key:
+        self._seen[name, shape] += 1
+        return name, shape, self._seen[name, shape]
+
+    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+        """The numbers to rank, instead of these."""
+        raise NotImplementedError
+
+    def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
+        """What a comparison says, instead of this; `margin` is the difference that decides."""
+        raise NotImplementedError
+
+
+class Recorded(_Watched):  # type: ignore[no-untyped-call]
+    """Keeps the numbers by which choices are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores: dict[Key, torch.Tensor] = {}
+
+    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+        self.scores[key] = scores.clone()
+        return scores
+
+    def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
+        self.scores[key] = margin
+        return larger
+
+
+class Tipped(_Watched):  # type: ignore[no-untyped-call]
+    """Takes the other branch wherever the noise of the numbers could."""
+
+    def __init__(self, noisy: Mapping[Key, torch.Tensor], reach: float) -> None:
+        super().__init__()
+        self._noisy = noisy
+        self._reach = reach
+        self.count = 0
+        """How many close numbers changed places."""
+
+    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+        noisy = self._noisy.get(key)
+        if noisy is None:
+            return scores
+        if ranking.axis is None:
+            whole = replace(ranking, axis=0)
+            return self._tipped(scores.flatten(), noisy.flatten(), whole).reshape(scores.shape)
+        return self._tipped(scores, noisy, ranking)
+
+    def _tipped(self, scores: torch.Tensor, noisy: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+        axis = ranking.axis or 0
+        last = scores.movedim(axis, -1)
+        moved = (noisy.movedim(axis, -1) - last).abs().nan_to_num(0.0, 0.0)
+        values, order = last.sort(dim=-1, descending=ranking.descending, stable=True)
+        room, moved = self._room(values, moved.gather(-1, order)), moved.gather(-1, order)
+        gaps = (values[..., :-1] - values[..., 1:]).abs()
+        # Numbers without noise (masked out, all zero) are the same to everybody.
+        close = (gaps <= torch.maximum(room[..., :-1], room[..., 1:])) & (
+            (moved[..., :-1] > 0) | (moved[..., 1:] > 0)
+        )
+        if not close.any():
+            return scores
+        self.count += int(close.sum())
+        places = _exchanged(close, ranking.best)
+        values = torch.empty_like(values).scatter_(-1, places, values)
+        return torch.empty_like(last).scatter_(-1, order, values).movedim(-1, axis)
+
+    def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
+        if key not in self._noisy:
+            return larger
+        moved = (self._noisy[key] - margin).abs().nan_to_num(0.0, 0.0)
+        close = (margin.abs() <= self._room(margin, moved)) & (moved > 0)
+        self.count += int(close.sum())
+        return larger ^ close if close.any() else larger
+
+    def _room(self, scores: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        """How close to another number each of these is decided by chance."""
+        counted = (moved > 0) & scores.isfinite()
+        if not counted.any():
+            return torch.zeros_like(scores)
+        shares = moved[counted] / scores[counted].abs()
+        typical = torch.maximum(moved[counted].median(), shares.median() * scores.abs())
+        typical = torch.where(scores.isfinite(), typical, 0.0)
+        rows = moved.square().mean(-1, keepdim=True).sqrt() if moved.ndim else moved
+        return torch.maximum(self._reach * typical, DISPLACED * rows)
+
+
+def _exchanged(close: torch.Tensor, best: int) -> torch.Tensor:
+    """Which of the ranked numbers comes at each place, once close neighbours have changed places.
+
+    Pairs change places, counted from the one that parts the first `best` from the rest; in a chain
+    of close numbers that leaves one over at an end, which then changes places with its neighbour.
+    """
+    count = close.shape[-1] + 1
+    close = torch.cat((close, torch.zeros_like(close[..., :1])), -1)
+    place = torch.arange(count, device=close.device).expand(close.shape)
+    pairs = close & ((place - (best - 1)) % 2 == 0)
+    alone = ~(pairs | pairs.roll(1, -1))
+    rest = (close & alone) | (close & alone.roll(-1, -1))
+    for starts in (pairs, rest):
+        ends = starts.roll(1, -1)
+        place = torch.where(starts, place.roll(-1, -1), torch.where(ends, place.roll(1, -1), place))
+    return place
+
+
+def _alive(tensor: torch.Tensor) -> list[bool] | None:
+    """What tells whether a tensor is still made of integers and constants; views share it."""
+    alive: list[bool] | None = getattr(tensor, "_driftwalk_constant", None)
+    return alive
+
+
+def _mark(tensor: torch.Tensor, alive: list[bool]) -> None:
+    setattr(tensor, "_driftwalk_constant", alive)  # noqa: B010
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    alive = _alive(tensor)
+    if alive is None:  # a number that is written into a tensor: PyTorch makes it unseen
+        return not tensor.ndim and not isinstance(tensor, torch.nn.Parameter)
+    return alive[0]
