@@ -76,29 +76,38 @@ def test_honest_truths_are_trusted(name):
 
 
 class Coarse(Dodging):
-    """Keeps fewer digits in half precision than its dtype has."""
+    """Keeps so few digits in half precision."""
 
     def forward(self, x):
         for layer in self.layers:
             x = x + torch.tanh(layer(x))
             if x.dtype == torch.float16:
-                x = (x * 64).round() / 64
+                x = (x * self.off).round() / self.off
         return x
 
 
+def judged_by(digits, factor):
+    """A candidate of four blocks, one of them off by a factor; the yardstick alone is coarse."""
+    candidate = Dodging(0.0)
+    candidate.layers[2].weight.data *= factor
+    return driftwalk.verify(
+        Coarse(digits),
+        candidate=create("emulated:fp16", candidate),
+        reference=create("torch", Dodging(0.0)),
+    )
+
+
 def test_a_half_precision_yardstick_coarser_than_its_name_gives_no_allowance():
-    module = Coarse(0.0)
-    port = copy.deepcopy(module)
-    port.layers[2].weight.data *= 1.3
-    port.layers[2].bias.data += 0.05
-    report = driftwalk.verify(module, candidate=create("emulated:fp16", Dodging(0.0)))
-    assert report.ok
-    assert any("fp16" in note and "dtype table" in note for note in report.notes)
-    wrong = Dodging(0.0)
-    wrong.load_state_dict(port.state_dict())
-    report = driftwalk.verify(module, candidate=create("emulated:fp16", wrong))
-    assert report.verdict == "unverified"
-    assert "fp16" in report.reason
+    right, wrong = judged_by(8, 1.0), judged_by(8, 1.05)
+    assert right.ok
+    assert any("fp16" in note and "dtype table" in note for note in right.notes)
+    assert wrong.verdict == "unverified"
+    assert "fp16" in wrong.reason
+
+
+def test_one_that_is_still_stricter_than_the_dtype_table_judges():
+    report = judged_by(128, 1.05)
+    assert (report.verdict, report.cause) == ("drift", "layer.2")
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8"])

@@ -20,6 +20,8 @@ from ..dtypes import FORMATS, Array, Format
 from ..measure.norms import row_sizes
 from ..measure.sums import Float64
 from ..states import Probe, Trace
+from ..tolerance import BY_DTYPE
+from .honest import K
 
 EXAMINED_AT = "fp32"
 """The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
@@ -85,7 +87,7 @@ def doubt_of(
                 far = (error > CEILING * travelled) & (error > DIGITS * least)
                 if far.mean() > SHARE:
                     return _broken(name, error, size, travelled, dtype)
-            elif np.median(error) > COARSE_CEILING * np.median(travelled):
+            elif _is_swollen(error, size, travelled, dtype):
                 return _swollen(name, error, size, travelled, dtype)
         if np.median(error) > VOID * np.median(size) and name not in chance:
             return (
@@ -102,6 +104,16 @@ def _broken(name: str, error: Float64, size: Float64, travelled: Float64, dtype:
         f"{name}, where roundoffs explain {_percent(travelled, size)}: that run does not compute "
         "this model's own function, and cannot be the truth"
     )
+
+
+def _is_swollen(error: Float64, size: Float64, travelled: Float64, dtype: Format) -> bool:
+    """Whether a coarse yardstick allows more than roundoffs explain, and than the dtype table.
+
+    Where it allows less, it is the stricter judge of the two, coarse as it is.
+    """
+    middle = np.median(error)
+    allows_more = K * middle > BY_DTYPE[dtype.name].atol * np.median(size)
+    return bool(allows_more and middle > COARSE_CEILING * np.median(travelled))
 
 
 def _swollen(name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format) -> str:
