@@ -27,7 +27,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "calibrate": (
         *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),
-        *("judge.conditioning", "judge.calibrate", "judge.calibration_cache"),
+        *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": ("judge.sides", "judge.depth", "judge.walk", "judge.blame"),
     "gate": ("judge.gate",),

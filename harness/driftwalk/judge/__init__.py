@@ -5,6 +5,7 @@ sides.py               one side compared with the truth, at its own dtype
 honest.py              how wrong honest arithmetic is at a point, and so what is allowed there
 calibrate.py           the truth, and that for every point of a model
 conditioning.py        whether the truth can be trusted
+ties.py                choices that honest arithmetic may tip over, and where the other branch leads
 calibration_cache.py   what was measured once is kept
 witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
