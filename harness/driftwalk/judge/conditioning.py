@@ -21,7 +21,7 @@ from ..measure.norms import row_sizes
 from ..measure.sums import Float64
 from ..states import Probe, Trace
 from ..tolerance import BY_DTYPE
-from .honest import K
+from .honest import GUESSES, K
 
 EXAMINED_AT = "fp32"
 """The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
@@ -35,7 +35,8 @@ DIGITS = 2.0**10
 
 COARSE_CEILING = 8.0
 """In coarser formats, where rounding is most of the noise, whoever computes: the middle token of an
-honest yardstick is off by 0.3 to 2.0 times the travelled roundoffs."""
+honest yardstick is off by 0.3 to 2.0 times the travelled roundoffs. A token that becomes an
+attention sink is off by up to 15 times: where there are few others, there is more room."""
 
 VOID = 1 / 3
 """Of a state's size: an honest error as large as this leaves no digit to compare."""
@@ -111,9 +112,9 @@ def _is_swollen(error: Float64, size: Float64, travelled: Float64, dtype: Format
 
     Where it allows less, it is the stricter judge of the two, coarse as it is.
     """
-    middle = np.median(error)
+    middle, few = np.median(error), 1 + GUESSES / max(1, len(error))
     allows_more = K * middle > BY_DTYPE[dtype.name].atol * np.median(size)
-    return bool(allows_more and middle > COARSE_CEILING * np.median(travelled))
+    return bool(allows_more and middle > COARSE_CEILING * few * np.median(travelled))
 
 
 def _swollen(name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format) -> str:
