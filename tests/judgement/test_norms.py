@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.judge.honest import allowed, honest
+from driftwalk.judge.honest import SAME, allowed, honest
 from driftwalk.measure.norms import (
     Norms,
     Weights,
@@ -163,6 +163,18 @@ def test_an_element_that_is_all_of_its_token_is_not_excused():
     wrong = truth.copy()
     wrong[0, 0, 99] *= 1 + 1e-5
     assert distance(wrong, truth, weights=known.weights).over(allowed(known))[0] > 1
+
+
+@pytest.mark.parametrize(("rows", "width"), [(192, 2), (60, 4), (500, 3), (192, 32)])
+def test_a_lucky_token_among_many_narrow_ones_is_no_measure(rows, width):
+    """Lines of a small image, boxes: the noise of two numbers can be next to nothing by chance."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        truth = rng.standard_normal((1, rows, width))
+        yardstick, jittered, found = truth + 1e-5 * rng.standard_normal((3, *truth.shape))
+        known = honest(yardstick, truth, None, 2.0**-24, [jittered])
+        used = distance(found, truth, weights=known.weights).over(allowed(known, SAME))
+        assert used[0] <= 1, (seed, used)
 
 
 def test_padding_does_not_count():

@@ -67,6 +67,12 @@ GUESSES = 4
 """How many tokens a guess is worth: the noise of a channel over few tokens is mixed with so many of
 the median channel's, and the extremes of few tokens are given so much more room."""
 
+MOST_LUCK = 8.0
+"""How much more room the extremes of narrow states are given, at most."""
+
+ONE_IN = 20
+"""The upper tail is what one token in so many exceeds."""
+
 MOST_GAIN = 16.0
 """How many times the noise of a run with roundoffs a yardstick's may be: sums round many times."""
 
@@ -95,6 +101,10 @@ class Honest:
     @property
     def rows(self) -> int:
         return len(self.weights.tokens)
+
+    @property
+    def width(self) -> int:
+        return len(self.weights.channels)
 
 
 def honest(
@@ -159,14 +169,31 @@ def _rows(array: Array, keep: Array | None) -> int:
     return counted if keep is None else counted * int(keep.sum()) // keep.size
 
 
-def limits(roundoff: float, rows: int) -> Norms:
+def limits(roundoff: float, rows: int, width: int) -> Norms:
     """Times the yardstick's error, norm by norm, for a candidate that computes as it does."""
     few = 1 + GUESSES / max(1, rows)
     even = Norms(*[K * few] * len(fields(Norms)))
+    worst, upper = _luck(rows, width), _luck(min(rows, ONE_IN), width)
+    even = replace(
+        even,
+        token_worst=even.token_worst * worst,
+        token_upper=even.token_upper * upper,
+        peak=even.peak * worst,
+    )
     if roundoff <= FINE:
         return even
     middle = min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
     return replace(even, token_middle=middle, channel_middle=middle)
+
+
+def _luck(rows: int, width: int) -> float:
+    """By how much a draw of noise is too small at the luckiest of so many tokens.
+
+    The noise of a token of width w is below a share of its size with a chance of about that share
+    to the power of w: next to none in a state as wide as a model is, but a line of a small image or
+    a box has two or four numbers.
+    """
+    return min(MOST_LUCK, float(max(1, rows)) ** (1 / max(1, width)))
 
 
 def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
@@ -184,7 +211,7 @@ def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
         )
     if room != SAME:  # another implementation may round the same way everywhere
         floor = replace(floor, spectral=floor.spread)
-    return known.noise.times(limits(roundoff, known.rows)).times(room).plus(floor)
+    return known.noise.times(limits(roundoff, known.rows, known.width)).times(room).plus(floor)
 
 
 def room_needed(introduced: Mapping[str, Norms], own: Mapping[str, Honest]) -> Norms:
