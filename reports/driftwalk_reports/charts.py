@@ -43,16 +43,19 @@ def drift_chart(report: Report, rows: Sequence[Row], others: Sequence[Report] = 
         ]
 
     own = f"candidate {clean(report.candidate.spec, 40)}"
-    errors = [along(error, "candidate", own, dots=True), *theirs(error)]
+    other = f"reference {clean(report.reference.spec, 40)}"
+    accused = truth and report.at_fault == "reference"  # then the signs stand at its line
+    errors = [along(error, "candidate", own, dots=not accused), *theirs(error)]
     if truth:
         errors = [
             along(_of("allowed"), "allowance", "allowance"),
             along(_of("yardstick"), "yardstick", "yardstick: eager PyTorch at this dtype"),
-            along(_of("reference"), "reference", f"reference {clean(report.reference.spec, 40)}"),
+            along(_of("reference"), "reference", other, dots=accused),
             *errors,
         ]
     title = "error against the truth (float64)" if truth else "difference from the reference"
-    shares = [along(_share, "candidate", own, dots=True), *theirs(_share)]
+    judged = ("reference", other) if accused else ("candidate", own)
+    shares = [along(_share, *judged, dots=True), *theirs(_share)]
     return draw(
         "Drift along the model, on log scales; the table below has the same numbers.",
         [_column(layer, row) for layer, row in zip(report.layers, rows, strict=True)],

@@ -29,6 +29,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
             ("curve", drift_chart(report, view.rows, [other for _, other in others])),
             ("blame", blame_chart(report, view.rows)),
         ],
+        blamed="reference" if report.at_fault == "reference" else "candidate",
         effects=effects(report),
         heatmaps=maps,
         levels=LEVELS,

@@ -61,7 +61,7 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
     elif report.verdict == "unverified":
         yield Part(f"{word}: {candidate} could not be held against {reference} on {model}")
     else:
-        yield Part(f"{word}: {candidate} departs from {reference} on {model}")
+        yield Part(f"{word}: {_departs(report, candidate, reference)} on {model}")
         if first is not None:
             yield Part(" at ")
             yield _link(first)
@@ -70,9 +70,20 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
             yield _link(root)
         elif root is not None:
             yield Part(", which is also the root cause")
+        if report.at_fault == "reference":
+            yield Part(f"; the candidate, {candidate}, is right")
     yield Part(f" (policy {clean(report.policy.name, 40)}).")
     if report.as_expected:
         yield Part(" All of it is expected.")
+
+
+def _departs(report: Report, candidate: str, reference: str) -> str:
+    """Who departs from whom: the side that is wrong from the truth, where that is known."""
+    if report.at_fault == "reference":
+        return f"the reference, {reference}, departs from the truth"
+    if report.at_fault == "both":
+        return f"both {candidate} and {reference} depart from the truth"
+    return f"{candidate} departs from {reference}"
 
 
 def _link(layer: LayerDrift) -> Part:

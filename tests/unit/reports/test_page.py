@@ -386,3 +386,23 @@ def test_the_index_shows_hostile_names_literally() -> None:
     text = index.render([("a/report.html", report), ("b/report.html", report)])
     assert "<img" not in text
     assert "<img src=x>\"'" in _Page(text).text
+
+
+@pytest.mark.parametrize(
+    ("at_fault", "words"),
+    [
+        ("reference", ("the reference, ref, departs from the truth", "cand, is right")),
+        ("both", ("both cand and ref depart from the truth",)),
+        ("candidate", ("cand departs from ref",)),
+    ],
+)
+def test_the_page_says_which_side_is_wrong(at_fault: str, words: tuple[str, ...]) -> None:
+    report = dataclasses.replace(cases.drifting(), at_fault=at_fault)
+    report = dataclasses.replace(
+        report,
+        candidate=dataclasses.replace(report.candidate, spec="cand"),
+        reference=dataclasses.replace(report.reference, spec="ref"),
+    )
+    said = "".join(part.text for part in story.tell(report, "model").sentence)
+    assert all(word in said for word in words), said
+    assert ("is right" in said) == (at_fault == "reference")
