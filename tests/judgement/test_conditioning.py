@@ -11,8 +11,11 @@ from torch import nn
 
 import driftwalk
 import zoo
+from driftwalk.dtypes import FORMATS
 from driftwalk.judge.calibrate import calibrate
+from driftwalk.judge.conditioning import doubt_of
 from driftwalk.registry import create
+from driftwalk.states import BackendInfo, Point, Probe, State, Trace
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -116,6 +119,23 @@ def test_honest_yardsticks_of_coarse_formats_are_trusted(name, dtype):
     model = open_model(zoo.build(name))
     with create("truth", model) as truth, create(f"emulated:{dtype}", model) as yardstick:
         assert calibrate(truth, yardstick, make_probe(model)).doubt == ""
+
+
+@pytest.mark.parametrize(("tokens", "trusted"), [(1, True), (2, True), (40, False)])
+def test_one_token_says_little_about_a_coarse_yardstick(tokens, trusted):
+    """Of SmolLM2 in bf16 a single token is 15 times off where it becomes an attention sink."""
+    rng = np.random.default_rng(0)
+    true, noise = rng.standard_normal((2, 1, tokens, 64))
+    probe = Probe({"x": np.ones((1, tokens))}, "test")
+    info = BackendInfo("truth", "truth", "cpu", "fp64", {}, {})
+    roundoff = FORMATS["bf16"].roundoff
+
+    def trace(array):
+        return Trace((State(Point("layer.0"), array),), probe, info, {})
+
+    noisy, made = (trace(true + factor * roundoff * noise) for factor in (0.5, 15 * 1.5))
+    doubt = doubt_of(trace(true), made, noisy, FORMATS["bf16"])
+    assert (doubt == "") == trusted
 
 
 def test_jitter_is_as_large_as_was_asked_for_and_the_same_each_time():
