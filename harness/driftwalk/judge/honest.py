@@ -193,7 +193,7 @@ def _luck(rows: int, width: int) -> float:
     to the power of w: next to none in a state as wide as a model is, but a line of a small image or
     a box has two or four numbers.
     """
-    return min(MOST_LUCK, float(max(1, rows)) ** (1 / max(1, width)))
+    return min(MOST_LUCK, math.pow(max(1, rows), 1 / max(1, width)))
 
 
 def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
