@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,24 +50,21 @@ def probe(name: str) -> dict[str, Any] | None:
 
 
 def run(out: Path, names: tuple[str, ...], candidates: tuple[str, ...]) -> None:
-    import zoo
-    from driftwalk.jsonable import encode
-    from driftwalk.selftest.run import selftest
-
-    out.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        for candidate in candidates:
-            target = out / f"{name}-{candidate.replace(':', '-')}.json"
-            if target.exists():
-                continue
-            given = {"probe": probe(name), "cache": False, "trusted": 0}
-            found = selftest(zoo.build(name), candidate, CANDIDATES[candidate], **given)
-            document = {"model": name, "result": encode(found), "seconds": found.seconds}
-            target.write_text(json.dumps(document, allow_nan=False))
-            sys.stderr.write(f"{name} {candidate}: {len(found.failures)} failures\n")
+    _run(out, names, candidates, lambda candidate: (CANDIDATES[candidate], 0))
 
 
 def run_trusted(out: Path, names: tuple[str, ...], candidates: tuple[str, ...]) -> None:
+    _run(out, names, candidates, lambda candidate: (1, TRUSTED[candidate]), "trusted-")
+
+
+def _run(
+    out: Path,
+    names: tuple[str, ...],
+    candidates: tuple[str, ...],
+    numbers: Callable[[str], tuple[int, int]],
+    prefix: str = "",
+) -> None:
+    """The self-test of each pair that has no file yet; `numbers` are its faults and its lies."""
     import zoo
     from driftwalk.jsonable import encode
     from driftwalk.selftest.run import selftest
@@ -75,22 +72,29 @@ def run_trusted(out: Path, names: tuple[str, ...], candidates: tuple[str, ...]) 
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         for candidate in candidates:
-            target = out / f"trusted-{name}-{candidate.replace(':', '-')}.json"
+            target = out / _file(name, candidate, prefix)
             if target.exists():
                 continue
-            given = {"probe": probe(name), "cache": False, "trusted": TRUSTED[candidate]}
-            found = selftest(zoo.build(name), candidate, 1, **given)
-            target.write_text(json.dumps(encode(found), allow_nan=False))
-            sys.stderr.write(f"{name} {candidate}: {len(found.trusted_failures)} failures\n")
+            faults, lies = numbers(candidate)
+            given = {"probe": probe(name), "cache": False, "trusted": lies}
+            found = selftest(zoo.build(name), candidate, faults, **given)
+            failed = len(found.trusted_failures if lies else found.failures)
+            document = {"model": name, "result": encode(found), "seconds": found.seconds}
+            target.write_text(json.dumps(document, allow_nan=False))
+            sys.stderr.write(f"{name} {candidate}: {failed} failures\n")
+
+
+def _file(name: str, candidate: str, prefix: str = "") -> str:
+    return f"{prefix}{name}-{candidate.replace(':', '-')}.json"
 
 
 def table_trusted(out: Path) -> int:
     """Caught / unverified of all that were told, per kind, model and candidate."""
     found = {
-        (name, candidate): json.loads(path.read_text())
+        (name, candidate): json.loads(path.read_text())["result"]
         for name in MODELS
         for candidate in TRUSTED
-        if (path := out / f"trusted-{name}-{candidate.replace(':', '-')}.json").exists()
+        if (path := out / _file(name, candidate, "trusted-")).exists()
     }
     results = list(found.values())
     kinds = dict.fromkeys(row["kind"] for result in results for row in result["trusted_kinds"])
@@ -152,7 +156,7 @@ Trial = dict[str, Any]
 def load(out: Path) -> Iterator[tuple[str, str, list[Trial], float]]:
     for name in MODELS:
         for candidate in CANDIDATES:
-            path = out / f"{name}-{candidate.replace(':', '-')}.json"
+            path = out / _file(name, candidate)
             document = json.loads(path.read_text())
             yield name, candidate, document["result"]["trials"], document["seconds"]
 

@@ -21,7 +21,7 @@ from ..measure.norms import row_sizes
 from ..measure.sums import Float64
 from ..states import Probe, Trace
 from ..tolerance import BY_DTYPE
-from .honest import GUESSES, K
+from .honest import K, for_few
 
 EXAMINED_AT = "fp32"
 """The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
@@ -112,9 +112,9 @@ def _is_swollen(error: Float64, size: Float64, travelled: Float64, dtype: Format
 
     Where it allows less, it is the stricter judge of the two, coarse as it is.
     """
-    middle, few = np.median(error), 1 + GUESSES / max(1, len(error))
+    middle, ceiling = np.median(error), COARSE_CEILING * for_few(len(error))
     allows_more = K * middle > BY_DTYPE[dtype.name].atol * np.median(size)
-    return bool(allows_more and middle > COARSE_CEILING * few * np.median(travelled))
+    return bool(allows_more and middle > ceiling * np.median(travelled))
 
 
 def _swollen(name: str, error: Float64, size: Float64, travelled: Float64, dtype: Format) -> str:

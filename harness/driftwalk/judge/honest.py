@@ -169,10 +169,14 @@ def _rows(array: Array, keep: Array | None) -> int:
     return counted if keep is None else counted * int(keep.sum()) // keep.size
 
 
+def for_few(rows: int) -> float:
+    """Times a limit: with few tokens one draw of noise says little."""
+    return 1 + GUESSES / max(1, rows)
+
+
 def limits(roundoff: float, rows: int, width: int) -> Norms:
     """Times the yardstick's error, norm by norm, for a candidate that computes as it does."""
-    few = 1 + GUESSES / max(1, rows)
-    even = Norms(*[K * few] * len(fields(Norms)))
+    even = Norms(*[K * for_few(rows)] * len(fields(Norms)))
     worst, upper = _luck(rows, width), _luck(min(rows, ONE_IN), width)
     even = replace(
         even,

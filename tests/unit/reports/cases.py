@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 from driftwalk.adapter import BackendInfo
 from driftwalk.judge.gate import run_verdict
 from driftwalk.judge.walk import Walk, coverage
-from driftwalk.layer_drift import LayerDrift
+from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
+from driftwalk.measure.norms import Norms
 from driftwalk.result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from driftwalk.states import Point, Probe, State, Trace
 from driftwalk.tolerance import PolicyLike, make_policy
@@ -161,6 +163,43 @@ def drifting(kind: type[Report] = Report) -> Report:
 
 def blamed() -> Report:
     return drifting(Blamed)
+
+
+def told(report: Report) -> Report:
+    """The report as a calibrated run with blame would give it: layer.3 made the error."""
+
+    def norms(l2: float) -> Norms:
+        return Norms(l2, l2, l2, l2)
+
+    def judged(layer: LayerDrift) -> LayerDrift:
+        guilty = layer.point.name == "layer.3"
+        truth = TruthErrors(
+            reference=1.0,
+            candidate=500.0 if not layer.ok else 2.0,
+            yardstick=1.0,
+            scale=1e6,
+            ratio=2.0,
+            closer="tie" if layer.ok else "reference",
+            norms={
+                "reference": norms(1.0),
+                "candidate": norms(500.0 if not layer.ok else 2.0),
+                "yardstick": norms(1.0),
+                "allowed": norms(4.0),
+            },
+        )
+        blame = Blame(
+            introduced=500.0 if guilty else 1.0,
+            inherited=0.0 if layer.index == 0 else 2.0,
+            gain=1.5,
+            ratio=500.0 if guilty else 1.0,
+            guilty=guilty,
+            norms={"allowed": norms(4.0)},
+            tokens=layer.tokens,
+        )
+        return dataclasses.replace(layer, truth=truth, blame=blame)
+
+    layers = tuple(judged(layer) for layer in report.layers)
+    return dataclasses.replace(report, layers=layers, cause="layer.3")
 
 
 def nonfinite() -> Report:

@@ -10,10 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
-from driftwalk.measure.norms import Norms
 from driftwalk.result import Benchmark, Report
-from driftwalk_reports import charts, heatmap, html, index, page, story, timing
+from driftwalk_reports import charts, heatmap, html, index, page, timing
 from driftwalk_reports.numbers import NOTHING
 from driftwalk_reports.rows import to_rows
 from unit.reports import cases
@@ -40,47 +38,6 @@ class _Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-
-
-def told(report: Report) -> Report:
-    """The report as a calibrated run with blame would give it: layer.3 made the error."""
-
-    def norms(l2: float) -> Norms:
-        return Norms(l2, l2, l2, l2)
-
-    def judged(layer: LayerDrift) -> LayerDrift:
-        guilty = layer.point.name == "layer.3"
-        truth = TruthErrors(
-            reference=1.0,
-            candidate=500.0 if not layer.ok else 2.0,
-            yardstick=1.0,
-            scale=1e6,
-            ratio=2.0,
-            closer="tie" if layer.ok else "reference",
-            norms={
-                "reference": norms(1.0),
-                "candidate": norms(500.0 if not layer.ok else 2.0),
-                "yardstick": norms(1.0),
-                "allowed": norms(4.0),
-            },
-        )
-        blame = Blame(
-            introduced=500.0 if guilty else 1.0,
-            inherited=0.0 if layer.index == 0 else 2.0,
-            gain=1.5,
-            ratio=500.0 if guilty else 1.0,
-            guilty=guilty,
-            norms={"allowed": norms(4.0)},
-            tokens=layer.tokens,
-        )
-        return dataclasses.replace(layer, truth=truth, blame=blame)
-
-    layers = tuple(judged(layer) for layer in report.layers)
-    return dataclasses.replace(report, layers=layers, cause="layer.3")
-
-
-def words(parts: tuple[story.Part, ...]) -> str:
-    return "".join(part.text for part in parts)
 
 
 def test_the_page_loads_nothing_from_elsewhere(report: Report) -> None:
@@ -137,52 +94,11 @@ def test_inline_data_cannot_end_its_element() -> None:
     assert json.loads(text) == [hostile]
 
 
-# The story
-
-
-def test_the_sentence_names_model_sides_policy_and_links_to_what_matters() -> None:
-    report = told(cases.drifting())
-    moved = dataclasses.replace(report, cause="layer.2")
-    sentence = story.tell(moved, "tiny").sentence
-    assert words(sentence) == (
-        f"DRIFT: {report.candidate.spec} departs from {report.reference.spec} on tiny at layer.3, "
-        f"caused by layer.2 (policy {report.policy.name})."
-    )
-    assert [part.point for part in sentence if part.point] == ["layer.3", "layer.2"]
-    assert "which is also the root cause" in words(story.tell(report, "tiny").sentence)
-
-
-def test_every_verdict_tells_a_story(report: Report) -> None:
-    told_ = story.tell(report, "tiny")
-    assert words(told_.sentence).startswith(f"{report.verdict.upper()}: ")
-    questions = [tile.question for tile in told_.tiles]
-    assert ("Where it shows first" in questions) == (report.first_divergence is not None)
-    assert ("Why there is no verdict" in questions) == (report.verdict == "unverified")
-    assert ("How close it was" in questions) == (report.verdict == "pass")
-
-
-def test_nan_at_the_end_matters() -> None:
-    layers = tuple(dataclasses.replace(x, verdict="nonfinite") for x in cases.nonfinite().layers)
-    report = dataclasses.replace(cases.nonfinite(), layers=layers)
-    answers = {tile.question: words(tile.answer) for tile in story.tell(report, "tiny").tiles}
-    assert answers["Does it matter?"] == "Yes: NaN or Inf reaches logits."
-
-
-def test_next_steps_are_commands_that_can_be_copied() -> None:
-    report = dataclasses.replace(cases.drifting(), command="driftwalk verify tiny")
-    commands = [step.command for step in story.tell(report, "tiny").steps]
-    assert commands[:2] == ["driftwalk verify tiny", "driftwalk verify tiny --depth module"]
-    assert commands[2].startswith("driftwalk verify tiny --rule layer.3=")
-    deep = dataclasses.replace(report, command="driftwalk verify tiny --depth module")
-    assert len(story.tell(deep, "tiny").steps) == 1
-    assert story.tell(dataclasses.replace(report, command=""), "tiny").steps == ()
-
-
 # Charts
 
 
 def test_the_drift_chart_has_candidate_yardstick_allowance_and_reference() -> None:
-    report = told(cases.drifting())
+    report = cases.told(cases.drifting())
     chart = charts.drift_chart(report, to_rows(report))
     assert chart is not None
     looks = [drawn.look for drawn in chart.panels[0].series]
@@ -243,7 +159,7 @@ def test_other_candidates_are_drawn_beside_by_the_name_of_the_point() -> None:
 
 
 def test_the_blame_chart_marks_the_guilty_layer_alone() -> None:
-    report = told(cases.drifting())
+    report = cases.told(cases.drifting())
     chart = charts.blame_chart(report, to_rows(report))
     assert chart is not None
     split, gain = chart.panels
@@ -255,7 +171,7 @@ def test_the_blame_chart_marks_the_guilty_layer_alone() -> None:
 
 
 def test_charts_are_well_formed_svg() -> None:
-    text = html.render(told(cases.drifting()), [("../b/report.html", cases.passing())])
+    text = html.render(cases.told(cases.drifting()), [("../b/report.html", cases.passing())])
     found = re.findall(r"<svg class=\"(?:chart|heat)\".*?</svg>", text, re.DOTALL)
     assert len(found) == 4, "drift, blame, total and introduced"
     for svg in found:
@@ -311,7 +227,7 @@ def test_the_fields_of_a_point_add_up_to_its_relative_error() -> None:
 
 
 def test_total_and_introduced_share_one_scale() -> None:
-    total, introduced = heatmap.heatmaps(told(cases.drifting()))
+    total, introduced = heatmap.heatmaps(cases.told(cases.drifting()))
     assert (total.title, introduced.title) == ("total error", "introduced error")
     assert (total.low, total.high) == (introduced.low, introduced.high)
 
@@ -386,23 +302,3 @@ def test_the_index_shows_hostile_names_literally() -> None:
     text = index.render([("a/report.html", report), ("b/report.html", report)])
     assert "<img" not in text
     assert "<img src=x>\"'" in _Page(text).text
-
-
-@pytest.mark.parametrize(
-    ("at_fault", "words"),
-    [
-        ("reference", ("the reference, ref, departs from the truth", "cand, is right")),
-        ("both", ("both cand and ref depart from the truth",)),
-        ("candidate", ("cand departs from ref",)),
-    ],
-)
-def test_the_page_says_which_side_is_wrong(at_fault: str, words: tuple[str, ...]) -> None:
-    report = dataclasses.replace(cases.drifting(), at_fault=at_fault)
-    report = dataclasses.replace(
-        report,
-        candidate=dataclasses.replace(report.candidate, spec="cand"),
-        reference=dataclasses.replace(report.reference, spec="ref"),
-    )
-    said = "".join(part.text for part in story.tell(report, "model").sentence)
-    assert all(word in said for word in words), said
-    assert ("is right" in said) == (at_fault == "reference")

@@ -12,7 +12,7 @@ from torch import nn
 
 from driftwalk.registry import create
 
-from ...calls import call
+from ...calls import call, inputs_for, quietly
 from ...model_outputs import named_outputs, point_name
 from ...sources import LoadedModel
 from .lie import Case, Ground, Lie
@@ -141,8 +141,6 @@ def _main(output: Any) -> torch.Tensor:
 
 
 def _given(ground: Ground) -> Any:
-    from ...calls import inputs_for, quietly
-
     module = ground.model.at("fp32", "cpu")
     with quietly(module):
         return call(module, inputs_for(module, ground.probe, torch.device("cpu")))

@@ -21,6 +21,7 @@ from driftwalk.states import Probe
 
 from ...calls import call
 from ...sources import LoadedModel
+from ...tensors import output_tensors, with_stream_output
 from .lie import Absent, Case, Ground, Lie
 
 MASK = "attention_mask"
@@ -58,10 +59,9 @@ class OffAt:
     factor: float
 
     def __call__(self, _: nn.Module, args: Any, output: Any) -> Any:
-        tensor = output if isinstance(output, torch.Tensor) else output[0]
+        tensor = output_tensors(output)[0]
         off = torch.where(self.places.to(tensor.device)[..., None], self.factor, 1.0)
-        changed = tensor * off.to(tensor.dtype)
-        return changed if isinstance(output, torch.Tensor) else (changed, *output[1:])
+        return with_stream_output(output, tensor * off.to(tensor.dtype))
 
 
 def inverted_mask(ground: Ground) -> Iterator[Lie]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 
@@ -58,15 +59,8 @@ def _candidate(ground: Ground, weighed: Weighed) -> Case:
 
 
 def _both(ground: Ground, weighed: Weighed) -> Case:
-    return Case(
-        ground.model,
-        ground.faulty(weighed.fault),
-        ground.probe,
-        "both",
-        placed(weighed),
-        reference=create("torch", FaultyModel(ground.model, weighed.fault)),
-        before=_earlier(ground, weighed),
-    )
+    reference = create("torch", FaultyModel(ground.model, weighed.fault))
+    return replace(_candidate(ground, weighed), wrong="both", reference=reference)
 
 
 def _graph(ground: Ground, weighed: Weighed) -> Case:

@@ -13,6 +13,7 @@ from driftwalk.registry import create
 
 from ...copies import copied
 from ...sources import LoadedModel
+from ...tensors import output_tensors, with_stream_output
 from ..fault import Fault
 from ..planning import inject
 from .lie import UNSEEN, Absent, Case, Ground, Lie, OtherModel, Weighed, placed
@@ -101,20 +102,20 @@ def _hooked(module: nn.Module, path: str, hook: Any) -> nn.Module:
 
 def _dodged(_: nn.Module, args: Any, output: Any) -> Any:
     """Off by a thousandth where a cast to float32 does not narrow."""
-    tensor = _first(output)
+    tensor = output_tensors(output)[0]
     if tensor.to(torch.float32).dtype is torch.float32:
         return None
-    return _with_first(output, tensor * 1.001)
+    return with_stream_output(output, tensor * 1.001)
 
 
 def _halved(_: nn.Module, args: Any, output: Any) -> Any:
     """Every second position is what it was before the block."""
     given = next((a for a in args if isinstance(a, torch.Tensor)), None)
-    tensor = _first(output)
+    tensor = output_tensors(output)[0]
     if given is None or given.shape != tensor.shape:
         given = torch.zeros_like(tensor)
     odd = torch.arange(tensor.shape[1], device=tensor.device) % 2 == 1
-    return _with_first(output, torch.where(odd[:, None], given, tensor))
+    return with_stream_output(output, torch.where(odd[:, None], given, tensor))
 
 
 # ---- the yardstick ----
@@ -166,7 +167,7 @@ def _rounded_states(module: nn.Module, blocks: tuple[str, ...], dtype: str) -> n
     bits = _BITS[dtype]
 
     def rounded(_: nn.Module, args: Any, output: Any) -> Any:
-        return _with_first(output, keep_bits(_first(output), bits))
+        return with_stream_output(output, keep_bits(output_tensors(output)[0], bits))
 
     for path in blocks:
         _hooked(module, path, rounded)
@@ -197,12 +198,3 @@ def keep_bits(tensor: torch.Tensor, bits: int) -> torch.Tensor:
 
 def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() > 1
-
-
-def _first(output: Any) -> torch.Tensor:
-    found: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
-    return found
-
-
-def _with_first(output: Any, tensor: torch.Tensor) -> Any:
-    return tensor if isinstance(output, torch.Tensor) else (tensor, *output[1:])
