@@ -166,9 +166,7 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize(
-    "step", ["mkdtemp", "rename", "copyfile", "content_hash", "rmtree", "utime"]
-)
+@pytest.mark.parametrize("step", ["mkdtemp", "rename", "copyfile", "checksum", "rmtree", "utime"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_any_step_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, stored: bool
@@ -185,7 +183,7 @@ def test_any_step_may_fail(
         ),
         "rename": lambda patch: patch.setattr(os, "rename", no_space),
         "copyfile": lambda patch: patch.setattr(shutil, "copyfile", no_space),
-        "content_hash": lambda patch: patch.setattr(cache, "content_hash", no_space),
+        "checksum": lambda patch: patch.setattr(cache, "checksum", no_space),
         "rmtree": lambda patch: patch.setattr(shutil, "rmtree", lambda *a, **k: None),
         "utime": lambda patch: patch.setattr(os, "utime", no_space),
     }

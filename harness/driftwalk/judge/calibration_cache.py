@@ -66,6 +66,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "ties": calibration.ties,
         "chance": dict(calibration.chance),
         "evidence": evidence,
+        "model_errors": {name: encode(error) for name, error in calibration.model_errors.items()},
     }
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
@@ -108,4 +109,5 @@ def _read(folder: Path, probe: Probe) -> Calibration:
         doubt=numbers["doubt"],
         ties=numbers["ties"],
         chance=numbers["chance"],
+        model_errors={n: decode(Norms, error) for n, error in numbers["model_errors"].items()},
     )
