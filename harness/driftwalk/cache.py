@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -60,10 +60,14 @@ def checksum(path: Path) -> str:
     Nobody who could write the file is kept from writing its checksum, so a hash would tell no more,
     at five times the cost.
     """
-    found, size = 0, 0
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found, size = zlib.crc32(part, found), size + len(part)
+        return _checksum(iter(lambda: file.read(1 << 20), b""))
+
+
+def _checksum(parts: Iterable[bytes]) -> str:
+    found, size = 0, 0
+    for part in parts:
+        found, size = zlib.crc32(part, found), size + len(part)
     return f"{size}:{found:08x}"
 
 
@@ -106,10 +110,26 @@ class FolderCache:
             folder = self._borrowed(entry)
             if folder is not None:
                 if believed(folder):
-                    with contextlib.suppress(OSError):
-                        os.utime(entry)
+                    _mark_used(entry)
                     return folder
                 release(folder)
+            shutil.rmtree(entry, ignore_errors=True)
+        return None
+
+    def read(
+        self, key: str, believed: Callable[[Mapping[str, bytes]], bool]
+    ) -> Mapping[str, bytes] | None:
+        """The contents of the files stored for `key`, by name, for one who needs no files.
+
+        An entry that is damaged or disbelieved is removed.
+        """
+        for entry in self._entries(key):
+            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+                found = {name: (entry / name).read_bytes() for name, _ in _manifest(entry)}
+                intact = all(_checksum([found[name]]) == known for name, known in _manifest(entry))
+                if intact and believed(found):
+                    _mark_used(entry)
+                    return found
             shutil.rmtree(entry, ignore_errors=True)
         return None
 
@@ -210,6 +230,11 @@ def _filled(place: Path | None, make: Callable[[Path], None]) -> Path:
         release(folder)
         raise
     return folder
+
+
+def _mark_used(entry: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(entry)
 
 
 def _age(entry: Path) -> float:

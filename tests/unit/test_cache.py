@@ -106,6 +106,27 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage: Callable[[Path], N
     assert make.calls == 2, "the new entry is good"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(flipped, without_its_file, without_a_manifest, with_a_list_for_a_manifest),
+        *(with_an_empty_manifest, that_points_elsewhere, that_is_a_file),
+    ],
+)
+def test_contents_are_read_as_they_were_stored_or_not_at_all(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    store = FolderCache("things", tmp_path)
+    store.store("key", Maker())
+    assert store.read("key", lambda _: True) == {"data.bin": b"precious"}
+    assert store.read("another", lambda _: True) is None
+    damage(entries(tmp_path)[0])
+    assert store.read("key", lambda _: True) is None
+    store.store("key", Maker())
+    assert store.read("key", lambda files: files["data.bin"] == b"other") is None
+    assert store.read("key", lambda _: True) is None, "one that was not believed is gone"
+
+
 def test_one_that_is_not_believed_is_made_anew_and_stored_over(tmp_path: Path) -> None:
     store = FolderCache("things", tmp_path)
     store.get("key", Maker(b"old"))
