@@ -13,13 +13,13 @@ import pytest
 
 from ..comparison import compare
 from ..errors import BackendUnavailable, DriftwalkError, UsageError
-from ..plugin import PROPERTY
 from ..project.config import Common
 from ..project.expected import judge
 from ..result import Report
 from ..states import Trace
 from ..tolerance import PolicyLike
 from ..verification import record, verify
+from . import PROPERTY
 from .backends import Case, unavailable
 from .golden import golden_at, golden_policy, probe_of
 from .outcome import Outcome, failure, folder_for, outcome, save
