@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .testing import PROPERTY
-
 if TYPE_CHECKING:
     from .adapter import Lap
     from .testing.drift import Drift
 
 MARK = "drift_backends(*specs): run the test once for each backend, as `drift_backend`"
+PROPERTY = "driftwalk"
+"""The name under which a test's outcomes travel: between processes, and into JUnit files."""
 SESSION = "driftwalk-session"
 
 
@@ -130,7 +130,8 @@ def drift(request: pytest.FixtureRequest, drift_backend: str | None) -> Drift:
     """Verify models, compare with golden traces, check reports: each asserts."""
     from .testing.drift import Drift
 
-    return Drift(request, drift_backend)
+    told = request.node.user_properties
+    return Drift(request, drift_backend, lambda outcome: told.append((PROPERTY, outcome)))
 
 
 @pytest.fixture
