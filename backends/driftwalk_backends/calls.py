@@ -123,3 +123,9 @@ def explaining(label: str, spec: object) -> Iterator[None]:
         raise ModelError(
             f"{label} failed on the probe under {spec}: {type(e).__name__}: {lines[0][:400]}"
         ) from e
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

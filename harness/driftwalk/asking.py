@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .states import Probe
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Ask:
     length: int | None = None
     seed: int = 0
 
-    def made_for(self, model: LoadedModel) -> Probe:
+    def made_for(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""
         from driftwalk_backends.probes import BATCH, LENGTH, make_probe
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .adapter import Backend
+from .adapter import Backend, BringsProbe, Prepares, SkipsOutputs
 from .asking import Ask
 from .assembly import Terms, assemble
 from .dtypes import Array
@@ -32,7 +32,7 @@ from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel, LoadedModel
 
 DEPTHS = ("block", "sublayer", "module", "op")
 
@@ -171,11 +171,11 @@ def _set_stage(
     opened: ExitStack,
 ) -> _Stage:
     """Load the model, make the backends and the probe; each mistake is found as early as can be."""
-    from driftwalk_backends.sources import open_model
+    from driftwalk_backends.sources import torch_model
 
     check_names(sides)
     with show.stage("loading the model"):
-        loaded = open_model(
+        loaded = torch_model(
             source.model, blocks=source.blocks, trust_remote_code=source.trust_remote_code
         )
     loaded.evidence.forget()
@@ -185,7 +185,8 @@ def _set_stage(
     for backend in backends:
         opened.enter_context(looking(backend, depth))
     if ask.given is None:
-        ask = replace(ask, given=next((b.own_probe for b in backends if b.own_probe), None))
+        brought = (b.own_probe for b in backends if isinstance(b, BringsProbe))
+        ask = replace(ask, given=next(filter(None, brought), None))
     with show.stage("making the probe"):
         fixed = ask.made_for(loaded)
     return _Stage(loaded, backends, fixed)
@@ -238,7 +239,8 @@ def _verified(
     """One candidate held against the reference's trace."""
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
     trace = against.trace
-    candidate.prepare(probe)
+    if isinstance(candidate, Prepares):
+        candidate.prepare(probe)
     base, witness = witness, witness.of(candidate)
     ours = theirs = None
     if policy.calibrated:
@@ -258,7 +260,8 @@ def _verified(
     told = (*stage.model.notes, *probe.notes)
     terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
-    skipped = dict.fromkeys((*reference.outputs_skipped, *candidate.outputs_skipped))
+    telling = [side for side in (reference, candidate) if isinstance(side, SkipsOutputs)]
+    skipped = dict.fromkeys(name for side in telling for name in side.outputs_skipped)
     report = replace(report, coverage=replace(report.coverage, outputs_skipped=tuple(skipped)))
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
@@ -318,7 +321,7 @@ def open_backend(given: object, model: LoadedModel, opened: ExitStack) -> Backen
     return made if made is given else opened.enter_context(made)
 
 
-def as_backend(given: object, model: LoadedModel) -> Backend:
+def as_backend(given: object, model: AnyModel) -> Backend:
     """A backend from a spec, a Backend, or an nn.Module that is another implementation."""
     from torch import nn
 

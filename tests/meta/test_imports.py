@@ -77,11 +77,6 @@ LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
 
 STILL_CIRCLES = frozenset(
     {
-        *("driftwalk_backends.compiled", "driftwalk_backends.evidence", "driftwalk_backends.given"),
-        *("driftwalk_backends.sources", "driftwalk_backends.torch_eager"),
-        *("driftwalk_backends.onnx.pairs.model", "driftwalk_backends.onnx.pairs.runtime"),
-        *("driftwalk_backends.onnx.file", "driftwalk_backends.onnx.int8"),
-        "driftwalk_backends.onnx.runtime",
         *("driftwalk.bench.run", "driftwalk.verification"),
         *("driftwalk.studies.contrast", "driftwalk.studies.running", "driftwalk.studies.units"),
     }

@@ -23,7 +23,7 @@ from driftwalk.states import Point, Probe
 from ..calls import call, quietly
 from ..hooks import capture
 from ..tensors import from_numpy
-from ..torch_eager import TorchEager
+from ..torch_runtime import TorchRuntime
 
 _HEAD = '''"""One layer, as PyTorch ran it: traced for these inputs, one line an operation."""
 
@@ -49,7 +49,7 @@ class LayerCode:
 
 
 def layer_code(
-    backend: TorchEager, probe: Probe, given: Mapping[str, Array], point: str
+    backend: TorchRuntime, probe: Probe, given: Mapping[str, Array], point: str
 ) -> LayerCode:
     """What this backend's model makes at `point` of the given states."""
     module, device = backend._open(), backend._device

@@ -23,7 +23,8 @@ from driftwalk.states import Point, Probe
 
 from ..calls import call, explaining, quietly
 from ..hooks import capture
-from ..sources import LoadedModel, open_model
+from ..loaded import LoadedModel
+from ..sources import torch_model
 from ..torch_eager import TorchEager
 from .digest import mixed
 
@@ -227,4 +228,4 @@ def repeater(model: object, device: str, dtype: str, threads: int | None = None)
     if threads:
         options["threads"] = str(threads)
     stored = "fp32" if dtype == "tf32" else dtype
-    return Repeater(Spec("torch", device, stored, options), open_model(model))
+    return Repeater(Spec("torch", device, stored, options), torch_model(model))

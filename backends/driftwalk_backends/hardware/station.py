@@ -16,7 +16,7 @@ from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.hardware.result import Flip
 from driftwalk.states import Probe, Trace
 
-from ..sources import LoadedModel
+from ..loaded import LoadedModel
 from ..tensors import from_numpy, to_numpy
 from ..torch_devices import why_not
 from . import memory

@@ -18,12 +18,14 @@ from driftwalk.states import Probe
 from driftwalk.workers import in_threads
 
 from ..fingerprint import versions
-from ..sources import LoadedModel
+from ..loaded import LoadedModel
 from .export import NAMES, PLAIN, TRACED, Exported, read_export, silence
 from .export_cache import EVIDENCE, MADE_WITH, kept
 from .parts import open_parts
 from .quantised import honest_model
-from .runtime import QUANTISATIONS, OnnxRuntime
+from .runtime import OnnxRuntime
+
+QUANTISATIONS = ("dynamic-int8",)
 
 
 class OnnxInt8(OnnxRuntime):

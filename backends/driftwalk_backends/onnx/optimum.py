@@ -14,8 +14,8 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
 from ..fingerprint import versions
+from ..loaded import LoadedModel
 from ..probes import make_probe
-from ..sources import LoadedModel
 from .export import silence
 from .export_cache import Scratch, kept
 

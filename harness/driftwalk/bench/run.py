@@ -28,7 +28,7 @@ from .result import BenchReport, Case, Entry
 from .runner import Local, Recipe, Remote, Runner
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel
 
 ROUNDS, WARMUP, LAYER_RUNS = 30, 3, 5
 BUSY = 0.5
@@ -114,7 +114,7 @@ def bench(
 
 
 def _probes(
-    model: LoadedModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
+    model: AnyModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
 ) -> list[tuple[tuple[int, int | None], Probe]]:
     """Every shape asked for, each with its probe."""
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
@@ -127,7 +127,7 @@ def _probes(
     return [((b, n), make_probe(model, None, batch=b, length=n, seed=seed)) for b, n in shapes]
 
 
-def _local(given: object, model: LoadedModel, threads: int) -> Local:
+def _local(given: object, model: AnyModel, threads: int) -> Local:
     if isinstance(given, Backend):
         return Local(given, owned=False)
     if isinstance(given, str):

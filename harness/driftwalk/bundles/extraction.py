@@ -125,7 +125,7 @@ def _model(
     report: Report, given: object, blocks: str | None, trust_remote_code: bool
 ) -> LoadedModel:
     """The model of the report, by its fingerprint."""
-    from driftwalk_backends.sources import open_model
+    from driftwalk_backends.sources import torch_model
 
     label, source = report.model.get("label", ""), report.model.get("source", "")
     if given is None and source not in _REOPENED:
@@ -138,7 +138,7 @@ def _model(
         )
     asked = label if given is None else given
     try:
-        loaded = open_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
+        loaded = torch_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
     except ModelError as error:
         hint = "" if given is not None else " Name it with --model, if it lies elsewhere now."
         raise ModelError(f"{error}{hint}") from error

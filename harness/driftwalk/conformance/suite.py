@@ -66,9 +66,9 @@ class BackendConformance:
 
     def _open(self, model: Any) -> tuple[Backend, Probe, Any]:
         from driftwalk_backends.probes import make_probe
-        from driftwalk_backends.sources import open_model
+        from driftwalk_backends.sources import torch_model
 
-        loaded = open_model(model)
+        loaded = torch_model(model)
         try:
             backend = create(self.spec, loaded)
         except BackendUnavailable as why:
@@ -321,9 +321,9 @@ def _raise(state: State) -> NoReturn:
 
 
 def _loaded(model: Any) -> Any:
-    from driftwalk_backends.sources import open_model
+    from driftwalk_backends.sources import torch_model
 
-    return open_model(model)
+    return torch_model(model)
 
 
 def _label(model: Any) -> str:

@@ -74,7 +74,7 @@ def selftest(
     from driftwalk_backends.faults.planning import KINDS, FaultyModel, plan
     from driftwalk_backends.faults.trusted.lie import Ground
     from driftwalk_backends.probes import BATCH, LENGTH, make_probe
-    from driftwalk_backends.sources import open_model
+    from driftwalk_backends.sources import torch_model
 
     if faults < 1:
         raise UsageError(f"faults={faults}: expected 1 or more.")
@@ -87,7 +87,7 @@ def selftest(
     start, show = time.perf_counter(), progress or Progress()
     show.expect(4 + faults)
     with show.stage("loading the model"):
-        loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+        loaded = torch_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     with ExitStack() as opened:
         clean = opened.enter_context(create(candidate, loaded))
         fixed = make_probe(loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=0)

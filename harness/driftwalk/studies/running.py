@@ -33,7 +33,7 @@ def opened(
     trust_remote_code: bool = False,
 ) -> Iterator[Opened]:
     """Load the model and make its backends; those made here are closed again."""
-    from driftwalk_backends.sources import open_model
+    from driftwalk_backends.sources import torch_model
 
     if is_graph(model):
         raise UsageError(
@@ -41,7 +41,7 @@ def opened(
             "name the model the graph was exported from."
         )
     check_names(specs)
-    loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    loaded = torch_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
         yield Opened(loaded, tuple(open_backend(spec, loaded, stack) for spec in specs))
 
