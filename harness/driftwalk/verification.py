@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .adapter import Backend, BringsProbe, Prepares, SkipsOutputs
 from .asking import Ask
@@ -121,7 +121,7 @@ def verify_all(
             against = _reference(stage, judged, depth, spill, opened)
             trace = against.trace
         unit = _unit(stage, contrast) if contrast else None
-        witness = Witness(stage.model, stage.probe, cache, show, depth)
+        witness = Witness(stage.torch_model, stage.probe, cache, show, depth)
         opened.callback(witness.close)
         left = not_held(trace) if on_device else ()
         terms = Terms(judged, tuple(allow_missing), command, notes=left)
@@ -157,9 +157,14 @@ class _Source:
 class _Stage:
     """All that must be there before anything runs."""
 
-    model: LoadedModel
+    model: AnyModel
     backends: tuple[Backend, ...]
     probe: Probe
+
+    @property
+    def torch_model(self) -> LoadedModel:
+        """The model, where it must be one that torch runs."""
+        return cast("LoadedModel", self.model)
 
 
 def _set_stage(
@@ -171,15 +176,16 @@ def _set_stage(
     opened: ExitStack,
 ) -> _Stage:
     """Load the model, make the backends and the probe; each mistake is found as early as can be."""
-    from driftwalk_backends.sources import torch_model
+    from driftwalk_backends.sources import LoadedModel, open_model
 
     check_names(sides)
     with show.stage("loading the model"):
-        loaded = torch_model(
+        loaded = open_model(
             source.model, blocks=source.blocks, trust_remote_code=source.trust_remote_code
         )
-    loaded.evidence.forget()
-    opened.callback(loaded.evidence.forget)
+    if isinstance(loaded, LoadedModel):
+        loaded.evidence.forget()
+        opened.callback(loaded.evidence.forget)
     # All backends are made, and refuse what they cannot do, before anything slow runs.
     backends = tuple(open_backend(item, loaded, opened) for item in sides)
     for backend in backends:
@@ -196,7 +202,7 @@ def _unit(stage: _Stage, contrast: object) -> Callable[[Report], Report]:
     """What adds drift in units of meaning to a report; both inputs are run on the reference."""
     from .studies.units import measure, with_meaning
 
-    found = measure(stage.model, stage.backends[0], contrast)
+    found = measure(stage.torch_model, stage.backends[0], contrast)
     return lambda report: with_meaning(report, found)
 
 
@@ -214,7 +220,7 @@ def _reference(
     """Trace the reference and run it plain, while no candidate has loaded its weights yet."""
     first, probe = stage.backends[0], stage.probe
     trace = _traced(first, probe, spill, opened)
-    stage.model.evidence.offer(first, trace)
+    stage.torch_model.evidence.offer(first, trace)
     return _Reference(trace, observe(first, probe, trace.outputs, policy, depth))
 
 
@@ -315,7 +321,7 @@ def check_names(sides: Sequence[object]) -> None:
             backend_class(Spec.parse(spec).name)
 
 
-def open_backend(given: object, model: LoadedModel, opened: ExitStack) -> Backend:
+def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:
     """A backend that is closed with the run, unless the caller made it."""
     made = as_backend(given, model)
     return made if made is given else opened.enter_context(made)
