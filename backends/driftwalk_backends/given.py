@@ -22,7 +22,7 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.mixture import Mixture
 from driftwalk.states import Point, Probe
 
-from .calls import call, check_names
+from .calls import call, check_names, first_line
 from .eager_run import watched
 from .loaded import LoadedModel
 from .points import Layout
@@ -100,7 +100,7 @@ class GivenModel(LoadedModel):
             try:
                 call(self.module, _floats_in(tensors, TORCH_DTYPES[name]))
             except RuntimeError as error:
-                failed.append(f"{name}: {(str(error).strip().splitlines() or [''])[0][:200]}")
+                failed.append(f"{name}: {first_line(error)}")
             else:
                 return TORCH_DTYPES[name]
         raise ModelError(

@@ -16,7 +16,7 @@ from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
-from .calls import call, explaining, quietly
+from .calls import call
 from .eager_run import watched
 from .given import GivenModel
 from .hooks import TensorSink
@@ -66,10 +66,7 @@ class TorchEager(TorchRuntime):
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """The time from one point to the next, in a run in which nothing is copied."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            layout = self._find_layout(module, inputs)
+        with self.at_work(probe) as (module, inputs, layout):
             stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
 
             def note(point: Point, _: torch.Tensor) -> None:
@@ -81,10 +78,7 @@ class TorchEager(TorchRuntime):
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Run each block on the *given* previous state; hand on what this model makes of it."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            layout = self._find_layout(module, inputs)
+        with self.at_work(probe) as (module, inputs, layout):
             walked = {point.name for stack in layout.stacks for point in stack.points}
 
             def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -142,16 +142,26 @@ class TorchRuntime(Looks, Backend):
         return self._module
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
+        with self._ready(probe) as (module, inputs):
             if sink is None:
                 return output_arrays(self._plain(module, inputs))
-            layout = self._find_layout(module, inputs)
-            run = partial(self._watched, module, inputs, layout)
+            run = partial(self._watched, module, inputs, self._find_layout(module, inputs))
             if not self._hold:
                 return as_arrays(run, sink)
             return as_arrays(run, sink, Holding(self._device).keep)
+
+    @contextmanager
+    def _ready(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs]]:
+        """The module and the probe's tensors, in the arithmetic that was asked for."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            yield module, self._inputs(module, probe)
+
+    @contextmanager
+    def at_work(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs, Layout]]:
+        """The module, the probe's tensors and the points, ready for a run of another kind."""
+        with self._ready(probe) as (module, inputs):
+            yield module, inputs, self._find_layout(module, inputs)
 
     def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
         return self._model.inputs(module, probe, self._device)
@@ -201,21 +211,9 @@ class TorchRuntime(Looks, Backend):
     def hold(self, on: bool) -> None:
         self._hold = on
 
-    @contextmanager
-    def at_work(
-        self, probe: Probe
-    ) -> Iterator[tuple[nn.Module, Mapping[str, torch.Tensor], Layout]]:
-        """The module, the probe's tensors and the points, ready for a run of another kind."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            yield module, inputs, self._find_layout(module, inputs)
-
     def exercised(self, probe: Probe) -> Exercised | None:
         """What of the model the probe uses; one more run, unless one of it was watched."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
+        with self._ready(probe) as (module, inputs):
             return self._model.exercised(module, inputs, lambda: call(module, inputs))
 
     def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:

@@ -48,7 +48,6 @@ __all__ = [
     "Jitters",
     "Lap",
     "LooksInside",
-    "Model",
     "Offer",
     "Prepares",
     "Replays",
@@ -82,15 +81,6 @@ class Lap:
     """Copies of inputs and outputs between host and device, not part of the run."""
     device: float | None = None
     """The run by the device's own clock, where it has one."""
-
-
-class Model(Protocol):
-    """What the harness knows of a model; backends know more (see driftwalk_backends.sources)."""
-
-    @property
-    def label(self) -> str: ...
-
-    def describe(self) -> Mapping[str, str]: ...
 
 
 # ---- what a backend may be able to do beside: a method of that name is all there is to it ----

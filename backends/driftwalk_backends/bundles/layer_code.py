@@ -20,7 +20,7 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe
 
-from ..calls import call, quietly
+from ..calls import call, first_line, quietly
 from ..hooks import capture
 from ..tensors import from_numpy
 from ..torch_runtime import TorchRuntime
@@ -95,9 +95,8 @@ def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...])
     except BackendError:
         raise
     except Exception as error:  # the tracer raises whatever any of its parts raises
-        text = (str(error).strip().splitlines() or [""])[0][:300]
         raise BackendError(
-            f"The layer cannot be written down: {type(error).__name__}: {text}"
+            f"The layer cannot be written down: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 

@@ -11,6 +11,7 @@ from driftwalk.adapter import Offer
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
+from ..calls import first_line
 from ..options import parse_threads
 from .graph import OnnxGraph
 
@@ -120,8 +121,7 @@ class Sessions:
             session = ort.InferenceSession(source, options, providers=[self._provider])
         except Exception as error:
             raise BackendError(
-                f"ONNX Runtime cannot load the graph of {self._label}: "
-                f"{str(error).splitlines()[0][:400]}"
+                f"ONNX Runtime cannot load the graph of {self._label}: {first_line(error)}"
             ) from error
         if session.get_providers()[0] != self._provider:  # it falls back without a word
             raise BackendUnavailable(
@@ -141,9 +141,7 @@ class Sessions:
         try:
             found = session.run(wanted, dict(feed))
         except Exception as error:  # ONNX Runtime's errors share no base class but Exception
-            raise BackendError(
-                f"ONNX Runtime failed on {what}: {str(error).splitlines()[0][:400]}"
-            ) from error
+            raise BackendError(f"ONNX Runtime failed on {what}: {first_line(error)}") from error
         return dict(zip(wanted, found, strict=True))
 
     def close(self) -> None:
