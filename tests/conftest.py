@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["pytester"]  # for the tests of our own plugin
+pytest_plugins = ["pytester", "time_limit"]  # the first for the tests of our own plugin
 
 _NOT_OURS = (
     # On CPUs without bf16 units torch tells, with a stack trace, that it takes another path.

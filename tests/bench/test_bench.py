@@ -16,6 +16,7 @@ from driftwalk.adapter import Lap
 from driftwalk.bench.result import BenchReport, Case, Entry, from_dict, to_json
 from driftwalk.bench.run import bench
 from driftwalk.bench.runner import Recipe, Remote, environment_of
+from driftwalk.children import Child
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.progress import Progress
 from driftwalk.result import Benchmark, Tool
@@ -189,6 +190,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another() -> None:
 def test_no_process_is_left_behind() -> None:
     runner = Remote(Recipe("torch", TINY))
     process = runner._process
+    assert isinstance(process, Child), "it ends with us, however we end"
     runner.close()
     assert process.returncode == 0
 
