@@ -143,9 +143,7 @@ def drift_benchmark(benchmark: Any) -> Iterator[Callable[..., Lap]]:
     with ExitStack() as opened:
 
         def run(spec: str, model: object, probe: object = None, **options: Any) -> Lap:
-            from driftwalk_backends.probes import make_probe
-            from driftwalk_backends.sources import open_model
-
+            from .stage import make_probe, open_model
             from .verification import backend
 
             loaded = open_model(model, **options)

@@ -53,8 +53,7 @@ FRAMEWORKS = {
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
     *(
-        "driftwalk.asking",
-        "driftwalk.verification",
+        "driftwalk.stage",
         "driftwalk.cli",
         "driftwalk.conformance",
         "driftwalk.selftest",
@@ -63,8 +62,8 @@ KNOW_ALL_ROOMS = (
     "driftwalk.testing",
     *("driftwalk.graphs", "driftwalk.studies", "driftwalk.fleet"),
 )
-LATE_AND_DECLARED = {("driftwalk.verification", "torch")}
-"""`verify` takes an nn.Module for a candidate, and must know one when it sees one."""
+LATE_AND_DECLARED = {("driftwalk.stage", "torch")}
+"""A task takes an nn.Module for a candidate, and must know one when it sees one."""
 
 
 def floor_of(module: str) -> int:

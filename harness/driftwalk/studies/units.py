@@ -11,6 +11,7 @@ from ..adapter import Backend
 from ..errors import UsageError
 from ..layer_drift import LayerDrift
 from ..result import Report
+from ..verification import Addition, Run
 from .contrast import distances, has_tokenizer, make_pair, share_of
 from .meaning import Meaning
 
@@ -28,6 +29,23 @@ class Unit:
     first: str
     second: str
     distances: Mapping[str, float]
+
+
+class InUnitsOfMeaning(Addition):
+    """Each point's drift as a share of the distance between two inputs there."""
+
+    def __init__(self, pair: object) -> None:
+        self._pair = pair
+        self._unit = Unit("", "", {})
+
+    def refuse_graph(self) -> None:
+        raise UsageError("A contrast needs a torch model, for its tokenizer; this is a graph.")
+
+    def begin(self, run: Run) -> None:
+        self._unit = measure(run.stage.model, run.stage.backends[0], self._pair)
+
+    def add(self, report: Report, candidate: Backend, run: Run) -> Report:
+        return with_meaning(report, self._unit)
 
 
 def read_pair(given: object) -> tuple[object, object]:

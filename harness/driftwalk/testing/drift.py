@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from ..api import verify
 from ..comparison import compare
 from ..errors import BackendUnavailable, DriftwalkError, UsageError
 from ..plugin import PROPERTY
@@ -19,7 +20,7 @@ from ..project.expected import judge
 from ..result import Report
 from ..states import Trace
 from ..tolerance import PolicyLike
-from ..verification import record, verify
+from ..verification import record
 from .backends import Case, unavailable
 from .golden import golden_at, golden_policy, probe_of
 from .outcome import Outcome, failure, folder_for, outcome, save
