@@ -87,11 +87,17 @@ def layer_code(
 
 
 def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> GraphModule:
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    # Without a mode that is there already the tracer makes one for every node, which takes longer
+    # than all the rest.
+    shapes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
     try:
         # Values read on the way (which experts, how long) are in the code: it is for these inputs.
-        return make_fx(run, _error_on_data_dependent_ops=False)(*tensors)
+        with tracing(shapes):
+            return make_fx(run, _error_on_data_dependent_ops=False)(*tensors)
     except BackendError:
         raise
     except Exception as error:  # the tracer raises whatever any of its parts raises
