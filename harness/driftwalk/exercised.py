@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from .jsonable import Later, Share
 from .states import Probe
 
 ROWS = "embedding rows"
@@ -40,9 +41,9 @@ class Touched:
     """A module, a parameter, a setting of the config; for padding, the sides that have some."""
     used: int
     of: int
-    shared: bool = False
+    shared: Later[bool] = False
     """Rows that were not looked up were read by another layer: a tied output layer."""
-    advice: str = ""
+    advice: Later[str] = ""
     """What to add to the probe; empty where all of it was used, or no probe can use more."""
 
     @property
@@ -56,9 +57,9 @@ class Exercised:
     """What of the model took part in a run of the probe."""
 
     items: tuple[Touched, ...]
-    weights: float | None
+    weights: Share | None
     """The share of all weights that some operation read; None where that cannot be told."""
-    unknown: str = ""
+    unknown: Later[str] = ""
     """Why it cannot."""
 
     def of(self, what: str) -> tuple[Touched, ...]:

@@ -13,7 +13,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
         *("measure.norms", "states", "mixture", "adapter", "graphs.replayed"),
-        *("registry", "traces"),
+        *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),
