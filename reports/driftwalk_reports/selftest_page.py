@@ -9,5 +9,7 @@ from .selftest_view import look
 
 
 def render(result: SelfTest) -> str:
-    """The whole page as text."""
-    return fill("selftest.html.j2", view=look(result))
+    """The whole page as text; the sentence about what failed stands on top."""
+    view = look(result)
+    said = sorted(view.headlines[::-1], key=lambda line: not line.startswith("✗"))
+    return fill("selftest.html.j2", view=view, top=said[0], rest=said[1:])

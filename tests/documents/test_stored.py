@@ -14,6 +14,7 @@ from cli.program import invoke
 from documents.stored import DATA, HEAD, STORED, name_of
 from driftwalk.document import FLEET_JOB, KINDS, Document, from_dict, load, to_dict, to_json
 from driftwalk.errors import UsageError
+from driftwalk.fleet.result import FleetReport
 from driftwalk.registry import load_target
 from driftwalk_reports.schema import load_schema
 from light.program import driftwalk
@@ -146,3 +147,15 @@ def test_save_and_load(kind: str, tmp_path: Path) -> None:
     assert document.save(tmp_path / "a", ["json"]) == tmp_path / "a"
     (file,) = (tmp_path / "a").iterdir()
     assert repr(load(file)) == repr(document)
+
+
+def test_a_fleet_links_only_to_pages_that_are_there(tmp_path: Path) -> None:
+    fleet = load(of_kind("fleet"))
+    assert isinstance(fleet, FleetReport)
+    page = fleet.records[0].page
+    link = f'href="{page}"'
+    assert link not in (fleet.save(tmp_path / "alone") / "fleet.html").read_text("utf-8")
+    (tmp_path / "with" / page).parent.mkdir(parents=True)
+    (tmp_path / "with" / page).write_text("the page of a job", "utf-8")
+    assert link in (fleet.save(tmp_path / "with") / "fleet.html").read_text("utf-8")
+    assert load(tmp_path / "alone" / "fleet.json") == fleet, "the result itself is not changed"

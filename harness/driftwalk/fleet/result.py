@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 from ..document import Document
 from ..jsonable import Later
@@ -129,6 +130,10 @@ class FleetReport(Document):
     seconds: float = 0.0
     complete: bool = True
     """False where the run was interrupted."""
+
+    def placed(self, folder: Path) -> Self:
+        kept = (r if (folder / r.page).is_file() else replace(r, page="") for r in self.records)
+        return replace(self, records=tuple(kept))
 
     @property
     def faults(self) -> tuple[Record, ...]:
