@@ -52,6 +52,10 @@ class Evidence:
             self._traces[where] = trace
             self._hashes.pop(where, None)
 
+    def trace(self, probe: Probe, dtype: str) -> Trace | None:
+        """The run of the model itself in that very dtype, where this process has seen one."""
+        return self._traces.get((probe.sha256, dtype))
+
     def of(self, probe: Probe, dtype: str) -> str:
         """The hash for a probe, fit to prove a result in `dtype`.
 

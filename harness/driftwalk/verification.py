@@ -242,7 +242,7 @@ def _verified(
     base, witness = witness, witness.of(candidate)
     ours = theirs = None
     if policy.calibrated:
-        ours, theirs = witness.calibration(candidate.info), base.calibration(trace.backend)
+        ours, theirs = witness.calibration(candidate.info), base.judged(trace)
         doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
         terms = replace(terms, doubt=doubt)
     # Both sides are judged, or none: an unjudged reference would pass whatever it is.

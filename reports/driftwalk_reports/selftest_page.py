@@ -11,5 +11,5 @@ from .selftest_view import look
 def render(result: SelfTest) -> str:
     """The whole page as text; the sentence about what failed stands on top."""
     view = look(result)
-    said = sorted(view.headlines[::-1], key=lambda line: not line.startswith("✗"))
+    said = sorted(view.headlines, key=lambda line: line.startswith("✗"))[::-1]
     return fill("selftest.html.j2", view=view, top=said[0], rest=said[1:])

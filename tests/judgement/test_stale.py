@@ -19,7 +19,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import driftwalk
+from driftwalk.judge.sides import JudgedSide
 from driftwalk.result import Report
+from driftwalk.states import Trace
+from driftwalk_backends.evidence import Evidence
 from driftwalk_backends.fingerprint import fingerprint
 from driftwalk_backends.onnx import export_cache
 from driftwalk_backends.sources import open_model
@@ -238,3 +241,29 @@ def test_fingerprints_tell_what_attributes_hold() -> None:
     found = [fingerprint(encoder(kind)) for kind in kinds]
     assert len(set(found)) == len(kinds)
     assert found == [fingerprint(encoder(kind)) for kind in kinds]
+
+
+def test_errors_of_the_reference_that_are_stored_are_those_that_would_be_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The reference is often the very run that proves what is stored: it is not measured twice."""
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+
+    def errors() -> list[object]:
+        report = driftwalk.verify(encoder(), candidate="torch:cpu:fp64", probe=PROBE)
+        return [row.truth.norms["reference"] for row in report.layers]
+
+    cold = errors()
+    measured: list[object] = []
+    meet_all = JudgedSide.meet_all
+
+    def counted(side: JudgedSide, trace: Trace) -> None:
+        measured.append(side.side)
+        meet_all(side, trace)
+
+    monkeypatch.setattr(JudgedSide, "meet_all", counted)
+    assert errors() == cold
+    assert measured == []
+    monkeypatch.setattr(Evidence, "trace", lambda *_: None)
+    assert errors() == cold
+    assert measured == ["reference"]

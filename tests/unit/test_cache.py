@@ -106,6 +106,27 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, damage: Callable[[Path], N
     assert make.calls == 2, "the new entry is good"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(flipped, without_its_file, without_a_manifest, with_a_list_for_a_manifest),
+        *(with_an_empty_manifest, that_points_elsewhere, that_is_a_file),
+    ],
+)
+def test_contents_are_read_as_they_were_stored_or_not_at_all(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    store = FolderCache("things", tmp_path)
+    store.store("key", Maker())
+    assert store.read("key", lambda _: True) == {"data.bin": b"precious"}
+    assert store.read("another", lambda _: True) is None
+    damage(entries(tmp_path)[0])
+    assert store.read("key", lambda _: True) is None
+    store.store("key", Maker())
+    assert store.read("key", lambda files: files["data.bin"] == b"other") is None
+    assert store.read("key", lambda _: True) is None, "one that was not believed is gone"
+
+
 def test_one_that_is_not_believed_is_made_anew_and_stored_over(tmp_path: Path) -> None:
     store = FolderCache("things", tmp_path)
     store.get("key", Maker(b"old"))
@@ -166,9 +187,7 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize(
-    "step", ["mkdtemp", "rename", "copyfile", "content_hash", "rmtree", "utime"]
-)
+@pytest.mark.parametrize("step", ["mkdtemp", "rename", "copyfile", "checksum", "rmtree", "utime"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_any_step_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, stored: bool
@@ -185,7 +204,7 @@ def test_any_step_may_fail(
         ),
         "rename": lambda patch: patch.setattr(os, "rename", no_space),
         "copyfile": lambda patch: patch.setattr(shutil, "copyfile", no_space),
-        "content_hash": lambda patch: patch.setattr(cache, "content_hash", no_space),
+        "checksum": lambda patch: patch.setattr(cache, "checksum", no_space),
         "rmtree": lambda patch: patch.setattr(shutil, "rmtree", lambda *a, **k: None),
         "utime": lambda patch: patch.setattr(os, "utime", no_space),
     }

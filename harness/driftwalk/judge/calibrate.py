@@ -70,6 +70,8 @@ class Calibration:
     """What is to be said of ties."""
     chance: Mapping[str, str] = field(default_factory=dict)
     """Points at which too many tokens stand at a tie, and a sentence that says so."""
+    model_errors: Mapping[str, Norms] = field(default_factory=dict)
+    """The errors of the run of the model itself that is the evidence for what is stored."""
 
     @property
     def mixture(self) -> Mixture:

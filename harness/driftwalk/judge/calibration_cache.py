@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from ..adapter import BackendInfo
 from ..cache import FolderCache
 from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
-from ..scratch import release
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration
 from .honest import Honest
@@ -32,23 +32,19 @@ def stored_calibration(
     And what became of one that was made now, in words.
     """
     store = FolderCache("calibration")
-    folder = store.find(key, lambda folder: _evidence(folder) == evidence)
-    if folder is not None:
-        try:
-            return _read(folder, probe), "stored"
-        except Exception:  # intact, and yet not what this version writes: made anew
-            pass
-        finally:
-            release(folder)
+    files = store.read(key, lambda files: _evidence(files) == evidence)
+    if files is not None:
+        with suppress(Exception):  # intact, and yet not what this version writes: made anew
+            return _read(files, probe), "stored"
     made = make()
     failed = store.store(key, lambda folder: _write(made, evidence, folder))
     return made, f"not stored ({failed})" if failed else "stored for the next run"
 
 
-def _evidence(folder: Path) -> object:
+def _evidence(files: Mapping[str, bytes]) -> object:
     try:
-        return json.loads((folder / _NUMBERS).read_text())["evidence"]
-    except (OSError, ValueError, LookupError, TypeError):
+        return json.loads(files[_NUMBERS])["evidence"]
+    except (ValueError, LookupError, TypeError):
         return None
 
 
@@ -66,6 +62,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "ties": calibration.ties,
         "chance": dict(calibration.chance),
         "evidence": evidence,
+        "model_errors": {name: encode(error) for name, error in calibration.model_errors.items()},
     }
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
@@ -79,11 +76,11 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     (folder / _NUMBERS).write_text(json.dumps(numbers, allow_nan=False))
 
 
-def _read(folder: Path, probe: Probe) -> Calibration:
-    from safetensors.numpy import load_file
+def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
+    from safetensors.numpy import load
 
-    numbers = json.loads((folder / _NUMBERS).read_text())
-    arrays = load_file(folder / _STATES)
+    numbers = json.loads(files[_NUMBERS])
+    arrays = load(files[_STATES])
     states = tuple(
         State(Point(*pair), arrays[f"{number}"]) for number, pair in enumerate(numbers["points"])
     )
@@ -108,4 +105,5 @@ def _read(folder: Path, probe: Probe) -> Calibration:
         doubt=numbers["doubt"],
         ties=numbers["ties"],
         chance=numbers["chance"],
+        model_errors={n: decode(Norms, error) for n, error in numbers["model_errors"].items()},
     )

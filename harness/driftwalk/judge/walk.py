@@ -44,7 +44,7 @@ class Walk:
         policy: Policy,
         allow_missing: Iterable[str] = (),
         calibration: Calibration | None = None,
-        reference_calibration: Calibration | None = None,
+        judged_reference: JudgedSide | None = None,
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
@@ -54,7 +54,7 @@ class Walk:
         self._policy = policy
         self._allow = tuple(allow_missing)
         self._ours = JudgedSide("candidate", calibration) if calibration else None
-        self._theirs = _judged_reference(reference, reference_calibration)
+        self._theirs = judged_reference
         self._met: dict[str, LayerDrift] = {}
         self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
@@ -261,14 +261,6 @@ def coverage(layers: Iterable[LayerDrift]) -> Coverage:
         extra=names("extra"),
         allowed=tuple(row.point.name for row in rows if row.allowed),
     )
-
-
-def _judged_reference(reference: Trace, calibration: Calibration | None) -> JudgedSide | None:
-    if calibration is None:
-        return None
-    side = JudgedSide("reference", calibration)
-    side.meet_all(reference)
-    return side
 
 
 def _format(name: str) -> tuple[Format, ...]:

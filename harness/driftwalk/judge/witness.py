@@ -27,11 +27,12 @@ from .drill import (
     looking,
 )
 from .honest import Honest
+from .sides import JudgedSide
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "8"
+CACHE_VERSION = "9"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -84,6 +85,7 @@ class Witness:
         self._truth: Backend | None = None
         self._notes: dict[str, list[str]] = {}
         self._others: list[Witness] = []
+        self._judged: tuple[Trace, JudgedSide] | None = None
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
         self.seconds: dict[str, float] = {}
@@ -107,6 +109,24 @@ class Witness:
         """
         known = self._known_for(computes_in)
         return known if known is not None and not self.doubt(computes_in) else None
+
+    def judged(self, reference: Trace) -> JudgedSide | None:
+        """The reference, held against the truth; None where it has no calibration.
+
+        The run that is the evidence for a stored calibration was measured when it was stored.
+        """
+        known = self.calibration(reference.backend)
+        if known is None:
+            return None
+        if self._judged is None or self._judged[0] is not reference:
+            made = JudgedSide("reference", known)
+            evidence = self._model.evidence.trace(self.probe, known.dtype)
+            if evidence is reference and known.model_errors and not known.tied:
+                made.errors.update(known.model_errors)
+            else:
+                made.meet_all(reference)
+            self._judged = reference, made
+        return self._judged[1]
 
     def doubt(self, computes_in: ComputesIn) -> str:
         """Why the truth cannot be trusted for such a side; empty where it can."""
@@ -189,6 +209,8 @@ class Witness:
                 )
             if self.has_own_model:
                 made = _pooled(made)
+            if (evidence := self._model.evidence.trace(self.probe, dtype)) is not None:
+                made = replace(made, model_errors=_errors(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             return made
@@ -266,6 +288,12 @@ class Witness:
             other.close()
         if self._truth is not None:
             self._truth.close()
+
+
+def _errors(trace: Trace, known: Calibration) -> dict[str, Norms]:
+    side = JudgedSide("reference", known)
+    side.meet_all(trace)
+    return side.errors
 
 
 def _pooled(known: Calibration) -> Calibration:

@@ -139,7 +139,7 @@ class _Gate:
         self, witness: Witness, info: BackendInfo, reference: Backend, trace: Trace
     ) -> None:
         self.known = _needed(witness, info.dtype)
-        self._reference_known = _needed(witness, trace.backend.dtype)
+        _needed(witness, trace.backend.dtype)
         self._witness = witness
         self._probe = trace.probe
         self._runs = reference
@@ -149,8 +149,8 @@ class _Gate:
     def _judge(self, candidate: Backend) -> tuple[RunVerdict, str | None, str | None]:
         """Verdict, first divergence and root cause of one candidate."""
         trace = candidate.trace(self._probe)
-        both = self.known, self._reference_known
-        walk = Walk(self._reference, candidate.info, self._policy, (), *both)
+        judged = self._witness.judged(self._reference)
+        walk = Walk(self._reference, candidate.info, self._policy, (), self.known, judged)
         walk.meet_all(trace, self._runs)
         layers = walk.layers()
         verdict, _ = run_verdict(layers, coverage(layers), {})
