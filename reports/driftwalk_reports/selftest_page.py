@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from driftwalk.selftest.result import SelfTest
 
+from .door import renderer
 from .page import fill
 from .selftest_view import look
 
 
+@renderer
 def render(result: SelfTest) -> str:
     """The whole page as text; the sentence about what failed stands on top."""
     view = look(result)

@@ -12,9 +12,11 @@ from rich.text import Text
 from driftwalk.selftest.result import SelfTest
 
 from .console import plain_console, printed
+from .door import renderer
 from .selftest_view import Grid, SelfTestView, look
 
 
+@renderer
 def render(result: SelfTest, color: bool = False, width: int = 100) -> str:
     """The result as text; ANSI colours only where asked for."""
     view = look(result)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from driftwalk.selftest.result import SelfTest, TrustedTrial
 
-from .numbers import clean, number, seconds
+from .numbers import number, seconds
 from .view import model_name
 
 
@@ -48,17 +48,17 @@ def look(result: SelfTest) -> SelfTestView:
         symbol=symbol,
         about=(
             ("model", model_name(result.model)),
-            ("candidate", clean(result.candidate.spec)),
+            ("candidate", result.candidate.spec),
             ("seed", str(result.seed)),
             ("took", seconds(result.seconds)),
         ),
         grids=tuple(_grids(result)),
         remarks=tuple(_remarks(result)),
-        notes=tuple(clean(note) for note in result.notes),
-        command=clean(result.command),
-        created=clean(result.created),
-        tool=clean(f"{result.tool.name} {result.tool.version}"),
-        environment=tuple((clean(k), clean(v)) for k, v in result.environment.items()),
+        notes=result.notes,
+        command=result.command,
+        created=result.created,
+        tool=f"{result.tool.name} {result.tool.version}",
+        environment=tuple(result.environment.items()),
     )
 
 
@@ -87,7 +87,7 @@ def _candidate_headline(result: SelfTest) -> str:
     return (
         f"{mark} {placed} of {len(owed)} faults above the noise were caught in the right layer; "
         f"of all {len(counted)} with an effect {caught} were caught, the rest hides in the noise "
-        f"of {clean(result.candidate.dtype)} arithmetic ({result.seconds:.1f} s)"
+        f"of {result.candidate.dtype} arithmetic ({result.seconds:.1f} s)"
     )
 
 
@@ -125,7 +125,7 @@ def _grids(result: SelfTest) -> Iterator[Grid]:
 def _grid(
     title: str, hint: str, columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]
 ) -> Grid:
-    return Grid(title, hint, columns, tuple(tuple(map(clean, row)) for row in rows))
+    return Grid(title, hint, columns, tuple(tuple(map(str, row)) for row in rows))
 
 
 def _effect(size: float | None) -> str:
@@ -135,26 +135,26 @@ def _effect(size: float | None) -> str:
 def _remarks(result: SelfTest) -> Iterator[str]:
     """What was missed, and what could not be tried."""
     for trial in result.failures:
-        found = f"blamed on {clean(trial.root_cause)}" if trial.caught else "not caught"
+        found = f"blamed on {trial.root_cause}" if trial.caught else "not caught"
         size = f"{number(trial.excess)} times what is allowed"
-        yield f"✗ {clean(trial.right)}: {clean(trial.description)}: {size}, {found}"
+        yield f"✗ {trial.right}: {trial.description}: {size}, {found}"
     for lie in result.trusted_failures:
-        yield f"✗ {clean(lie.kind)}: {clean(lie.description)}: {_believed(lie)}"
+        yield f"✗ {lie.kind}: {lie.description}: {_believed(lie)}"
     not_run = [(t.description, t.note) for t in result.trials if t.outcome == "not_built"]
     not_run += [(t.description, t.note) for t in result.trusted if t.answer == "not_built"]
     for description, note in not_run:
-        yield f"- could not run: {clean(description)}: {clean(note)}"
+        yield f"- could not run: {description}: {note}"
     for kind, why in result.not_applicable.items():
-        yield f"- not applicable: {clean(kind)}: {clean(why)}"
+        yield f"- not applicable: {kind}: {why}"
 
 
 def _believed(lie: TrustedTrial) -> str:
     """How a lie got through."""
     if lie.answer == "missed":
         return "it passed"
-    where = clean(lie.root_cause or lie.first_divergence or "nowhere")
+    where = lie.root_cause or lie.first_divergence or "nowhere"
     if lie.answer == "misplaced":
-        return f"blamed on {where}, expected {', '.join(map(clean, lie.points))}"
+        return f"blamed on {where}, expected {', '.join(lie.points)}"
     right = {"nobody": "no side is wrong", "both": "both sides are wrong"}
     expected = right.get(lie.wrong, f"only the {lie.wrong} is wrong")
-    return f"at fault: {clean(lie.at_fault or 'unknown')} ({where}), but {expected}"
+    return f"at fault: {(lie.at_fault or 'unknown')} ({where}), but {expected}"

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from driftwalk.document import Document
 from driftwalk.errors import UsageError
 
+NO_WORDS = ("Pairs", "codes")
+"""Numbers, written as text; anything else in it is refused."""
 ATTACKS = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>",
     "script end": "</script></title></style></textarea>--><svg onload=alert(3)>",
@@ -61,7 +63,7 @@ def _texts(value: Any, hint: Any, field: Field | None) -> Iterator[Field | None]
 
 
 def _changed(value: Any, hint: Any, change: Change, only: Field | None, field: Field | None) -> Any:
-    ours = only is None or only == field
+    ours = field != NO_WORDS and (only is None or only == field)
     if isinstance(value, str):
         return change(value) if ours and not _fixed(hint) else value
     if dataclasses.is_dataclass(value):
