@@ -7,7 +7,7 @@ import platform
 from datetime import UTC, datetime
 
 from . import __version__
-from .result import Tool
+from .document import Tool
 
 
 def this_tool() -> Tool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .adapter import Exercises
+from .jsonable import Later, Share
 from .states import Probe
 
 ROWS = "embedding rows"
@@ -41,9 +42,9 @@ class Touched:
     """A module, a parameter, a setting of the config; for padding, the sides that have some."""
     used: int
     of: int
-    shared: bool = False
+    shared: Later[bool] = False
     """Rows that were not looked up were read by another layer: a tied output layer."""
-    advice: str = ""
+    advice: Later[str] = ""
     """What to add to the probe; empty where all of it was used, or no probe can use more."""
 
     @property
@@ -57,9 +58,9 @@ class Exercised:
     """What of the model took part in a run of the probe."""
 
     items: tuple[Touched, ...]
-    weights: float | None
+    weights: Share | None
     """The share of all weights that some operation read; None where that cannot be told."""
-    unknown: str = ""
+    unknown: Later[str] = ""
     """Why it cannot."""
 
     def of(self, what: str) -> tuple[Touched, ...]:

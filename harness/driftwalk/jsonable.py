@@ -1,4 +1,17 @@
-"""Frozen dataclasses to strict JSON and back: no NaN, no Infinity, nothing lost."""
+"""Frozen dataclasses to strict JSON and back: no NaN, no Infinity, nothing lost.
+
+A field says by its type how it is written and what is allowed in it; the JSON Schemas are made of
+the same types:
+
+    Later[X]       may be absent: added after the first files of its schema version were written
+    Sparse[X]      left out where it is empty or None
+    Size, Share    a number that is never negative; one between 0 and 1
+    Named("n")     written under another name than the attribute has
+    Beside("n")    a dataclass whose fields stand beside this field's own; its `n` under its name
+
+`WRITTEN`, on a class, names properties that are written beside the fields for readers without
+Python: the name in JSON, and the property. They are computed again, not read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +22,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from .errors import UsageError
 
@@ -20,23 +33,74 @@ VERSION = "schema_version"
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold."""
+
+    low: float
+    high: float = math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    name: str
+
+
+LATER, SPARSE = "later", "sparse"
+Later = Annotated[T, LATER]
+Sparse = Annotated[T, LATER, SPARSE]
+Size = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """One field of a dataclass, as JSON has it."""
+
+    name: str
+    """Of the attribute."""
+    key: str
+    """In JSON."""
+    type: Any
+    """With its annotations."""
+    sparse: bool
+    later: bool
+    beside: str
+    """What stands under `key` of a dataclass whose other fields stand beside it; else empty."""
+    needed: bool
+    """Whether there is no default."""
+
+
+@cache
+def fields_of(kind: type) -> tuple[Written, ...]:
+    """The fields of a dataclass, as JSON has them."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = []
+    for f in dataclasses.fields(kind):
+        marks = getattr(hints[f.name], "__metadata__", ())
+        key = next((m.name for m in marks if isinstance(m, Named)), f.name)
+        beside = next((m.name for m in marks if isinstance(m, Beside)), "")
+        needed = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        found.append(
+            Written(f.name, key, hints[f.name], SPARSE in marks, LATER in marks, beside, needed)
+        )
+    return tuple(found)
+
+
+def written_of(kind: type) -> Mapping[str, str]:
+    """The properties that are written with a dataclass: the name in JSON, and the property."""
+    found: Mapping[str, str] = getattr(kind, "WRITTEN", {})
+    return found
+
+
 def to_text(document: Any) -> str:
     """Strict JSON: `allow_nan=False` raises if a non-finite number were left."""
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def versioned(data: Any, newest: int, what: str, key: str = VERSION) -> dict[str, Any]:
-    """A document that says which version of its schema it has, and one that can be read here."""
-    version = data.get(key) if isinstance(data, dict) else None
-    if not isinstance(version, int):
-        raise UsageError(f"Not a driftwalk {what}: it has no {key}.")
-    if version > newest:
-        raise UsageError(
-            f"This {what} has schema version {version}; this driftwalk reads up to {newest}. "
-            "Upgrade driftwalk to read it."
-        )
-    found: dict[str, Any] = data
-    return found
 
 
 def encode(value: Any) -> Any:
@@ -46,7 +110,7 @@ def encode(value: Any) -> Any:
             return value
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return _encode_dataclass(value)
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -54,18 +118,29 @@ def encode(value: Any) -> Any:
     return value
 
 
+def _encode_dataclass(value: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    kind: type = type(value)
+    for f in fields_of(kind):
+        plain = encode(getattr(value, f.name))
+        if f.beside:
+            data |= {f.key: plain[f.beside]} | {k: v for k, v in plain.items() if k != f.beside}
+        elif not f.sparse or plain not in (None, "", [], {}):
+            data[f.key] = plain
+    for key, attribute in written_of(kind).items():
+        data[key] = encode(getattr(value, attribute))
+    return data
+
+
 def decode(kind: type[T], data: Any, where: str = "result") -> T:
     """Rebuild `kind` from what `encode` made; unknown keys are ignored, lacking ones named."""
     return typing.cast(T, _decode(kind, data, where))
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _decode(kind: Any, data: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _decode(arguments[0], data, where)
     if origin in (typing.Union, types.UnionType):
         if data is None and type(None) in arguments:
             return None
@@ -113,12 +188,14 @@ def _decode_plain(kind: Any, data: Any, where: str) -> Any:
 
 def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     _expect(isinstance(data, dict), where, "an object", data)
-    hints, values = _hints(kind), {}
-    for f in dataclasses.fields(kind):
-        if f.name in data:
-            values[f.name] = _decode(hints[f.name], data[f.name], f"{where}.{f.name}")
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise UsageError(f"Not a driftwalk result: {where} lacks {f.name!r}.")
+    lacking = [repr(f.key) for f in fields_of(kind) if f.needed and f.key not in data]
+    if lacking:
+        raise UsageError(f"Not a driftwalk result: {where} lacks {', '.join(lacking)}.")
+    values = {}
+    for f in fields_of(kind):
+        if f.key in data:
+            told = data | {f.beside: data[f.key]} if f.beside else data[f.key]
+            values[f.name] = _decode(f.type, told, f"{where}.{f.key}")
     return kind(**values)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from .jsonable import Beside, Later, Size, Sparse
 from .measure.metrics import Metrics
 from .measure.norms import Norms
 from .measure.tokens import TokenErrors
@@ -26,16 +27,16 @@ PointVerdict = Literal["ok", "drift", "nonfinite", "shape", "missing", "extra", 
 class Allowed:
     """The tolerance an element had, and the one that would have let every element pass."""
 
-    atol: float
-    rtol: float
-    scale: float
-    needed: float
+    atol: Size
+    rtol: Size
+    scale: Size
+    needed: Size
     """Times both numbers: the smallest tolerance that would pass."""
-    k: float | None = None
+    k: Later[Size | None] = None
     """Calibrated: how many times the yardstick's error was allowed; atol is then in max-abs."""
-    norm: str = "max_abs"
+    norm: Later[str] = "max_abs"
     """The norm in which the point came closest to, or went farthest past, its allowance."""
-    side: Side = "candidate"
+    side: Later[Side] = "candidate"
     """Calibrated: the side that came closest to it, or went farthest past."""
 
     @property
@@ -51,11 +52,11 @@ Closer = Literal["candidate", "reference", "tie"]
 class TruthErrors:
     """Distances from the truth at one point (L2), and who is closer to it."""
 
-    reference: float
-    candidate: float
-    yardstick: float
-    scale: float
-    ratio: float
+    reference: Size
+    candidate: Size
+    yardstick: Size
+    scale: Size
+    ratio: Size
     """Candidate to yardstick, in the norm in which it matters most; the limit is k."""
     closer: Closer
     norms: Mapping[str, Norms]
@@ -66,15 +67,15 @@ class TruthErrors:
 class Blame:
     """The error of one layer, split (L2): what it made itself and what it was handed."""
 
-    introduced: float
-    inherited: float
-    gain: float
+    introduced: Size
+    inherited: Size
+    gain: Size
     """Inherited error over the error of the layer before: how much this layer amplifies."""
-    ratio: float
+    ratio: Size
     """Introduced error over the yardstick's own, in the norm in which it is largest."""
     guilty: bool
     norms: Mapping[str, Norms]
-    tokens: TokenErrors | None = None
+    tokens: Later[TokenErrors | None] = None
     """The introduced error, token by token."""
 
 
@@ -83,7 +84,7 @@ class Culprit:
     """Where inside the root cause: the smallest part that can be named, and a sentence."""
 
     module: str
-    ratio: float
+    ratio: Size
     channel: int | None
     token: tuple[int, int] | None
     sentence: str
@@ -95,16 +96,16 @@ class Bounds:
 
     exact: bool
     """Equal bit by bit, by their hashes: no bound, a fact."""
-    l2: float
+    l2: Size
     """An unbiased estimate (of its square); nan where there is none."""
-    l2_low: float
-    l2_high: float
-    max_abs_low: float
-    max_abs_high: float
-    needed_low: float
-    needed_high: float
+    l2_low: Size
+    l2_high: Size
+    max_abs_low: Size
+    max_abs_high: Size
+    needed_low: Size
+    needed_high: Size
     """As `Allowed.needed`: drift above 1."""
-    chance: float
+    chance: Size
     """That a bound does not hold: for each point and either side."""
 
 
@@ -118,7 +119,7 @@ class Dtypes:
 class LayerDrift:
     """One point: what was found there, and what was allowed."""
 
-    point: Point
+    point: Annotated[Point, Beside("name")]
     index: int
     shape: tuple[int, ...]
     dtypes: Dtypes
@@ -131,9 +132,9 @@ class LayerDrift:
     note: str = ""
     allowed: bool = False
     """A missing or extra point that a pattern allows."""
-    bounds: Bounds | None = None
+    bounds: Sparse[Bounds | None] = None
     """Where a side is a signature: the metrics are then the bounds that decided."""
-    sides: Mapping[str, Allowed] = field(default_factory=dict)
+    sides: Later[Mapping[str, Allowed]] = field(default_factory=dict)
     """Calibrated: how much of its own allowance each side used; `tolerance` is the worse one."""
 
     @property

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from .dtypes import Array, dtype_name
+from .jsonable import Later, Sparse
 
 OUTPUT = "output."
 """Before the name of an output of the model, in the name of its point; the main one is `logits`."""
@@ -31,7 +32,7 @@ class Point:
 
     name: str
     module: str = ""
-    found: str = field(default="", compare=False)
+    found: Sparse[str] = field(default="", compare=False)
     """How a backend that has no modules found it: by scope metadata, by value, ..."""
 
     @property
@@ -110,7 +111,7 @@ class BackendInfo:
     """What it computes in; states may be stored wider."""
     versions: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Later[Mapping[str, str]] = field(default_factory=dict)
     """What each point computes in; empty where all compute in `dtype`, which is the coarsest."""
-    stored: Mapping[str, str] = field(default_factory=dict)
+    stored: Later[Mapping[str, str]] = field(default_factory=dict)
     """Of such a mixture: the dtype of a state that is handed on coarser than it was computed."""

@@ -1,4 +1,4 @@
-"""Reports as files: one report fills a folder; several get a folder each, and an index above."""
+"""Documents as files: one fills a folder; several reports get a folder each, and an index above."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .document import KINDS, RESULT, Document
 from .errors import UsageError, nearest
 from .files import writable_folder, write_atomically
-from .registry import REPORT_FORMATS, REPORT_INDEX, load_target
+from .registry import REPORT_INDEX, load_target
 from .result import Report
 
 LONGEST_PART = 48
@@ -16,20 +17,27 @@ LONGEST_PART = 48
 
 
 def publish(
-    reports: Sequence[Report], folder: str | Path, formats: Iterable[str] | None = None
+    documents: Sequence[Document], folder: str | Path, formats: Iterable[str] | None = None
 ) -> list[Path]:
-    """Write reports in every format, or in those named, and say which files were written.
+    """Write documents in every format they have, or in those named, and say which files were made.
 
     All texts are made before the first file is written, and the index comes last: it links only
     to pages that are there.
     """
-    chosen = known_formats(formats)
+    reports = [item for item in documents if isinstance(item, Report)]
+    others = [item for item in documents if not isinstance(item, Report)]
+    kinds = [item.kind for item in others]
+    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+        raise UsageError(f"Two results are both a {twice}; render each to a folder of its own.")
+    chosen = known_formats(formats, [item.kind for item in documents])
+    texts = [text for item in others for text in _texts(item, chosen, folder)]
     places = folder_names(reports)
-    texts = [
-        (name, text)
-        for number in range(len(reports))
-        for name, text in _texts(reports, places, number, chosen)
-    ]
+    for number, (place, report) in enumerate(zip(places, reports, strict=True)):
+        siblings = _siblings(reports, places, number)
+        texts += [
+            (f"{place}/{name}" if place else name, text)
+            for name, text in _texts(report, chosen, folder, siblings)
+        ]
     if len(reports) > 1 and "html" in chosen:
         entries = [(_page(place), item) for place, item in zip(places, reports, strict=True)]
         name, target = REPORT_INDEX
@@ -38,15 +46,16 @@ def publish(
     return [write_atomically(root / name, text) for name, text in texts]
 
 
-def known_formats(formats: Iterable[str] | None) -> tuple[str, ...]:
-    """The formats named, once each and in our order; None is all of them."""
-    wanted = list(REPORT_FORMATS) if formats is None else list(formats)
+def known_formats(formats: Iterable[str] | None, kinds: Iterable[str]) -> tuple[str, ...]:
+    """The formats named, once each; None is all that these kinds of result have."""
+    known = list(dict.fromkeys(name for kind in kinds for name in KINDS[kind].formats))
+    wanted = known if formats is None else list(formats)
     for name in wanted:
-        if name not in REPORT_FORMATS:
-            raise UsageError(f"Unknown report format {name!r}. {nearest(name, REPORT_FORMATS)}")
+        if name not in known:
+            raise UsageError(f"Unknown report format {name!r}. {nearest(name, known)}")
     if not wanted:
-        raise UsageError(f"No report format is named. Known: {', '.join(REPORT_FORMATS)}.")
-    return tuple(name for name in REPORT_FORMATS if name in wanted)
+        raise UsageError(f"No report format is named. Known: {', '.join(known)}.")
+    return tuple(wanted)
 
 
 def folder_names(reports: Sequence[Report]) -> list[str]:
@@ -69,15 +78,18 @@ def _safe(text: str) -> str:
 
 
 def _texts(
-    reports: Sequence[Report], places: Sequence[str], number: int, formats: Iterable[str]
+    document: Document,
+    formats: Iterable[str],
+    folder: str | Path,
+    siblings: Sequence[tuple[str, Report]] = (),
 ) -> Iterable[tuple[str, str]]:
-    """The files of one report: where below the common folder, and what is in them."""
-    report, place = reports[number], places[number]
-    for name in formats:
-        file, target = REPORT_FORMATS[name]
-        given = (report, _siblings(reports, places, number)) if name == "html" else (report,)
-        text = load_target(target)(*given)
-        yield (f"{place}/{file}" if place else file), text
+    """The files of one document: their names, and what is in them."""
+    for name, (file, target) in KINDS[document.kind].formats.items():
+        if name in formats and name == "html":
+            more = (siblings,) if siblings else ()
+            yield file, load_target(target)(document.placed(Path(folder)), *more)
+        elif name in formats:
+            yield file, load_target(target)(document)
 
 
 def _siblings(
@@ -97,4 +109,4 @@ def _question(report: Report) -> tuple[dict[str, str], str, str]:
 
 def _page(place: str) -> str:
     """The page of a report, as a link from the common folder; a safe name needs no quoting."""
-    return f"{place}/{REPORT_FORMATS['html'][0]}"
+    return f"{place}/{KINDS[RESULT].formats['html'][0]}"

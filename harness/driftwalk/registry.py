@@ -33,15 +33,6 @@ KINDS: dict[str, str] = {
 MIXED = "driftwalk_backends.mixture:Mixed"
 """Eager PyTorch with a dtype for each point: a yardstick only, it has no spec."""
 
-REPORT_FORMATS: dict[str, tuple[str, str]] = {
-    "json": ("result.json", "driftwalk.result:to_json"),
-    "html": ("report.html", "driftwalk_reports.html:render"),
-    "md": ("summary.md", "driftwalk_reports.markdown:render"),
-    "junit": ("junit.xml", "driftwalk_reports.junit:render"),
-    "csv": ("layers.csv", "driftwalk_reports.table:render"),
-}
-"""What a report can be written as: the name of the file, and what makes its text."""
-
 PROBES = "driftwalk_backends.probes:probe_for"
 """What makes a probe for a model of whatever a user may give."""
 

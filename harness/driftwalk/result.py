@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from .adapter import BackendInfo
-from .errors import UsageError
+from .document import RESULT, Document, Tool, read, to_dict, to_json
 from .exercised import Exercised
 from .files import read_json
-from .jsonable import decode, encode, to_text, versioned
+from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
-from .registry import REPORT_PUBLISHER, load_target
 from .studies.meaning import Meaning
 from .studies.patching_result import Patching
 from .studies.propagation_result import Propagation
 
-SCHEMA_VERSION = 1
+__all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
 
 RunVerdict = Literal["pass", "drift", "unverified"]
 
@@ -33,9 +32,9 @@ class Coverage:
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
-    outputs_skipped: tuple[str, ...] = ()
+    outputs_skipped: Later[tuple[str, ...]] = ()
     """What of the model's output has numbers in it and is no point: caches, losses, objects."""
-    exercised: Exercised | None = None
+    exercised: Later[Exercised | None] = None
     """What of the model the probe used; None where the model itself was not run."""
 
 
@@ -46,7 +45,7 @@ class Observer:
     checked: bool
     bit_identical: bool = True
     within_tolerance: bool = True
-    max_abs: float = 0.0
+    max_abs: Size = 0.0
     output: str = ""
 
 
@@ -68,8 +67,8 @@ class ProbeInfo:
 @dataclass(frozen=True)
 class RuleInfo:
     glob: str
-    atol: float | None
-    rtol: float | None
+    atol: Size | None
+    rtol: Size | None
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,17 @@ class PolicyInfo:
 class Benchmark:
     """Plain runs of one backend, timed one by one after warm-up; all in seconds."""
 
-    samples: tuple[float, ...]
-    layers: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[Size, ...]
+    layers: Mapping[str, Size] = field(default_factory=dict)
     """Spent in each point's block, where that is known."""
-    cold: Mapping[str, float] = field(default_factory=dict)
+    cold: Later[Mapping[str, Size]] = field(default_factory=dict)
     """What comes before the steady state: load, export, the first run."""
-    copy_in: float = 0.0
-    copy_out: float = 0.0
+    copy_in: Later[Size] = 0.0
+    copy_out: Later[Size] = 0.0
     """Median copies between host and device, not part of the samples."""
-    device: float | None = None
+    device: Later[Size | None] = None
     """Median by the device's own clock, where it has one."""
-    memory: Mapping[str, int] = field(default_factory=dict)
+    memory: Later[Mapping[str, int]] = field(default_factory=dict)
     """Peaks in bytes: `rss` of the process, and what the device tells."""
 
 
@@ -109,48 +108,44 @@ class ExpectedDrift:
     expires: str
 
 
-@dataclass(frozen=True)
-class Tool:
-    name: str
-    version: str
-
-
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class Report(Document):
     """What `verify` and `compare` return."""
 
-    tool: Tool
-    created: str
-    command: str
-    model: Mapping[str, str]
+    kind: ClassVar[str] = RESULT
+    WRITTEN: ClassVar[Mapping[str, str]] = {"first_divergence": "first_name"}
+    FIRST: ClassVar[tuple[str, ...]] = (
+        *("tool", "created", "command", "model", "probe", "reference", "candidate", "policy"),
+        *("verdict", "reason", "first_divergence"),
+    )
     probe: ProbeInfo
     reference: BackendInfo
     candidate: BackendInfo
     policy: PolicyInfo
     verdict: RunVerdict
-    layers: tuple[LayerDrift, ...]
-    coverage: Coverage
     reason: str = ""
+    """Why a run is unverified; empty otherwise."""
+    cause: Annotated[str | None, Named("root_cause")] = None
+    """The name of the point whose own computation went wrong; None where no blame was computed."""
+    at_fault: Later[AtFault | None] = None
+    """Whose error it is; None where nothing drifted, or no truth can tell."""
+    culprit: Later[Culprit | None] = None
+    """Where inside the root cause; None where no blame was computed."""
+    layers: tuple[LayerDrift, ...]
     outputs: Decisions | None = None
     observer: Mapping[str, Observer] = field(default_factory=dict)
+    coverage: Coverage
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Seconds this run took, by side and phase."""
-    benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
+    benchmarks: Later[Mapping[str, Benchmark]] = field(default_factory=dict)
     """By side; empty where nothing was benchmarked."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    cause: str | None = None
-    """The name of the root cause."""
-    culprit: Culprit | None = None
-    at_fault: AtFault | None = None
-    """Whose error it is; None where nothing drifted, or no truth can tell."""
-    expected: tuple[ExpectedDrift, ...] = ()
+    expected: Sparse[tuple[ExpectedDrift, ...]] = ()
     """Known deviations that were found; the verdict does not hide them."""
-    contrast: Meaning | None = None
+    contrast: Sparse[Meaning | None] = None
     """Drift in units of meaning, where that was asked for."""
-    propagation: Propagation | None = None
+    propagation: Sparse[Propagation | None] = None
     """The drift that linear theory predicts beside the one measured, where that was asked for."""
-    patching: Patching | None = None
+    patching: Sparse[Patching | None] = None
     """The flips that each restored layer takes away, where that was asked for."""
 
     @property
@@ -170,6 +165,12 @@ class Report:
         """The first point, in order of execution, that is not ok; unknown is no divergence."""
         bad = (layer for layer in self.layers if not layer.ok and layer.verdict != "unknown")
         return next(bad, None)
+
+    @property
+    def first_name(self) -> str | None:
+        """The first point, in order of execution, that is not ok."""
+        first = self.first_divergence
+        return first.point.name if first else None
 
     @property
     def last_ok(self) -> LayerDrift | None:
@@ -192,11 +193,6 @@ class Report:
                 return layer
         raise KeyError(name)
 
-    def save(self, folder: str | Path, formats: Iterable[str] | None = None) -> Path:
-        """Write result.json, report.html, summary.md, junit.xml and layers.csv, or some of them."""
-        load_target(REPORT_PUBLISHER)((self,), folder, formats)
-        return Path(folder)
-
     def __bool__(self) -> NoReturn:
         raise TypeError("A report is neither true nor false: ask report.ok.")
 
@@ -206,65 +202,9 @@ class Report:
         return f"<Report {self.verdict}{where}; {self.coverage.compared} points compared>"
 
 
-def to_dict(report: Report) -> dict[str, Any]:
-    """The JSON document: DESIGN's keys, in DESIGN's order."""
-    first = report.first_divergence
-    data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
-    for name in ("tool", "created", "command", "model", "probe", "reference", "candidate"):
-        data[name] = encode(getattr(report, name))
-    data["policy"] = encode(report.policy)
-    data["verdict"] = report.verdict
-    data["reason"] = report.reason
-    data["first_divergence"] = first.point.name if first else None
-    data["root_cause"] = report.cause
-    data["at_fault"] = report.at_fault
-    data["culprit"] = encode(report.culprit)
-    data["layers"] = [_layer_to_dict(layer) for layer in report.layers]
-    for name in ("outputs", "observer", "coverage", "timings", "benchmarks"):
-        data[name] = encode(getattr(report, name))
-    for name in ("environment", "notes"):
-        data[name] = encode(getattr(report, name))
-    if report.expected:
-        data["expected"] = encode(report.expected)
-    for name in ("contrast", "propagation", "patching"):
-        if getattr(report, name) is not None:
-            data[name] = encode(getattr(report, name))
-    return data
-
-
-def _layer_to_dict(layer: LayerDrift) -> dict[str, Any]:
-    data: dict[str, Any] = encode(layer)
-    found = {"found": layer.point.found} if layer.point.found else {}
-    if layer.bounds is None:
-        del data["bounds"]
-    return {"point": layer.point.name, "index": layer.index, "module": layer.point.module} | (
-        found | {key: value for key, value in data.items() if key not in ("point", "index")}
-    )
-
-
-def to_json(report: Report) -> str:
-    """The document as strict JSON."""
-    return to_text(to_dict(report))
-
-
 def from_dict(data: Any) -> Report:
-    """Rebuild a report; a result of a newer schema is refused by name."""
-    data = versioned(data, SCHEMA_VERSION, "result")
-    layers = data.get("layers")
-    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-        raise UsageError("Not a driftwalk result: it has no list of layers.")
-    nested = [
-        layer
-        | {
-            "point": {
-                "name": layer.get("point"),
-                "module": layer.get("module", ""),
-                "found": layer.get("found", ""),
-            }
-        }
-        for layer in layers
-    ]
-    return decode(Report, data | {"layers": nested, "cause": data.get("root_cause")})
+    """Rebuild a report; another kind of result is refused."""
+    return read(Report, data)
 
 
 def load(path: str | Path) -> Report:

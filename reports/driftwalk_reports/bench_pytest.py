@@ -11,16 +11,18 @@ import numpy as np
 from driftwalk.bench.laps import summarise
 from driftwalk.bench.result import BenchReport, Case, Entry
 
-from .numbers import clean
+from .door import renderer
+from .numbers import cut
 from .view import model_name
 
 FORMAT_VERSION = "5.0.0"
 """Of pytest-benchmark, whose layout this is."""
 
 
+@renderer
 def render(report: BenchReport) -> str:
     """One group per case, one benchmark per backend."""
-    model = clean(model_name(report.model), 80)
+    model = cut(model_name(report.model), 80)
     document = {
         "machine_info": {
             "node": "driftwalk",
@@ -37,7 +39,7 @@ def render(report: BenchReport) -> str:
             for entry in case.entries
             if entry.bench.samples
         ],
-        "datetime": clean(report.created),
+        "datetime": report.created,
         "version": FORMAT_VERSION,
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -45,7 +47,7 @@ def render(report: BenchReport) -> str:
 
 def _benchmark(model: str, case: Case, entry: Entry) -> dict[str, Any]:
     shape = f"{case.batch}x{case.length}" if case.length else str(case.batch)
-    spec = clean(entry.backend.spec, 80)
+    spec = cut(entry.backend.spec, 80)
     name = f"{model}[{shape}-{spec}]"
     return {
         "group": f"{model} {shape}",

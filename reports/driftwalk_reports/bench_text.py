@@ -13,12 +13,14 @@ from driftwalk.bench.result import BenchReport
 
 from .bench_view import BenchRow, BenchView, CaseView, look
 from .console import plain_console, printed
-from .markdown import code, escaped
+from .door import renderer
+from .marked import Markdown, code, escaped, foot, paragraph, table, whole
 
 _STYLES = {"faster": "green", "slower": "red", "same": "dim", "undecided": "yellow"}
 _COLUMNS = ("backend", "median", "middle half", "tokens/s", "times the first", "")
 
 
+@renderer
 def render(report: BenchReport, width: int | None = None, color: bool = False) -> str:
     """The benchmark as text; ANSI colours only where asked for."""
     view = look(report)
@@ -70,28 +72,28 @@ def _below(case: CaseView) -> list[str]:
     return lines
 
 
+@renderer
 def render_markdown(report: BenchReport) -> str:
     """The benchmark as a pull-request comment."""
     view = look(report)
-    parts = [f"### driftwalk bench: {code(view.model)}", f"**{escaped(view.headline, 1500)}**"]
-    parts.append(escaped(view.how))
-    parts += [_markdown_case(case) for case in view.cases]
-    parts += [f"> {escaped(note)}" for note in view.notes]
-    if view.command:
-        parts.append(f"Reproduce: {code(view.command)}")
-    parts.append(f"<sub>{escaped(view.tool)}, {escaped(view.created)}</sub>")
-    return "\n\n".join(parts) + "\n"
+    return whole(
+        [
+            Markdown("### driftwalk bench: {}").format(code(view.model)),
+            Markdown("**{}**").format(escaped(view.headline, 1500)),
+            paragraph(view.how),
+            *map(_markdown_case, view.cases),
+            *foot(view),
+        ]
+    )
 
 
-def _markdown_case(case: CaseView) -> str:
-    lines = [
-        escaped(case.title),
-        "",
-        "| backend | median | middle half | runs | tokens/s | times the first | |",
-        "|---|--:|--:|--:|--:|--:|---|",
+def _markdown_case(case: CaseView) -> Markdown:
+    titles = ("backend", "median", "middle half", "runs", "tokens/s", "times the first", "")
+    rows = [
+        (
+            *(code(row.backend), row.median, row.spread, row.runs, row.tokens),
+            *(f"{row.ratio} ({row.interval})" if row.ratio else "", f"{row.symbol} {row.word}"),
+        )
+        for row in case.rows
     ]
-    for row in case.rows:
-        ratio = f"{row.ratio} ({row.interval})" if row.ratio else ""
-        cells = (row.median, row.spread, row.runs, row.tokens, ratio, f"{row.symbol} {row.word}")
-        lines.append(f"| {code(row.backend)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return Markdown("{}\n\n{}").format(paragraph(case.title), table(titles, rows, " rrrrr"))

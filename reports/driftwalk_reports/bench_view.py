@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from driftwalk.bench.laps import Ratio
 from driftwalk.bench.result import BenchReport, Case, Entry
 
-from .numbers import NOTHING, clean, count, number, seconds
+from .numbers import NOTHING, count, cut, number, seconds
 from .view import model_name
 
 WORD_SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
@@ -73,11 +73,11 @@ def look(report: BenchReport) -> BenchView:
         model=model_name(report.model),
         how=_how(report),
         cases=tuple(_case(case) for case in report.cases),
-        notes=(*unfinished, *(clean(note) for note in report.notes)),
-        command=clean(report.command),
-        created=clean(report.created),
-        tool=clean(f"{report.tool.name} {report.tool.version}"),
-        environment=tuple((clean(k), clean(v)) for k, v in report.environment.items()),
+        notes=(*unfinished, *report.notes),
+        command=report.command,
+        created=report.created,
+        tool=f"{report.tool.name} {report.tool.version}",
+        environment=tuple(report.environment.items()),
     )
 
 
@@ -87,9 +87,9 @@ def headline(report: BenchReport) -> str:
     if not told:
         made = any(entry.bench.samples for case in report.cases for entry in case.entries)
         return "BENCH: one backend was timed." if made else "BENCH: no run was finished."
-    first = clean(report.cases[0].entries[0].backend.spec, 60)
+    first = cut(report.cases[0].entries[0].backend.spec, 60)
     clauses = [
-        f"{clean(entry.backend.spec, 60)} is {_against(ratio, first)}{_where(report, case)}"
+        f"{cut(entry.backend.spec, 60)} is {_against(ratio, first)}{_where(report, case)}"
         for case, entry, ratio in told[:4]
     ]
     more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
@@ -125,7 +125,7 @@ def _how(report: BenchReport) -> str:
 
 def _case(case: Case) -> CaseView:
     longest = max((max(e.bench.samples) for e in case.entries if e.bench.samples), default=1.0)
-    title = f"{_shape(case)}: {clean(case.inputs, 200)}, {count(case.tokens)} tokens"
+    title = f"{_shape(case)}: {cut(case.inputs, 200)}, {count(case.tokens)} tokens"
     rows = tuple(_row(case, entry, longest or 1.0) for entry in case.entries)
     return CaseView(title, rows, tuple(_layers(case)))
 
@@ -138,7 +138,7 @@ def _row(case: Case, entry: Entry, longest: float) -> BenchRow:
     places = (found.median, found.q1, found.q3) if found else (0.0, 0.0, 0.0)
     at, low, high = (round(100 * value / longest, 2) for value in places)
     return BenchRow(
-        backend=clean(entry.backend.spec, 60),
+        backend=cut(entry.backend.spec, 60),
         median=seconds(found.median) if found else NOTHING,
         spread=f"{seconds(found.q1)} to {seconds(found.q3)}" if found else NOTHING,
         tails=", ".join(f"{k} {seconds(v)}" for k, v in tails.items() if v is not None),
@@ -148,12 +148,12 @@ def _row(case: Case, entry: Entry, longest: float) -> BenchRow:
         interval=f"{number(ratio.low)} to {number(ratio.high)}" if ratio else "",
         word=ratio.word if ratio else "",
         symbol=WORD_SYMBOLS[ratio.word] if ratio else "",
-        cold=", ".join(f"{clean(k)} {seconds(v)}" for k, v in bench.cold.items()),
+        cold=", ".join(f"{k} {seconds(v)}" for k, v in bench.cold.items()),
         copies=f"in {seconds(bench.copy_in)}, out {seconds(bench.copy_out)}"
         if bench.copy_in or bench.copy_out
         else "",
-        memory=", ".join(f"{clean(name)} {_bytes(value)}" for name, value in bench.memory.items()),
-        noise=(*entry.noise, *(clean(note) for note in entry.notes)),
+        memory=", ".join(f"{name} {_bytes(value)}" for name, value in bench.memory.items()),
+        noise=(*entry.noise, *entry.notes),
         at=at,
         low=low,
         high=high,
@@ -172,7 +172,7 @@ def _layers(case: Case) -> Iterator[LayerLine]:
     for point in points:
         times = [layers.get(point) for layers in known]
         yield LayerLine(
-            clean(point, 80),
+            cut(point, 80),
             tuple(NOTHING if t is None else seconds(t) for t in times),
             tuple(round(100 * (t or 0.0) / longest, 1) for t in times),
         )

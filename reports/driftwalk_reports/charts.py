@@ -10,7 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from .chart import Chart, Column, Plot, Series, draw
-from .numbers import clean, number, used
+from .numbers import cut, number, used
 from .rows import Row
 from .sentences import quoted
 
@@ -34,7 +34,7 @@ def drift_chart(report: Report, rows: Sequence[Row], others: Sequence[Report] = 
     def theirs(pick: Pick) -> list[Series]:
         return [
             Series(
-                clean(other.candidate.spec, 40),
+                cut(other.candidate.spec, 40),
                 look,
                 tuple(pick(layer) if layer else None for layer in _aligned(report, other)),
                 ok=tuple(layer is None or layer.ok for layer in _aligned(report, other)),
@@ -42,8 +42,8 @@ def drift_chart(report: Report, rows: Sequence[Row], others: Sequence[Report] = 
             for look, other in siblings
         ]
 
-    own = f"candidate {clean(report.candidate.spec, 40)}"
-    other = f"reference {clean(report.reference.spec, 40)}"
+    own = f"candidate {cut(report.candidate.spec, 40)}"
+    other = f"reference {cut(report.reference.spec, 40)}"
     accused = truth and report.at_fault == "reference"  # then the signs stand at its line
     errors = [along(error, "candidate", own, dots=not accused), *theirs(error)]
     if truth:

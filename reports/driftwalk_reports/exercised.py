@@ -18,7 +18,7 @@ from driftwalk.exercised import (
     Touched,
 )
 
-from .numbers import clean, count, names, share
+from .numbers import count, cut, names, share
 
 MOST_PARTS = 5
 MOST_ADVICE = 3
@@ -47,7 +47,7 @@ def exercised_sentences(found: Exercised | None) -> tuple[str, ...]:
     if untried:
         told.append(f"Not tried: {', '.join(untried)}.")
     if found.advice:
-        asked = [clean(text, 120) for text in found.advice[:MOST_ADVICE]]
+        asked = [cut(text, 120) for text in found.advice[:MOST_ADVICE]]
         told.append(f"To try more, add {'; '.join(asked)}.")
     return tuple(told)
 
@@ -57,11 +57,11 @@ def exercised_rows(found: Exercised | None) -> tuple[TouchedRow, ...]:
     items = found.items[:MOST_ROWS] if found else ()
     return tuple(
         TouchedRow(
-            clean(item.what, 40),
-            clean(item.where, 200),
+            cut(item.what, 40),
+            cut(item.where, 200),
             _used(item),
             item.tried,
-            clean(item.advice),
+            item.advice,
         )
         for item in items
     )
@@ -69,7 +69,7 @@ def exercised_rows(found: Exercised | None) -> tuple[TouchedRow, ...]:
 
 def _weights(found: Exercised) -> str:
     if found.weights is None:
-        why = f": {clean(found.unknown, 200).rstrip('. ')}" if found.unknown else ""
+        why = f": {cut(found.unknown, 200).rstrip('. ')}" if found.unknown else ""
         text = f"How much of the weights the probe uses cannot be told{why}"
     else:
         whole = found.weights == 1
@@ -89,7 +89,7 @@ def _parts(found: Exercised) -> Iterator[str]:
             yield part + item.what
         else:
             tied = " (a tied layer reads the rest)" if item.shared else ""
-            yield f"{part}rows of {clean(item.where, 80)}{tied}"
+            yield f"{part}rows of {cut(item.where, 80)}{tied}"
     if experts := found.of(EXPERTS):
         yield from _experts(experts)
     if unused := found.of(UNUSED):

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, chop_cells
 
-from .numbers import clean
+from .numbers import cut
 
 
 def fit(text: str, cells: int) -> str:
     """At most so many cells, the middle cut out."""
     most = cells
     while cell_len(text) > cells and most > 1:
-        text = clean(text, most)
+        text = cut(text, most)
         most -= 1
     return text
 

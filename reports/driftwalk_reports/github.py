@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from driftwalk.result import Report
 
 from . import markdown
-from .numbers import clean
+from .door import renderer
+from .numbers import cut
 from .view import look
 
 MOST_ANNOTATIONS = 10
@@ -24,6 +25,7 @@ _RULE = "\n---\n\n"
 _COMMAND = re.compile(r"(?:^|(?<=\r))[\s\u200b]*:(?=:)|#(?=#\[)", re.MULTILINE)
 
 
+@renderer
 def annotate(reports: Sequence[Report]) -> str:
     """One workflow command for each report that is not a pass, drift before the unverified."""
     lines = [line for verdict in LEVELS for line in _of_verdict(verdict, reports)]
@@ -35,19 +37,19 @@ def _of_verdict(verdict: str, reports: Sequence[Report]) -> Iterator[str]:
     fits = len(found) <= MOST_ANNOTATIONS
     for report in found if fits else found[: MOST_ANNOTATIONS - 1]:
         view = look(report)
-        candidate = clean(report.candidate.spec, 80)
-        title = f"driftwalk: {clean(view.model, 100)} on {candidate} {_WORDS[verdict]}"
+        candidate = cut(report.candidate.spec, 80)
+        title = f"driftwalk: {cut(view.model, 100)} on {candidate} {_WORDS[verdict]}"
         yield command(LEVELS[verdict], title, view.headline)
     if not fits:
         rest = found[MOST_ANNOTATIONS - 1 :]
-        who = ", ".join(clean(report.candidate.spec, 80) for report in rest[:20])
+        who = ", ".join(cut(report.candidate.spec, 80) for report in rest[:20])
         title = f"driftwalk: {len(rest)} more: {_WORDS[verdict]}"
         yield command(LEVELS[verdict], title, who + (" and others" if len(rest) > 20 else ""))
 
 
 def command(level: str, title: str, message: str) -> str:
     """A workflow command, with the runner's own escapes: nothing in it ends it or adds to it."""
-    return f"::{level} title={_property(clean(title))}::{_data(clean(message))}"
+    return f"::{level} title={_property(title)}::{_data(message)}"
 
 
 def _data(text: str) -> str:
@@ -63,6 +65,7 @@ def harmless(text: str) -> str:
     return _COMMAND.sub(lambda found: f"{found.group()}\u2060", text)
 
 
+@renderer
 def step_summary(reports: Sequence[Report], already: int = 0) -> str:
     """The Markdown of all reports, those that are no pass first; whole reports, as many as fit.
 

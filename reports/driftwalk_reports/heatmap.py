@@ -10,7 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.measure.tokens import TokenErrors
 from driftwalk.result import Report
 
-from .numbers import clean, number
+from .numbers import cut, number
 
 MOST_LINES, MOST_COLUMNS, LEVELS = 80, 128, 9
 MOST_NAMES = 72
@@ -120,7 +120,7 @@ def _axis_heatmaps(
     names = _names(report, axis)
     columns = tuple(_column(positions, axis.width, names) for positions in bins)
     short = (
-        tuple(clean(name, 14) for name in names) if across == 1 and len(bins) <= MOST_NAMES else ()
+        tuple(cut(name, 14) for name in names) if across == 1 and len(bins) <= MOST_NAMES else ()
     )
     down = math.ceil(len(layers) / MOST_LINES)
     for field in fields:
@@ -219,13 +219,13 @@ def _column(positions: range, width: int, names: Sequence[str]) -> str:
     if len(positions) > 1:
         last_row, last = divmod(positions[-1], width)
         return f"{text} to row {last_row}, token {last}"
-    return f"{text} {clean(names[positions[0]], 40)}" if names else text
+    return f"{text} {cut(names[positions[0]], 40)}" if names else text
 
 
 def _line(group: Sequence[LayerDrift]) -> Line:
-    name, last = clean(group[0].point.name, 40), clean(group[-1].point.name, 40)
+    name, last = cut(group[0].point.name, 40), cut(group[-1].point.name, 40)
     label = name if len(group) == 1 else f"{name} to {last}"
-    return Line(label, clean(group[0].point.name), all(layer.ok for layer in group))
+    return Line(label, group[0].point.name, all(layer.ok for layer in group))
 
 
 def field_paths(values: Sequence[Profile], low: float, high: float) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from driftwalk.result import Report
 
 from .charts import blame_chart, drift_chart
+from .door import renderer
 from .heatmap import LEVELS, heatmaps
-from .numbers import clean
+from .numbers import cut
 from .page import fill, inline_json
 from .studies.effects import effects
 from .view import RUN_SYMBOLS, look
@@ -17,6 +18,7 @@ MOST_FULL = 1000
 """Rows that all carry their details; of more, only those that failed or are marked."""
 
 
+@renderer
 def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
     """The page of one candidate; `others` are links to, and results of, candidates beside it."""
     view = look(report)
@@ -34,10 +36,10 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
         heatmaps=maps,
         levels=LEVELS,
         data=inline_json([one.data for one in maps]),
-        texts=[clean(text, 500) for text in report.probe.texts],
+        texts=[cut(text, 500) for text in report.probe.texts],
         detailed={row.index for row in view.rows if full or not row.ok or row.marks},
         others=[
-            (href, RUN_SYMBOLS[other.verdict], other.verdict, clean(other.candidate.spec, 60))
+            (href, RUN_SYMBOLS[other.verdict], other.verdict, cut(other.candidate.spec, 60))
             for href, other in others
         ],
     )

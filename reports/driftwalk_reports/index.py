@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from driftwalk.result import Report
 
-from .numbers import clean, count, used
+from .door import renderer
+from .numbers import count, cut, used
 from .page import fill
 from .sentences import VERDICT_WORDS
 from .view import RUN_SYMBOLS, model_name
@@ -40,6 +41,7 @@ class Matrix:
     """A model, and its cells for each candidate."""
 
 
+@renderer
 def render(entries: Sequence[tuple[str, Report]]) -> str:
     """The index of a run of several candidates or models."""
     cells = [_cell(href, report) for href, report in entries]
@@ -54,7 +56,7 @@ def render(entries: Sequence[tuple[str, Report]]) -> str:
         headline=f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}.",
         matrix=_matrix(cells),
         cells=cells,
-        tool=clean(f"{entries[0][1].tool.name} {entries[0][1].tool.version}") if entries else "",
+        tool=f"{entries[0][1].tool.name} {entries[0][1].tool.version}" if entries else "",
     )
 
 
@@ -62,7 +64,7 @@ def _where(report: Report) -> str:
     """The first divergence; a run whose drift is all known says so."""
     first = report.first_divergence
     mark = " (expected)" if report.as_expected else ""
-    return f"{clean(first.point.name, 60)}{mark}" if first else ""
+    return f"{cut(first.point.name, 60)}{mark}" if first else ""
 
 
 def _cell(href: str, report: Report) -> Cell:
@@ -76,15 +78,15 @@ def _cell(href: str, report: Report) -> Cell:
     return Cell(
         href=href,
         model=model_name(report.model),
-        candidate=clean(report.candidate.spec, 80),
-        reference=clean(report.reference.spec, 80),
+        candidate=cut(report.candidate.spec, 80),
+        reference=cut(report.reference.spec, 80),
         verdict=report.verdict,
         symbol=RUN_SYMBOLS[report.verdict],
         where=_where(report),
-        cause=clean(root.point.name, 60) if root else "",
+        cause=cut(root.point.name, 60) if root else "",
         closest=used(max(shares)) if shares else "",
         flips=f"{count(said.flips)} of {count(said.positions)}" if said else "",
-        created=clean(report.created),
+        created=report.created,
     )
 
 

@@ -7,15 +7,17 @@ from xml.etree import ElementTree as ET
 
 from driftwalk.result import ExpectedDrift, Report
 
-from .numbers import clean, number
+from .door import renderer
+from .numbers import cut, number
 from .rows import Row
 from .view import View, look
 
 
+@renderer
 def render(report: Report) -> str:
     """One test suite; drift is a failure, a run that could not be verified an error."""
     view = look(report)
-    told = {clean(item.point): _known(item) for item in report.expected}
+    told = {item.point: _known(item) for item in report.expected}
     known = {r.name: told[r.name] for r in view.rows if r.verdict == "drift" and r.name in told}
     # A verdict that no row explains must still turn the build red.
     lost = view.verdict == "unverified" or (
@@ -69,8 +71,8 @@ def _add_row(suite: ET.Element, view: View, row: Row, known: str) -> None:
 def _known(item: ExpectedDrift) -> str:
     """Why a point that drifts turns no build red."""
     return (
-        f"expected drift, {clean(item.metric, 40)} {number(item.found)} of {number(item.bound)} "
-        f"known until {clean(item.expires, 40)}: {clean(item.reason, 300)}"
+        f"expected drift, {cut(item.metric, 40)} {number(item.found)} of {number(item.bound)} "
+        f"known until {cut(item.expires, 40)}: {cut(item.reason, 300)}"
     )
 
 

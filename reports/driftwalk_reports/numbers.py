@@ -19,11 +19,15 @@ _UNSAFE = re.compile(
 
 def clean(text: object, most: int | None = None) -> str:
     """A foreign string, harmless to print: unsafe characters shown as escapes, the middle cut."""
-    safe = _UNSAFE.sub(lambda found: _escape(found.group()), str(text))
-    if most is not None and len(safe) > most:
-        head = (most - 1) // 2
-        safe = f"{safe[:head]}…{safe[len(safe) - (most - 1 - head) :]}"
-    return safe
+    return cut(_UNSAFE.sub(lambda found: _escape(found.group()), str(text)), most)
+
+
+def cut(text: str, most: int | None) -> str:
+    """A text of at most so many characters, without its middle where that is too long."""
+    if most is None or len(text) <= most:
+        return text
+    head = (most - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
 
 
 def _escape(character: str) -> str:
@@ -112,6 +116,6 @@ def ints(values: Iterable[int]) -> str:
 
 def names(given: Iterable[str], most: int = 4) -> str:
     """`a, b, c and 5 more`."""
-    cleaned = [clean(name, 80) for name in given]
+    cleaned = [cut(name, 80) for name in given]
     more = len(cleaned) - most
     return ", ".join(cleaned[:most]) + (f" and {more} more" if more > 0 else "")

@@ -12,7 +12,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
-from .numbers import NOTHING, apart, clean, cosine, count, ints, number, part_of, share, used
+from .numbers import NOTHING, apart, cosine, count, ints, number, part_of, share, used
 
 SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
 SYMBOLS["unknown"] = "?"
@@ -78,9 +78,9 @@ def _row(layer: LayerDrift, marks: tuple[str, ...]) -> Row:
     whole = metrics is not None and layer.verdict != "nonfinite"
     bad = metrics.nonfinite.candidate if metrics else 0
     return Row(
-        name=clean(layer.point.name),
+        name=layer.point.name,
         index=layer.index,
-        module=clean(layer.point.module),
+        module=layer.point.module,
         verdict=layer.verdict,
         symbol=SYMBOLS[layer.verdict],
         ok=layer.ok,
@@ -107,11 +107,11 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
     tolerance = layer.tolerance
     sides = (layer.dtypes.reference or NOTHING, layer.dtypes.candidate or NOTHING)
     if layer.point.module:
-        yield "module", clean(layer.point.module)
+        yield "module", layer.point.module
     if layer.point.found:
-        yield "found by", clean(layer.point.found)
+        yield "found by", layer.point.found
     yield "shape", ints(layer.shape)
-    yield "dtypes", f"{clean(sides[0])} | {clean(sides[1])}"
+    yield "dtypes", f"{sides[0]} | {sides[1]}"
     yield from _measured(layer)
     if tolerance is not None:
         yield "allowance", sentences.allowance(tolerance)
@@ -122,9 +122,9 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
     for label, told in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
         plain = {k: v for k, v in (told or {}).items() if isinstance(v, str | float | int)}
         if plain:
-            yield label, ", ".join(f"{clean(key)} {_value(value)}" for key, value in plain.items())
+            yield label, ", ".join(f"{key} {_value(value)}" for key, value in plain.items())
     if layer.note:
-        yield "note", clean(layer.note)
+        yield "note", layer.note
 
 
 def _measured(layer: LayerDrift) -> Iterator[Fact]:
@@ -162,7 +162,7 @@ def _measured(layer: LayerDrift) -> Iterator[Fact]:
 
 
 def _value(value: Any) -> str:
-    return number(value) if isinstance(value, float) else clean(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def short(rows: Sequence[Row], most: int) -> list[Row | Gap]:

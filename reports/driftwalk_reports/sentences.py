@@ -7,7 +7,7 @@ import math
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.result import Observer, Report
 
-from .numbers import apart, clean, count, ints, names, number, part_of, round_up, share, used
+from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -19,7 +19,7 @@ def headline(report: Report) -> str:
 
 
 def _unverified(report: Report) -> str:
-    reason = clean(report.reason, 600).rstrip(". ")
+    reason = cut(report.reason, 600).rstrip(". ")
     return f"{reason or 'nothing was compared'}."
 
 
@@ -43,7 +43,7 @@ def _passed(report: Report) -> str:
 def _drifted(report: Report) -> str:
     first = report.first_divergence
     if first is None:
-        return f"{clean(report.reason, 600).rstrip('. ') or 'the candidate drifted'}."
+        return f"{cut(report.reason, 600).rstrip('. ') or 'the candidate drifted'}."
     text = f"first divergence at {_name(first)}: {what_happened(first, report)}"
     if first.verdict not in ("missing", "extra"):
         text += _unmatched(report)
@@ -58,7 +58,7 @@ def _drifted(report: Report) -> str:
         same = root.point.name == first.point.name
         text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
     if report.culprit is not None:
-        text += f": {clean(report.culprit.sentence, 300).rstrip('. ')}"
+        text += f": {cut(report.culprit.sentence, 300).rstrip('. ')}"
     return f"{text}.{whose_error(report)}{_all_known(report)}"
 
 
@@ -75,8 +75,8 @@ def _all_known(report: Report) -> str:
     """Drift that turns no build red says so in the same breath."""
     if not report.as_expected:
         return ""
-    until = min(clean(item.expires, 40) for item in report.expected)
-    reasons = dict.fromkeys(clean(item.reason, 200).rstrip(". ") for item in report.expected)
+    until = min(cut(item.expires, 40) for item in report.expected)
+    reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
     return f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
 
 
@@ -89,7 +89,7 @@ def _unmatched(report: Report) -> str:
 
 
 def _name(layer: LayerDrift) -> str:
-    return clean(layer.point.name, 80)
+    return cut(layer.point.name, 80)
 
 
 def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
@@ -102,9 +102,9 @@ def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
         case "nonfinite":
             return _nonfinite(layer)
         case "shape":
-            return f"the shapes differ: {clean(layer.note, 200)}"
+            return f"the shapes differ: {cut(layer.note, 200)}"
         case "unknown":
-            return clean(layer.note, 400) or "it cannot be told from a signature"
+            return cut(layer.note, 400) or "it cannot be told from a signature"
         case "missing" | "extra":
             side = "candidate" if layer.verdict == "missing" else "reference"
             rows = report.layers if report is not None else (layer,)
@@ -119,7 +119,7 @@ def _within(layer: LayerDrift) -> str:
     if layer.metrics.max_abs == 0:
         return "equal in every element"
     if bound(layer):
-        return clean(layer.note, 400)
+        return cut(layer.note, 400)
     return f"within tolerance, at {share_used(layer.tolerance.needed)}"
 
 
@@ -138,9 +138,9 @@ def share_used(needed: float) -> str:
 def _beyond(layer: LayerDrift) -> str:
     metrics, tolerance = layer.metrics, layer.tolerance
     if metrics is None or tolerance is None:
-        return clean(layer.note, 200) or "beyond tolerance"
+        return cut(layer.note, 200) or "beyond tolerance"
     if bound(layer):
-        return clean(layer.note, 400)
+        return cut(layer.note, 400)
     if tolerance.k is not None:
         return _beyond_yardstick(layer, tolerance)
     elements = f"{count(metrics.mismatched)} of {count(metrics.total)} elements beyond"
@@ -172,7 +172,7 @@ def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
     """Calibrated drift: how much more wrong than honest arithmetic, and in which norm."""
     own = tolerance.by_own_doing
     norm = tolerance.norm.removeprefix(INTRODUCED)
-    where = NORM_WORDS.get(norm, clean(norm, 40))
+    where = NORM_WORDS.get(norm, cut(norm, 40))
     whose = "the reference's" if tolerance.side == "reference" else "its"
     what = f"{whose} own error is" if own else f"{whose} error is"
     text = f"{what} {number(tolerance.needed)} times the allowance by {where}"
@@ -184,7 +184,7 @@ def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
 def _nonfinite(layer: LayerDrift) -> str:
     metrics = layer.metrics
     if metrics is None:
-        return clean(layer.note, 200) or "NaN or Inf in the candidate"
+        return cut(layer.note, 200) or "NaN or Inf in the candidate"
     bad = metrics.nonfinite.candidate
     text = (
         f"{count(bad)} of {count(metrics.total)} candidate values "
@@ -226,7 +226,7 @@ def would_pass(layer: LayerDrift) -> str:
     if layer.metrics is None or layer.tolerance is None:
         return "none"
     numbers = passing_tolerance(layer)
-    return f"{clean(layer.point.name)}={','.join(numbers)}"
+    return f"{layer.point.name}={','.join(numbers)}"
 
 
 def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
@@ -285,14 +285,14 @@ def decision_impact(report: Report) -> str:
 
 def observer_effect(side: str, seen: Observer) -> str:
     """Whether looking changed the numbers of one side."""
-    who = clean(side, 80)
+    who = cut(side, 80)
     if not seen.checked:
         return f"Whether capturing states changes the {who}'s outputs was not checked."
     if seen.bit_identical:
         return f"Capturing states left the {who}'s outputs bit-identical."
     limit = "within tolerance" if seen.within_tolerance else "more than the tolerance"
     return (
-        f"Capturing states changed the {who}'s output {clean(seen.output, 80)} by up to "
+        f"Capturing states changed the {who}'s output {cut(seen.output, 80)} by up to "
         f"{number(seen.max_abs)}, {limit}."
     )
 
@@ -310,13 +310,13 @@ def in_meaning(report: Report) -> str:
 
 def quoted(first: str, second: str) -> str:
     """What to call two inputs."""
-    return f"“{clean(first, 60)}” and “{clean(second, 60)}”"
+    return f"“{cut(first, 60)}” and “{cut(second, 60)}”"
 
 
 def in_units(spec: str, part: float, pair: str, point: str) -> str:
     return (
-        f"The drift of {clean(spec, 60)} is at most {part_of(part)} of the distance between "
-        f"{pair} (at {clean(point, 60)})."
+        f"The drift of {cut(spec, 60)} is at most {part_of(part)} of the distance between "
+        f"{pair} (at {cut(point, 60)})."
     )
 
 

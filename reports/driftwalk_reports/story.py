@@ -10,7 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
-from .numbers import clean, count, used
+from .numbers import count, cut, used
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def tell(report: Report, model: str) -> Story:
 def _sentence(report: Report, model: str) -> Iterator[Part]:
     """The verdict in one sentence, with model, both sides, policy, and links."""
     word = sentences.VERDICT_WORDS[report.verdict]
-    candidate, reference = clean(report.candidate.spec, 60), clean(report.reference.spec, 60)
+    candidate, reference = cut(report.candidate.spec, 60), cut(report.reference.spec, 60)
     first, root = report.first_divergence, report.root_cause
     if report.verdict == "pass":
         points = f"all {count(report.coverage.compared)} points" if report.coverage.compared else ""
@@ -72,7 +72,7 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
             yield Part(", which is also the root cause")
         if report.at_fault == "reference":
             yield Part(f"; the candidate, {candidate}, is right")
-    yield Part(f" (policy {clean(report.policy.name, 40)}).")
+    yield Part(f" (policy {cut(report.policy.name, 40)}).")
     if report.as_expected:
         yield Part(" All of it is expected.")
 
@@ -87,18 +87,16 @@ def _departs(report: Report, candidate: str, reference: str) -> str:
 
 
 def _link(layer: LayerDrift) -> Part:
-    return Part(clean(layer.point.name, 80), clean(layer.point.name))
+    return Part(cut(layer.point.name, 80), layer.point.name)
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
     first, root, last = report.first_divergence, report.root_cause, report.last_ok
     if report.verdict == "unverified":
-        reason = clean(report.reason, 600).rstrip(". ") or "nothing was compared"
+        reason = cut(report.reason, 600).rstrip(". ") or "nothing was compared"
         yield Tile("Why there is no verdict", (Part(f"{_upper(reason)}."),))
     if first is not None:
-        before = (
-            f"{clean(last.point.name, 80)} was the last point within tolerance." if last else ""
-        )
+        before = f"{cut(last.point.name, 80)} was the last point within tolerance." if last else ""
         what = sentences.what_happened(first, report)
         yield Tile("Where it shows first", (_link(first), Part(f": {what}.")), before)
     elif report.verdict == "pass":
@@ -138,8 +136,8 @@ def _closest(report: Report) -> Tile:
 
 def _why(report: Report, root: LayerDrift) -> str:
     if report.culprit is not None:
-        said = clean(report.culprit.sentence, 300).rstrip(". ")
-        return said.removeprefix(f"{clean(root.point.name, 80)} ")
+        said = cut(report.culprit.sentence, 300).rstrip(". ")
+        return said.removeprefix(f"{cut(root.point.name, 80)} ")
     if root.blame is not None:
         return f"its own error is {sentences.times(root.blame.ratio)} that of honest arithmetic"
     return sentences.what_happened(root)
@@ -169,7 +167,7 @@ def _upper(text: str) -> str:
 
 
 def _steps(report: Report) -> Iterator[Step]:
-    command = clean(report.command)
+    command = report.command
     if command:
         yield Step("Run it again", command)
     first, root = report.first_divergence, report.root_cause
@@ -177,7 +175,7 @@ def _steps(report: Report) -> Iterator[Step]:
     verifies &= " --only " not in command  # of a configuration, which has its own depth and rules
     if report.verdict == "drift" and verifies:
         inside = root or first
-        where = clean(inside.point.name, 80) if inside else "the layers"
+        where = cut(inside.point.name, 80) if inside else "the layers"
         yield Step(f"Look inside {where}", f"{command} --depth module")
     if first is not None and first.verdict == "nonfinite" and report.candidate.dtype == "fp16":
         yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")

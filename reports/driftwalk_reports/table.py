@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
-from .numbers import clean, ints
+from .door import renderer
+from .numbers import ints
 from .rows import FIRST, ROOT
 
 Cell = str | float | int | bool | None
@@ -18,6 +19,7 @@ Cell = str | float | int | bool | None
 _FORMULA = tuple("=+-@\t\r＝＋－＠")  # noqa: RUF001
 
 
+@renderer
 def render(report: Report) -> str:
     """A header, then the points in order of execution; empty where a number is not known."""
     file = io.StringIO()
@@ -84,5 +86,4 @@ def _written(cell: Cell) -> str:
 
 def _text(text: str) -> str:
     """Foreign text that no spreadsheet takes for a formula."""
-    safe = clean(text)
-    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

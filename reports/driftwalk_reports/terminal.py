@@ -14,8 +14,9 @@ from rich.text import Text
 from driftwalk.result import Report
 
 from .console import plain_console, printed
+from .door import renderer
 from .fitting import fit, wrapped
-from .numbers import clean, number
+from .numbers import cut, number
 from .rows import Fact, Gap, Row, short
 from .tree import tree
 from .tree_text import draw, marks
@@ -26,6 +27,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _STYLES = {"pass": "bold green", "drift": "bold red", "unverified": "bold yellow"}
 
 
+@renderer
 def render(report: Report, width: int | None = None, color: bool = False) -> str:
     """The report as text; ANSI colours only where asked for."""
     view, console = look(report), plain_console(width, color)
@@ -105,9 +107,9 @@ def _remark(report: Report) -> Fact | None:
     found, root = report.culprit, report.root_cause
     if found is None or root is None:
         return None
-    who, _, did = clean(found.sentence, 300).partition(": ")
+    who, _, did = cut(found.sentence, 300).partition(": ")
     # `layer.3 mlp.c_proj` is seen from the layer; here it hangs below a point of any depth.
-    part = who.replace(" ", ".", 1).removeprefix(clean(root.point.name)).lstrip(".")
+    part = who.replace(" ", ".", 1).removeprefix(root.point.name).lstrip(".")
     return part, did or who
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from driftwalk.bench.laps import summarise
 from driftwalk.result import Benchmark, Report
 
-from .numbers import NOTHING, clean, seconds
+from .numbers import NOTHING, cut, seconds
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def timing(report: Report) -> Timing:
     return Timing(
         _phases(report.timings),
         tuple(_bars(report, known)),
-        tuple(clean(side, 40) for side in sides),
+        tuple(cut(side, 40) for side in sides),
         tuple(
             LayerTime(
-                clean(point, 80), tuple(_known(known[side].layers.get(point)) for side in sides)
+                cut(point, 80), tuple(_known(known[side].layers.get(point)) for side in sides)
             )
             for point in points
             if any(point in known[side].layers for side in sides)
@@ -78,10 +78,10 @@ def _real(samples: tuple[float, ...]) -> bool:
 def _phases(timings: Mapping[str, Mapping[str, float]]) -> Phases:
     phases = list(dict.fromkeys(phase for spent in timings.values() for phase in spent))
     return Phases(
-        sides=tuple(clean(side) for side in timings),
+        sides=tuple(timings),
         phases=tuple(
             (
-                clean(phase),
+                phase,
                 tuple(
                     seconds(spent[phase]) if phase in spent else NOTHING
                     for spent in timings.values()
@@ -100,7 +100,7 @@ def _bars(report: Report, known: Mapping[str, Benchmark]) -> list[Bar]:
         found = summarise(bench.samples)
         bars.append(
             Bar(
-                clean(f"{side} {specs.get(side, '')}".strip(), 60),
+                cut(f"{side} {specs.get(side, '')}".strip(), 60),
                 seconds(found.median),
                 f"{seconds(found.q1)} to {seconds(found.q3)}",
                 found.runs,

@@ -1,7 +1,6 @@
 """What to show, without markup: one `View` that terminal, HTML, Markdown and JUnit all draw from.
 
-Every string of a view is already clean (see `numbers.clean`); a renderer adds only its own
-escaping.
+Every string of a view is safe to print, since those of the report are (door.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from driftwalk.result import ProbeInfo, Report
 
 from . import sentences
 from .exercised import TouchedRow, exercised_rows, exercised_sentences
-from .numbers import NOTHING, clean, ints, number
+from .numbers import NOTHING, ints, number
 from .rows import Fact, Row, around, to_rows
 from .story import Story, tell
 from .studies.effects import patching_sentence, propagation_sentence
@@ -110,24 +109,24 @@ def look(report: Report) -> View:
         ),
         sides=_sides(report),
         timing=timing(report),
-        environment=tuple((clean(k), clean(v)) for k, v in report.environment.items()),
-        notes=tuple(clean(note) for note in report.notes),
-        command=clean(report.command),
-        created=clean(report.created),
-        tool=clean(f"{report.tool.name} {report.tool.version}"),
+        environment=tuple(report.environment.items()),
+        notes=report.notes,
+        command=report.command,
+        created=report.created,
+        tool=f"{report.tool.name} {report.tool.version}",
     )
 
 
 def model_name(described: Mapping[str, str]) -> str:
     """What a reader calls the model."""
     named = next((described[key] for key in ("label", "name", "id") if described.get(key)), "")
-    return clean(named or next(iter(described.values()), "") or "a model")
+    return named or next(iter(described.values()), "") or "a model"
 
 
 def _about(report: Report) -> tuple[Fact, ...]:
     policy = report.policy
     rules = "; ".join(
-        f"{clean(rule.glob)}: "
+        f"{rule.glob}: "
         + (
             "dtype table"
             if rule.atol is None
@@ -145,14 +144,14 @@ def _about(report: Report) -> tuple[Fact, ...]:
             "candidate",
             _side(report.candidate),
         ),
-        ("policy", clean(policy.name) + (f" ({rules})" if rules else "")),
+        ("policy", policy.name + (f" ({rules})" if rules else "")),
         ("probe", _probe(report.probe)),
     )
 
 
 def _side(info: BackendInfo) -> str:
-    extra = ", ".join(clean(part) for part in (info.device, _dtype(info)) if part)
-    return f"{clean(info.spec)} ({extra})" if extra else clean(info.spec)
+    extra = ", ".join(part for part in (info.device, _dtype(info)) if part)
+    return f"{info.spec} ({extra})" if extra else info.spec
 
 
 def _dtype(info: BackendInfo) -> str:
@@ -161,8 +160,8 @@ def _dtype(info: BackendInfo) -> str:
 
 
 def _probe(probe: ProbeInfo) -> str:
-    inputs = ", ".join(f"{clean(name)} {ints(i.shape)}" for name, i in probe.inputs.items())
-    return " · ".join(part for part in (clean(probe.origin), inputs, probe.sha256[:12]) if part)
+    inputs = ", ".join(f"{name} {ints(i.shape)}" for name, i in probe.inputs.items())
+    return " · ".join(part for part in (probe.origin, inputs, probe.sha256[:12]) if part)
 
 
 def _effects(report: Report) -> Iterator[str]:
@@ -179,7 +178,7 @@ def _flips(report: Report) -> Iterator[FlipRow]:
         known = 0 <= row < len(tokens) and 0 <= position < len(tokens[row])
         yield FlipRow(
             where=ints(flip.index),
-            token=clean(tokens[row][position]) if known else "",
+            token=tokens[row][position] if known else "",
             reference=str(flip.reference),
             candidate=str(flip.candidate),
             gap=number(flip.gap),
@@ -193,9 +192,9 @@ def _sides(report: Report) -> tuple[Pair, ...]:
     keys = list(one) + [key for key in other if key not in one]
     return tuple(
         Pair(
-            clean(key),
-            clean(one.get(key, NOTHING)),
-            clean(other.get(key, NOTHING)),
+            key,
+            one.get(key, NOTHING),
+            other.get(key, NOTHING),
             key in one and key in other and one[key] != other[key],
         )
         for key in keys

@@ -13,10 +13,11 @@ import pytest
 import driftwalk
 from bench.slowed import Slowed
 from driftwalk.adapter import Lap
-from driftwalk.bench.result import BenchReport, Case, Entry, from_dict, to_json
+from driftwalk.bench.result import BenchReport, Case, Entry
 from driftwalk.bench.run import bench
 from driftwalk.bench.runner import Recipe, Remote, environment_of
 from driftwalk.children import Child
+from driftwalk.document import from_dict, to_json
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.progress import Progress
 from driftwalk.result import Benchmark, Tool
@@ -220,7 +221,9 @@ def report(*rows: list[float]) -> BenchReport:
         for i, row in enumerate(rows)
     )
     case = Case(1, 8, "ids [1, 8]", 8, entries)
-    return BenchReport(Tool("driftwalk", "0"), "", "", {}, (case,), True)
+    return BenchReport(
+        tool=Tool("driftwalk", "0"), created="", command="", model={}, cases=(case,), isolated=True
+    )
 
 
 def test_the_gate_fails_only_when_the_interval_says_so() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from driftwalk.cli.options import parse_policy
+from driftwalk.document import to_dict
 from driftwalk.errors import UsageError
 from driftwalk.fleet.job import Job, Place
 from driftwalk.fleet.jobs import hwcheck_jobs, policy_words, verify_jobs
 from driftwalk.fleet.reading import read
 from driftwalk.fleet.result import Finding
 from driftwalk.hardware.levels import LEVELS, Level
-from driftwalk.hardware.result import to_dict
 from driftwalk.project.config import load_config
 from driftwalk.tolerance import Tolerance, make_policy
 

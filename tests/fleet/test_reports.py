@@ -10,10 +10,12 @@ import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 
+from driftwalk.document import from_dict, to_dict, to_json
 from driftwalk.errors import UsageError
 from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.result import Attempt, FleetReport, from_dict, to_dict, to_json
+from driftwalk.fleet.result import Attempt, FleetReport
 from driftwalk.fleet.run import put_together
+from driftwalk_reports.door import safe
 from driftwalk_reports.fleet.live import Lines, LiveTable
 from driftwalk_reports.fleet.page import render as page
 from driftwalk_reports.fleet.text import render, render_markdown
@@ -89,7 +91,7 @@ def test_the_matrix_shows_what_only_the_others_see() -> None:
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_every_format_says_the_same(make: object) -> None:
     report: FleetReport = make()  # type: ignore[operator]
-    view = look(report)
+    view = look(safe(report))
     text = render(report)
     assert text.splitlines()[-1].endswith(view.headline)
     assert "\x1b" not in text

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import jsonschema
 import pytest
 
+from driftwalk.document import from_dict, read, to_dict, to_json
 from driftwalk.errors import UsageError
 from driftwalk.hardware.result import (
     Case,
@@ -16,9 +17,6 @@ from driftwalk.hardware.result import (
     Check,
     HardwareReport,
     Reading,
-    from_dict,
-    to_dict,
-    to_json,
 )
 from driftwalk_reports.hardware import page, text
 from driftwalk_reports.hardware.timeline import timeline
@@ -36,7 +34,7 @@ def test_json_there_and_back(clean: HardwareReport, faulty: HardwareReport) -> N
 def test_what_is_no_hardware_check_is_refused(clean: HardwareReport) -> None:
     data = to_dict(clean)
     with pytest.raises(UsageError, match="kind"):
-        from_dict({**data, "kind": "bench"})
+        read(HardwareReport, {**data, "kind": "bench"})
     with pytest.raises(UsageError, match="Upgrade"):
         from_dict({**data, "schema_version": 2})
     with pytest.raises(UsageError, match="verdict"):

@@ -22,7 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
         *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
-        *("registry", "traces"),
+        *("registry", "children", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),

@@ -12,8 +12,9 @@ from torch import nn
 
 import driftwalk.selftest.run as under_test
 import zoo
+from driftwalk.document import to_json
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.selftest.result import SelfTest, to_json
+from driftwalk.selftest.result import SelfTest
 from driftwalk.selftest.run import selftest
 from driftwalk_backends.faults import code, planning
 from driftwalk_backends.faults.planning import Fault, Plan

@@ -18,13 +18,14 @@ from torch import nn
 import driftwalk
 import zoo
 from driftwalk import verification
+from driftwalk.document import to_json
 from driftwalk.judge import calibrate
 from driftwalk.judge.walk import Walk
 from driftwalk.judge.witness import Witness
 from driftwalk.mixture import Mixture
 from driftwalk.progress import Progress
 from driftwalk.registry import create
-from driftwalk.selftest.result import FAILED, SelfTest, TrustedTrial, to_json
+from driftwalk.selftest.result import FAILED, SelfTest, TrustedTrial
 from driftwalk.selftest.run import _Gate, selftest
 from driftwalk.selftest.trusted import Told, _tried, answer, own_cache, tell_lies
 from driftwalk_backends import given, padding

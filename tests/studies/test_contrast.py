@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 import driftwalk
 import zoo
 from cli.program import invoke
+from driftwalk.document import from_dict, load, to_dict, to_json
 from driftwalk.errors import ProbeError, UsageError
 from driftwalk.states import Probe
-from driftwalk.studies.common import from_dict, load, to_dict, to_json
 from driftwalk.studies.contrast_result import Contrast
 from driftwalk.studies.pairs import paired
 from driftwalk_reports.schema import load_schema

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 import driftwalk
 from backends.test_real_models import MINILM, folder_of
 from cli.program import invoke
+from driftwalk.document import from_dict, load, to_json
 from driftwalk.errors import UsageError
-from driftwalk.studies.common import from_dict, load, to_json
 from driftwalk.studies.datasets import BUILT_IN, Dataset, load_dataset
 from driftwalk.studies.geometry_result import Geometry
 from driftwalk_backends.demo import decoder

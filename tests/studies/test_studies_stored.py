@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from driftwalk.document import KINDS, from_dict, load, to_json
 from driftwalk.errors import UsageError
-from driftwalk.studies.common import STUDIES, from_dict, load, to_json
 from driftwalk_reports.schema import load_schema
 from light.program import driftwalk
 
@@ -20,7 +20,7 @@ OURS = ["contrast", "geometry"]
 
 def test_there_are_some() -> None:
     assert {path.stem for path in STORED} >= set(OURS)
-    assert set(OURS) <= set(STUDIES)
+    assert set(OURS) <= set(KINDS)
 
 
 def _as_then(item: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 from torch import nn
 
 import zoo
+from driftwalk.document import from_dict, to_dict, to_json
 from driftwalk.dtypes import Array
 from driftwalk.errors import DriftwalkError, ModelError, ProbeError, UsageError
-from driftwalk.studies.common import from_dict, to_dict, to_json
 from driftwalk.studies.visibility import visibility
 from driftwalk.studies.visibility_result import Pairs, Visibility, look_ahead, standard_error
 from driftwalk_reports.schema import load_schema

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from cli.program import invoke
-from driftwalk.studies.common import load
+from driftwalk.document import load
 from driftwalk.studies.visibility_result import Visibility
 
 ASKED = ("demo:decoder", "--text", "It is done.", "--layer", "3", "--position", "4")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..adapter import BackendInfo
-from ..jsonable import VERSION, decode, encode, to_text, versioned
-from ..result import Benchmark, Tool
+from ..document import Document
+from ..result import Benchmark
 from .laps import Ratio, Summary, compare_laps, summarise
 
-BENCH_SCHEMA_VERSION = 1
 SLOWER_LATER = 1.15
 """A second half slower than the first by this factor looks like throttling."""
 
@@ -20,6 +19,7 @@ SLOWER_LATER = 1.15
 class Entry:
     """One backend in one case."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"summary": "summary", "noise": "noise"}
     backend: BackendInfo
     bench: Benchmark
     threads: int | None = None
@@ -50,9 +50,18 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Compared(Entry):
+    """An entry and its figures, as JSON has it."""
+
+    ratio: Ratio | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True)
 class Case:
     """One shape of input and every backend on it; the others are held against the first."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"entries": "compared"}
     batch: int
     length: int | None
     inputs: str
@@ -67,26 +76,31 @@ class Case:
             return None
         return compare_laps(first.bench.samples, entry.bench.samples)
 
+    @property
+    def compared(self) -> tuple[Compared, ...]:
+        """The entries with the figures that only a case has, for readers without Python."""
+        return tuple(
+            Compared(
+                e.backend, e.bench, e.threads, e.notes, self.ratio(e), self.tokens_per_second(e)
+            )
+            for e in self.entries
+        )
+
     def tokens_per_second(self, entry: Entry) -> float | None:
         found = entry.summary
         return self.tokens / found.median if found and found.median > 0 else None
 
 
-@dataclass(frozen=True)
-class BenchReport:
-    """What `bench` returns."""
+@dataclass(frozen=True, kw_only=True)
+class BenchReport(Document):
+    """What `bench` returns: raw samples, and the figures they give."""
 
-    tool: Tool
-    created: str
-    command: str
-    model: Mapping[str, str]
+    kind: ClassVar[str] = "bench"
     cases: tuple[Case, ...]
     isolated: bool
     """Whether each backend had a process of its own."""
     complete: bool = True
     """False where the benchmark was interrupted: the samples taken so far are here."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @property
     def ratios(self) -> list[tuple[Case, Entry, Ratio]]:
@@ -101,25 +115,3 @@ class BenchReport:
     def undecided(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where it may be, or may not."""
         return [found for found in self.ratios if found[2].above(max_slowdown) is None]
-
-
-def to_dict(report: BenchReport) -> dict[str, Any]:
-    """The JSON document: raw samples, and the figures they give, for readers without Python."""
-    data: dict[str, Any] = {"bench_schema_version": BENCH_SCHEMA_VERSION} | encode(report)
-    for case, plain in zip(report.cases, data["cases"], strict=True):
-        for entry, told in zip(case.entries, plain["entries"], strict=True):
-            told["summary"] = encode(entry.summary)
-            told["ratio"] = encode(case.ratio(entry))
-            told["tokens_per_second"] = encode(case.tokens_per_second(entry))
-            told["noise"] = list(entry.noise)
-    return data
-
-
-def to_json(report: BenchReport) -> str:
-    return to_text(to_dict(report))
-
-
-def from_dict(data: Any) -> BenchReport:
-    """Rebuild a report; the figures are computed again from the samples."""
-    told = versioned(data, BENCH_SCHEMA_VERSION, "benchmark", f"bench_{VERSION}")
-    return decode(BenchReport, told, "benchmark")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, save_as, show, show_json, this_command, working
+from .console import guarded, this_command, working
 from .failing import SlowdownOption, slower
 from .options import (
     BlocksOption,
@@ -20,16 +18,11 @@ from .options import (
     SeedOption,
     TrustOption,
 )
+from .rendering import FolderOption, finish_document
 
 if TYPE_CHECKING:
     from ..bench.result import BenchReport
 
-FILES = {
-    "bench.json": "driftwalk.bench.result:to_json",
-    "bench.html": "driftwalk_reports.bench_page:render",
-    "bench.md": "driftwalk_reports.bench_text:render_markdown",
-    "pytest-benchmark.json": "driftwalk_reports.bench_pytest:render",
-}
 INTERRUPTED = 130
 
 
@@ -78,10 +71,7 @@ def bench(
     seed: SeedOption = 0,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="DIR", help=f"Write {', '.join(FILES)} here."),
-    ] = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time backends of MODEL against each other: plain runs, taking turns."""
@@ -114,22 +104,8 @@ def bench(
             command=this_command(),
             progress=bar,
         )
-    _show(found, as_json)
-    if report is not None:
-        save_as(FILES, found, report)
     code = _gate(found, max_slowdown) if fail_on else 0
-    raise typer.Exit(code if found.complete else INTERRUPTED)
-
-
-def _show(found: BenchReport, as_json: bool) -> None:
-    if as_json:
-        from ..bench.result import to_json
-
-        show_json(to_json(found))
-        return
-    from driftwalk_reports.bench_text import render
-
-    show(render(found, color=sys.stdout.isatty()))
+    finish_document(found, report, as_json, code if found.complete else INTERRUPTED)
 
 
 def _gate(found: BenchReport, most: float) -> int:

@@ -9,9 +9,8 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from pathlib import Path
 from typing import Any, ParamSpec, TextIO, TypeVar
 
 import typer
@@ -178,22 +177,3 @@ def working() -> Iterator[Progress]:
 def this_command() -> str:
     """What was typed, as it can be typed again."""
     return shlex.join(["driftwalk", *sys.argv[1:]])
-
-
-def write_files(files: Mapping[str, str], found: object, folder: Path) -> dict[str, str]:
-    """Every file of a result, by what renders it; all texts are made before one is written."""
-    from ..files import write_atomically
-    from ..registry import load_target
-
-    texts = {name: load_target(target)(found) for name, target in files.items()}
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    return texts
-
-
-def save_as(files: Mapping[str, str], found: object, folder: Path) -> None:
-    """Write them, and say where."""
-    write_files(files, found, folder)
-    result, page = (next(n for n in files if n.endswith(end)) for end in (".json", ".html"))
-    say(f"Result: {folder / result}")
-    say(f"Report: {folder / page}")

@@ -8,7 +8,7 @@ import typer
 
 from .console import guarded, this_command, working
 from .options import BlocksOption, JsonOption, ModelArgument, TrustOption
-from .studies import StudyReportOption, finish_study
+from .rendering import FolderOption, finish_document
 
 ContrastOption = Annotated[
     str | None,
@@ -45,7 +45,7 @@ def contrast(
     ] = False,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
-    report: StudyReportOption = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """How far A and B are apart in MODEL, token by token and layer by layer.
@@ -73,7 +73,7 @@ def contrast(
             command=this_command(),
             progress=bar,
         )
-    finish_study(found, report, as_json)
+    finish_document(found, report, as_json, failed=found.failed)
 
 
 def _ids(text: str | None) -> object:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .configured import ConfigOption, OnlyOption
-from .console import guarded, say, show, show_json, this_command, write_files
+from .console import guarded, say, this_command
 from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_policy
+from .rendering import finish_document
 
 if TYPE_CHECKING:
     from ..fleet.cluster import Cluster
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from ..fleet.watch import Watcher
     from ..project.config import Run
 
-FILES = {
-    "fleet.json": "driftwalk.fleet.result:to_json",
-    "fleet.html": "driftwalk_reports.fleet.page:render",
-    "fleet.md": "driftwalk_reports.fleet.text:render_markdown",
-}
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
 INTERRUPTED = 130
 
@@ -273,12 +269,12 @@ def _watching() -> Iterator[Watcher]:
 
 def _with_pages(report: FleetReport, folder: Path) -> FleetReport:
     """The page of every device's own check, beside its result."""
+    from ..document import KINDS, from_dict
     from ..files import write_atomically
     from ..fleet.store import own_result
-    from ..hardware.result import from_dict
     from ..registry import load_target
 
-    render = load_target("driftwalk_reports.hardware.page:render")
+    render = load_target(KINDS["hardware"].formats["html"][1])
     records = []
     for record in report.records:
         page = record.file.removesuffix(".json") + ".html" if record.file else ""
@@ -307,14 +303,5 @@ def _published(report: FleetReport, folder: Path) -> FleetReport:
 
 def _finish(report: FleetReport, folder: Path, as_json: bool) -> None:
     """Write the report's files, show it, and leave with the right exit code."""
-    texts = write_files(FILES, report, folder)
-    if as_json:
-        show_json(texts["fleet.json"])
-    else:
-        from driftwalk_reports.fleet.text import render
-
-        show(render(report, color=sys.stdout.isatty()))
-    say(f"Results: {folder / 'fleet.json'}")
-    say(f"Report:  {folder / 'fleet.html'}")
     stopped = not report.complete and report.verdict != "fault"
-    raise typer.Exit(INTERRUPTED if stopped else report.exit_code)
+    finish_document(report, folder, as_json, INTERRUPTED if stopped else report.exit_code)

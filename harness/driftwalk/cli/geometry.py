@@ -8,7 +8,7 @@ import typer
 
 from .console import guarded, this_command, working
 from .options import BlocksOption, JsonOption, ModelArgument, TrustOption
-from .studies import StudyReportOption, finish_study
+from .rendering import FolderOption, finish_document
 
 
 @guarded
@@ -49,7 +49,7 @@ def geometry(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of UMAP.")] = 0,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
-    report: StudyReportOption = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Where labelled sentences lie at each layer of MODEL: a picture, and numbers.
@@ -78,4 +78,4 @@ def geometry(
             command=this_command(),
             progress=bar,
         )
-    finish_study(found, report, as_json)
+    finish_document(found, report, as_json, failed=found.failed)

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .console import guarded, save_as, say, show, show_json, this_command, working
+from .console import guarded, say, this_command, working
 from .options import JsonOption, ProbeOption, TrustOption
-
-if TYPE_CHECKING:
-    pass
-
-FILES = {
-    "hwcheck.json": "driftwalk.hardware.result:to_json",
-    "hwcheck.html": "driftwalk_reports.hardware.page:render",
-    "hwcheck.md": "driftwalk_reports.hardware.text:render_markdown",
-}
+from .rendering import FolderOption, finish_document
 
 
 @guarded
@@ -60,10 +51,7 @@ def hwcheck(
         typer.Option("--dtype", metavar="T", help="Only this: fp64, fp32, tf32, bf16, fp16, fp8."),
     ] = None,
     trust_remote_code: TrustOption = False,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", "-o", metavar="DIR", help=f"Write {', '.join(FILES)} here."),
-    ] = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check the hardware: the same states to the last bit, cold and hot, in every dtype.
@@ -100,17 +88,7 @@ def hwcheck(
             command=this_command(),
             progress=bar,
         )
-    if as_json:
-        from ..hardware.result import to_json
-
-        show_json(to_json(found))
-    else:
-        from driftwalk_reports.hardware.text import render
-
-        show(render(found, color=sys.stdout.isatty()))
-    if report is not None:
-        save_as(FILES, found, report)
-    raise typer.Exit(found.exit_code)
+    finish_document(found, report, as_json, found.exit_code)
 
 
 def _record(path: Path, device: str, dtype: list[str] | None, model: str | None) -> None:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..registry import REPORT_FORMATS
 from .console import guarded, on_github, say, show, show_json, tell_github
-from .studies import render_studies
 
 if TYPE_CHECKING:
+    from ..document import Document
     from ..result import Report
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option("--report", "-o", metavar="DIR", help="Write the result and its pages here."),
+]
 
 
 @guarded
@@ -24,23 +28,48 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULT",
-            help="result.json files, folders that hold them, or what `verify --json` printed.",
+            help="Stored results of any command, folders that hold them, or what --json printed.",
             show_default=False,
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
     formats: Annotated[
-        str, typer.Option("--format", metavar="LIST", help="Which files, with commas between.")
-    ] = ",".join(REPORT_FORMATS),
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="LIST",
+            help="Which files, with commas between: json, html, md, junit, csv, pytest; "
+            "all that a kind of result has, if not said.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Render stored results again, anywhere: it needs no backend, no torch and no model."""
-    from ..publish import known_formats
-    from ..stored import load_results
+    from ..stored import load_documents
 
-    chosen = known_formats([name.strip() for name in formats.split(",") if name.strip()])
-    others = render_studies(results, output)
-    if others:
-        _save(load_results(others), output, chosen)
+    chosen = None if formats is None else [n.strip() for n in formats.split(",") if n.strip()]
+    _save(load_documents(results), output, chosen)
+
+
+def finish_document(
+    document: Document, folder: Path | None, as_json: bool, code: int = 0, failed: str = ""
+) -> None:
+    """Print a result of any kind, save it where a folder is named, and leave.
+
+    `failed` says what was found that must not be: then the exit code is 1.
+    """
+    from ..document import KINDS, to_json
+    from ..registry import load_target
+
+    if as_json:
+        show_json(to_json(document))
+    else:
+        show(load_target(KINDS[document.kind].text)(document, color=sys.stdout.isatty()))
+    if folder is not None:
+        _save([document], folder)
+    if failed:
+        say(f"driftwalk: {failed}")
+    raise typer.Exit(1 if failed else code)
 
 
 def finish(
@@ -70,12 +99,16 @@ def finish(
     raise typer.Exit(exit_code(reports) if code is None else code)
 
 
-def _save(reports: Sequence[Report], folder: Path, formats: Sequence[str] | None = None) -> None:
+def _save(
+    documents: Sequence[Document], folder: Path, formats: Sequence[str] | None = None
+) -> None:
     """Write the files, and name those that a person opens first."""
+    from ..document import KINDS
     from ..publish import publish
 
-    files = publish(reports, folder, formats)
-    words = {"result.json": "Result", "report.html": "Report", "index.html": "Index"}
+    files = publish(documents, folder, formats)
+    words = {one.formats["json"][0]: "Result" for one in KINDS.values()}
+    words |= {one.formats["html"][0]: "Report" for one in KINDS.values()} | {"index.html": "Index"}
     known = [file for file in files if file.name in words]
     for file in known or files:
         say(f"{words.get(file.name, 'Wrote')}: {file}")

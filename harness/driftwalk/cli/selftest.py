@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .console import guarded, say, show, show_json, this_command, working
+from .console import guarded, this_command, working
 from .options import (
     BatchOption,
     BlocksOption,
@@ -18,6 +16,7 @@ from .options import (
     ProbeOption,
     TrustOption,
 )
+from .rendering import FolderOption, finish_document
 
 
 @guarded
@@ -45,9 +44,7 @@ def selftest(
     length: LengthOption = None,
     blocks: BlocksOption = None,
     trust_remote_code: TrustOption = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="DIR", help="Write selftest.json here.")
-    ] = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put known bugs into copies of MODEL, and report which of them the gate catches.
@@ -58,8 +55,7 @@ def selftest(
     Exit code 0: every fault above the noise was caught and placed in the right layer, and no lie
     got through; 1: some were not, or one did; 3: no fault could be injected.
     """
-    from ..files import writable_folder, write_atomically
-    from ..selftest.result import to_json
+    from ..files import writable_folder
     from ..selftest.run import FAULTS
     from ..selftest.run import selftest as run
     from ..selftest.trusted import LIES
@@ -81,13 +77,4 @@ def selftest(
             command=this_command(),
             progress=bar,
         )
-    from driftwalk_reports.selftest_text import render
-
-    text = to_json(result)
-    if as_json:
-        show_json(text)
-    else:
-        show(render(result, color=sys.stdout.isatty()))
-    if report is not None:
-        say(f"Result: {write_atomically(report / 'selftest.json', text)}")
-    raise typer.Exit(result.exit_code)
+    finish_document(result, report, as_json, result.exit_code)

@@ -17,7 +17,7 @@ from .options import (
     TrustOption,
     given_probe,
 )
-from .studies import StudyReportOption, finish_study
+from .rendering import FolderOption, finish_document
 
 PropagationOption = Annotated[
     bool,
@@ -75,7 +75,7 @@ def visibility(
     blocks: BlocksOption = None,
     seed: SeedOption = 0,
     trust_remote_code: TrustOption = False,
-    report: StudyReportOption = None,
+    report: FolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a state of MODEL sees, and what sees it, layer by layer, token by token.
@@ -104,4 +104,4 @@ def visibility(
             command=this_command(),
             progress=bar,
         )
-    finish_study(found, report, as_json)
+    finish_document(found, report, as_json, failed=found.failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..document import read as read_document
 from ..errors import UsageError
 from ..hardware import result as hardware
 from ..result import Report, from_dict
@@ -32,7 +33,7 @@ def read(job: Job, data: Any, code: int) -> Finding:
 
 
 def _hardware(job: Job, data: Any, code: int) -> Finding:
-    report = hardware.from_dict(data)
+    report = read_document(hardware.HardwareReport, data)
     if code != report.exit_code:
         raise UsageError(f"The result says {report.verdict!r}, the exit code was {code}.")
     if len(report.devices) != 1:

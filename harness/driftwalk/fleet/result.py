@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
-from ..errors import UsageError
-from ..jsonable import decode, encode, to_text, versioned
-from ..result import Tool
+from ..document import Document
+from ..jsonable import Later
 from .job import Job, JobKind, Place
-
-FLEET_SCHEMA_VERSION = 1
-KIND = "fleet"
 
 Verdict = Literal["pass", "fault", "unsure"]
 """Nothing wrong was found; something wrong was; it could not be told."""
@@ -114,13 +111,14 @@ class Difference:
     """A value and the nodes that have it, the largest group first."""
 
 
-@dataclass(frozen=True)
-class FleetReport:
+@dataclass(frozen=True, kw_only=True)
+class FleetReport(Document):
     """What `fleet` returns: numbers and names, wholly JSON-able."""
 
-    tool: Tool
-    created: str
-    command: str
+    kind: ClassVar[str] = "fleet"
+    WRITTEN: ClassVar[Mapping[str, str]] = {n: n for n in ("verdict", "exit_code", "wrong")}
+    model: Later[Mapping[str, str]] = field(default_factory=dict)
+    """Empty: every job has its own."""
     task: JobKind
     cluster: str
     records: tuple[Record, ...]
@@ -132,9 +130,10 @@ class FleetReport:
     seconds: float = 0.0
     complete: bool = True
     """False where the run was interrupted."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the machine that asked."""
-    notes: tuple[str, ...] = ()
+
+    def placed(self, folder: Path) -> Self:
+        kept = (r if (folder / r.page).is_file() else replace(r, page="") for r in self.records)
+        return replace(self, records=tuple(kept))
 
     @property
     def faults(self) -> tuple[Record, ...]:
@@ -162,27 +161,3 @@ class FleetReport:
     @property
     def exit_code(self) -> int:
         return {"pass": 0, "fault": 1, "unsure": 3}[self.verdict]
-
-
-def to_dict(report: FleetReport) -> dict[str, Any]:
-    """The JSON document, with what follows from it for readers without Python."""
-    head = {
-        "kind": KIND,
-        "schema_version": FLEET_SCHEMA_VERSION,
-        "verdict": report.verdict,
-        "exit_code": report.exit_code,
-        "wrong": list(report.wrong),
-    }
-    document: dict[str, Any] = head | encode(report)
-    return document
-
-
-def to_json(report: FleetReport) -> str:
-    return to_text(to_dict(report))
-
-
-def from_dict(data: Any) -> FleetReport:
-    """Rebuild a report; verdicts are computed again."""
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise UsageError(f"Not the result of a fleet: its kind is not {KIND!r}.")
-    return decode(FleetReport, versioned(data, FLEET_SCHEMA_VERSION, "fleet result"), "fleet")

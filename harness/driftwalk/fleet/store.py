@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..document import FLEET_JOB as KIND
 from ..errors import DriftwalkError
 from ..files import read_json, write_atomically
 from ..jsonable import decode, encode, to_text
@@ -20,7 +21,6 @@ from .job import Job, Place
 from .result import Attempt, Finding, Record
 
 JOBS = "jobs"
-KIND = "fleet job"
 SCHEMA_VERSION = 1
 Read = Callable[[Job, Any, int], Finding]
 """Makes a finding of a job's JSON result and exit code, or raises a DriftwalkError."""

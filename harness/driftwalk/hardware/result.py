@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from ..errors import UsageError
-from ..jsonable import decode, encode, to_text, versioned
-from ..result import Tool
+from ..document import Document
 
-SCHEMA_VERSION = 1
-KIND = "hardware"
 INTERRUPTED = 130
 """Exit code of a run that was stopped by Ctrl-C before a fault was found."""
 
@@ -137,6 +133,7 @@ class Check:
 class DeviceResult:
     """All that was found on one device."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"verdict": "verdict"}
     device: str
     """`cpu`, `cuda:0` ..."""
     identity: Mapping[str, str]
@@ -162,13 +159,12 @@ class DeviceResult:
         return next((check for check in self.checks if check.name == name), None)
 
 
-@dataclass(frozen=True)
-class HardwareReport:
+@dataclass(frozen=True, kw_only=True)
+class HardwareReport(Document):
     """What `hwcheck` returns."""
 
-    tool: Tool
-    created: str
-    command: str
+    kind: ClassVar[str] = "hardware"
+    WRITTEN: ClassVar[Mapping[str, str]] = {"exit_code": "exit_code"}
     level: str
     verdict: Verdict
     reason: str
@@ -178,15 +174,11 @@ class HardwareReport:
     """The devices of this machine against each other; None where there is one."""
     model: Mapping[str, str] = field(default_factory=dict)
     probe: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
     complete: bool = True
     """False where it was interrupted: what was found until then is here."""
     injected: str = ""
     """The fault that was put in on purpose, to test the checker; empty in every honest run."""
     seconds: float = 0.0
-    notes: tuple[str, ...] = ()
-    kind: str = KIND
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:
@@ -213,24 +205,3 @@ def worst_verdict(verdicts: Any) -> Verdict:
     if "fault" in found:
         return "fault"
     return "no fault found" if "no fault found" in found else "not comparable"
-
-
-def to_dict(report: HardwareReport) -> dict[str, Any]:
-    """The JSON document; the exit code stands in it for readers without Python."""
-    head = {"kind": report.kind, "schema_version": report.schema_version}
-    data: dict[str, Any] = head | encode(report) | {"exit_code": report.exit_code}
-    for device, told in zip(report.devices, data["devices"], strict=True):
-        told["verdict"] = device.verdict
-    return data
-
-
-def to_json(report: HardwareReport) -> str:
-    return to_text(to_dict(report))
-
-
-def from_dict(data: Any) -> HardwareReport:
-    """Rebuild a report from its JSON document."""
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise UsageError("Not a hardware check: its 'kind' is not 'hardware'.")
-    told = versioned(data, SCHEMA_VERSION, "hardware check")
-    return decode(HardwareReport, told, "hardware check")

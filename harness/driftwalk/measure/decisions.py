@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dtypes import Array
+from ..jsonable import Share, Size
 from ..tolerance import Tolerance
 from ..workers import in_threads
 from .fused import decide
@@ -25,7 +26,7 @@ class Flip:
     index: tuple[int, ...]
     reference: int
     candidate: int
-    gap: float
+    gap: Size
     """The reference's top-1 minus its top-2 logit."""
     tie: bool
     """The reference puts the candidate's choice within twice the tolerance of its own: honest noise
@@ -39,9 +40,9 @@ class Decisions:
     positions: int
     flips: int
     ties: int
-    top5_overlap: float
-    kl_mean: float
-    kl_max: float
+    top5_overlap: Share
+    kl_mean: Size
+    kl_max: Size
     examples: tuple[Flip, ...]
 
 

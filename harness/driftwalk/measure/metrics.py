@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..dtypes import Array, format_of
+from ..jsonable import Size
 from ..tolerance import Tolerance
 from .fused import add_fused, usable
 from .sums import Float64, Numbers, Pair, Sums
@@ -49,15 +50,15 @@ class Nonfinite:
 class Metrics:
     """The difference at one point. All but `nonfinite` and `worst` speak of finite pairs only."""
 
-    max_abs: float
-    max_rel: float
-    mean_abs: float
-    rmse: float
-    rel_l2: float
+    max_abs: Size
+    max_rel: Size
+    mean_abs: Size
+    rmse: Size
+    rel_l2: Size
     cosine: float
     snr_db: float
-    ulp_max: float
-    ulp_p99: float
+    ulp_max: Size
+    ulp_p99: Size
     mismatched: int
     total: int
     nonfinite: Nonfinite

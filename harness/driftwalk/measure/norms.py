@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dtypes import Array
+from ..jsonable import Later, Size
 from .fused_norms import VECTORS, fast_difference, fast_products
 
 Float64 = NDArray[np.float64]
@@ -43,21 +44,21 @@ _MOST_WEIGHT = 1e3
 class Norms:
     """The sizes of one difference. The first two are plain and reported; all others are judged."""
 
-    l2: float
-    max_abs: float
-    channel: float = 0.0
+    l2: Size
+    max_abs: Size
+    channel: Size = 0.0
     """RMS of the worst channel (last axis); from here on tokens and channels are weighed."""
-    spectral: float = 0.0
+    spectral: Later[Size] = 0.0
     """The largest singular value."""
-    spread: float = 0.0
+    spread: Later[Size] = 0.0
     """L2, weighed."""
-    peak: float = 0.0
+    peak: Later[Size] = 0.0
     """The largest element, weighed."""
-    token_middle: float = 0.0
-    token_upper: float = 0.0
-    token_worst: float = 0.0
+    token_middle: Later[Size] = 0.0
+    token_upper: Later[Size] = 0.0
+    token_worst: Later[Size] = 0.0
     """L2 of one token: of the median one, the one at 95 %, the largest."""
-    channel_middle: float = 0.0
+    channel_middle: Later[Size] = 0.0
     """RMS of the median channel."""
 
     def scaled(self, factor: float) -> Norms:

@@ -9,10 +9,11 @@ from typing import overload
 
 import numpy as np
 
+from ..jsonable import Size
 from ..native import library
 from .sums import Float64, Numbers
 
-TokenErrors = Sequence[Sequence[float | None]]
+TokenErrors = Sequence[Sequence[Size | None]]
 """L2 of a difference per (row, position); None where padded."""
 
 _Row = tuple[float | None, ...]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..adapter import BackendInfo
-from ..jsonable import encode, to_text
-from ..result import RunVerdict, Tool
-
-SCHEMA_VERSION = 1
+from ..document import Document
+from ..jsonable import Later
+from ..result import RunVerdict
 
 Outcome = Literal["placed", "misplaced", "hidden", "missed", "no_effect", "not_built"]
 """Caught and placed right; caught and placed wrong; missed below the yardstick's noise, which is
@@ -114,13 +113,34 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class SelfTest:
+class TrustedShares:
+    told: int
+    caught: int
+    unverified: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The counts that are the point of it all."""
+
+    exit_code: int
+    injected: int
+    caught: int
+    placed: int
+    above_noise: int
+    above_noise_placed: int
+    trusted: TrustedShares
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTest(Document):
     """The outcome of a self-test: numbers and names, wholly JSON-able."""
 
-    tool: Tool
-    created: str
-    command: str
-    model: Mapping[str, str]
+    kind: ClassVar[str] = "selftest"
+    WRITTEN: ClassVar[Mapping[str, str]] = {"summary": "summary"}
+    environment: Later[Mapping[str, str]] = field(default_factory=dict)
+    notes: Later[tuple[str, ...]] = ()
     probe: str
     candidate: BackendInfo
     seed: int
@@ -134,7 +154,6 @@ class SelfTest:
     trusted: tuple[TrustedTrial, ...] = ()
     """Faults in what the gate trusts: reference, truth, yardstick, cache, mask, dtype, outputs."""
     trusted_kinds: tuple[TrustedCount, ...] = ()
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def counted(self) -> tuple[Trial, ...]:
@@ -160,21 +179,16 @@ class SelfTest:
             return 1
         return 0 if self.counted else 3
 
-
-def to_json(result: SelfTest) -> str:
-    """Strict JSON, with the shares that are the point of it all."""
-    counted, owed = result.counted, result.owed
-    summary = {
-        "exit_code": result.exit_code,
-        "injected": len(counted),
-        "caught": sum(trial.caught for trial in counted),
-        "placed": sum(trial.outcome == "placed" for trial in counted),
-        "above_noise": len(owed),
-        "above_noise_placed": sum(trial.outcome == "placed" for trial in owed),
-        "trusted": {
-            name: sum(getattr(row, name) for row in result.trusted_kinds)
-            for name in ("told", "caught", "unverified", "failed")
-        },
-    }
-    document = {"schema_version": result.schema_version, "summary": summary} | encode(result)
-    return to_text(document)
+    @property
+    def summary(self) -> Shares:
+        counted, owed = self.counted, self.owed
+        names = ("told", "caught", "unverified", "failed")
+        return Shares(
+            self.exit_code,
+            len(counted),
+            sum(trial.caught for trial in counted),
+            sum(trial.outcome == "placed" for trial in counted),
+            len(owed),
+            sum(trial.outcome == "placed" for trial in owed),
+            TrustedShares(*(sum(getattr(row, n) for row in self.trusted_kinds) for n in names)),
+        )

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..adapter import Backend, BackendInfo
-from ..environment import now, this_tool
+from ..environment import environment, now, this_tool
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..judge.blame import blame, root_cause
 from ..judge.calibrate import Calibration, K
@@ -123,6 +123,7 @@ def selftest(
         trusted=lies.trials,
         trusted_kinds=lies.kinds,
         seconds=time.perf_counter() - start,
+        environment=environment(),
     )
 
 

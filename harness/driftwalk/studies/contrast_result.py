@@ -6,10 +6,12 @@ one token each: [row][token], None where a row has fewer tokens than another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..adapter import BackendInfo
+from ..jsonable import Beside
 from ..measure.tokens import TokenErrors
 from ..states import Point
 from .common import Study
@@ -41,9 +43,9 @@ class AlignedRow:
 class ContrastLayer:
     """One point: the difference between the two inputs there."""
 
-    point: Point
+    point: Annotated[Point, Beside("name")]
     l2: TokenErrors
-    mean: TokenErrors
+    mean: Sequence[Sequence[float | None]]
     std: TokenErrors
     distance: float
     """The root mean square of `l2` over the tokens that can differ."""

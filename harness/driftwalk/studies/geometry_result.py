@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..adapter import BackendInfo
+from ..jsonable import Beside
 from ..states import Point
 from .common import Study
 
@@ -28,7 +29,7 @@ class Agreement:
 class GeometryLayer:
     """One point: its sentences in two dimensions, and numbers in all of them."""
 
-    point: Point
+    point: Annotated[Point, Beside("name")]
     width: int
     reference: tuple[Spot, ...]
     explained: Spot | None

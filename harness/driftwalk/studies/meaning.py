@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..jsonable import Size
+
 
 @dataclass(frozen=True)
 class Meaning:
@@ -13,9 +15,9 @@ class Meaning:
 
     first: str
     second: str
-    distances: Mapping[str, float]
+    distances: Mapping[str, Size]
     """Root mean square per token that can differ."""
-    shares: Mapping[str, float]
+    shares: Mapping[str, Size]
     """The candidate's drift per token, over that distance; not where there is none."""
 
     @property

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from ..jsonable import Size
 from ..measure.norms import ratio
 
 STRONG = 2.0
@@ -29,13 +30,13 @@ class Carried:
     """The inherited drift at one point (L2), predicted and measured."""
 
     point: str
-    measured: float
-    predicted: float
-    off: float
+    measured: Size
+    predicted: Size
+    off: Size
     """The norm of their difference over the measured norm: 0 where direction and size agree."""
-    step: float
-    source: float
-    introduced: float
+    step: Size
+    source: Size
+    introduced: Size
     """What the point itself adds."""
 
     @property

@@ -37,18 +37,26 @@ class Outcome:
 
 def outcome(gate: Gate, folder: Path | None, expected: Path | None) -> Outcome:
     """What is told of a gate."""
-    from driftwalk_reports.numbers import clean
+    from driftwalk_reports.door import safe
 
+    shown = safe(gate)
     model, candidate = named(gate.report)
     return Outcome(
         gate.verdict,
         model,
         candidate,
-        f"{_word(gate)} {clean(model, 80)} on {clean(candidate, 80)}: {_short(gate)}",
+        f"{_word(gate)} {_who(shown)}: {_short(shown)}",
         gate.ok,
         str(folder) if folder else "",
         str(expected) if expected else "",
     )
+
+
+def _who(gate: Gate) -> str:
+    from driftwalk_reports.numbers import cut
+
+    model, candidate = named(gate.report)
+    return f"{cut(model, 80)} on {cut(candidate, 80)}"
 
 
 def _word(gate: Gate) -> str:
@@ -59,30 +67,32 @@ def _word(gate: Gate) -> str:
 
 def _short(gate: Gate) -> str:
     """A line for a summary."""
-    from driftwalk_reports.numbers import clean
+    from driftwalk_reports.numbers import cut
     from driftwalk_reports.sentences import what_happened
 
     report, first, root = gate.report, gate.report.first_divergence, gate.report.root_cause
     if gate.failures and gate.verdict in ("pass", "expected"):
-        return clean(gate.failures[0], 300)
+        return cut(gate.failures[0], 300)
     if report.verdict == "unverified":
-        return clean(report.reason, 300)
+        return cut(report.reason, 300)
     if gate.verdict == "expected":
-        reasons = dict.fromkeys(clean(item.reason, 200) for item in report.expected)
+        reasons = dict.fromkeys(cut(item.reason, 200) for item in report.expected)
         return f"{len(report.expected)} points drift as expected: {'; '.join(reasons)}"
     if first is None:
         return "within tolerance"
-    text = f"{clean(first.point.name, 80)}: {what_happened(first, report)}"
-    return text + (f"; root cause {clean(root.point.name, 80)}" if root is not None else "")
+    text = f"{cut(first.point.name, 80)}: {what_happened(first, report)}"
+    return text + (f"; root cause {cut(root.point.name, 80)}" if root is not None else "")
 
 
 def failure(gate: Gate, folder: Path | None, advice: str = "") -> str:
     """What a failing test says: where, why, how much, and where to read on."""
-    return "\n".join(_lines(gate, folder, advice))
+    from driftwalk_reports.door import safe
+
+    return "\n".join(_lines(safe(gate), folder, advice))
 
 
 def _lines(gate: Gate, folder: Path | None, advice: str) -> Iterator[str]:
-    from driftwalk_reports.numbers import clean
+    from driftwalk_reports.numbers import cut
     from driftwalk_reports.view import look
 
     view = look(gate.report)
@@ -99,10 +109,10 @@ def _lines(gate: Gate, folder: Path | None, advice: str) -> Iterator[str]:
     if gate.verdict == "drift" and view.decisions:
         yield f"  {view.decisions}"
     for line in gate.failures:
-        yield f"  {clean(line, 600)}"
+        yield f"  {cut(line, 600)}"
     for note in gate.report.notes:
         if note not in gate.failures:
-            yield f"  Note: {clean(note, 600)}"
+            yield f"  Note: {cut(note, 600)}"
     if folder is not None:
         yield f"  Report: {folder / 'report.html'}"
     if advice:

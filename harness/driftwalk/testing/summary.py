@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ..document import KINDS, RESULT
 from ..errors import DriftwalkError
 from ..files import write_atomically
 from ..project.expected import unmet
-from ..registry import REPORT_FORMATS, REPORT_INDEX, load_target
+from ..registry import REPORT_INDEX, load_target
 from ..result import Report, load
 from .outcome import Outcome
 from .settings import Settings, settings
@@ -52,10 +53,10 @@ def _index(found: Settings, outcomes: Sequence[Told]) -> Iterator[str]:
 
 
 def _entries(outcomes: Sequence[Told]) -> Iterator[tuple[str, Report]]:
+    result, page = (KINDS[RESULT].formats[name][0] for name in ("json", "html"))
     for folder in dict.fromkeys(Path(item.folder) for _, item in outcomes if item.folder):
-        if (folder / REPORT_FORMATS["json"][0]).is_file():
-            page = f"{folder.name}/{REPORT_FORMATS['html'][0]}"
-            yield page, load(folder / REPORT_FORMATS["json"][0])
+        if (folder / result).is_file():
+            yield f"{folder.name}/{page}", load(folder / result)
 
 
 def _lonely(found: Settings, outcomes: Sequence[Told]) -> Iterator[str]:

@@ -12,13 +12,15 @@ from rich.text import Text
 from driftwalk.fleet.result import FleetReport
 
 from ..console import plain_console, printed
-from ..markdown import code, escaped
+from ..door import renderer
+from ..marked import Markdown, code, escaped, foot, paragraph, table, whole
 from ..numbers import NOTHING
 from .view import Field, FleetView, Line, look
 
 _STYLES = {"pass": "green", "drift": "red", "unverified": "yellow"}
 
 
+@renderer
 def render(report: FleetReport, width: int | None = None, color: bool = False) -> str:
     """The report as text; ANSI colours only where asked for."""
     view = look(report)
@@ -74,42 +76,35 @@ def _short(item: Field | None) -> Text:
     return Text(NOTHING) if item is None else Text(item.symbol, _STYLES[item.tone])
 
 
+@renderer
 def render_markdown(report: FleetReport) -> str:
     """The report as a pull-request comment."""
-    view = look(report)
-    parts = [f"### driftwalk fleet: {escaped(view.task)}", f"**{escaped(view.headline, 1500)}**"]
-    parts.append(f"{escaped(view.cluster)}; {escaped(view.counted)}, in {view.took}")
-    parts.append(_markdown_table(view))
-    parts += [f"- {escaped(said, 600)}" for said in view.contradicted]
+    return whole(_sections(look(report)))
+
+
+def _sections(view: FleetView) -> Iterator[Markdown]:
+    yield Markdown("### driftwalk fleet: {}").format(view.task)
+    yield Markdown("**{}**").format(escaped(view.headline, 1500))
+    yield Markdown("{}; {}, in {}").format(paragraph(view.cluster), view.counted, view.took)
+    yield _markdown_table(view)
+    for said in view.contradicted:
+        yield Markdown("- {}").format(escaped(said, 600))
     if view.troubles:
-        lines = ["| job | place | ended | after | reason |", "|---|---|---|--:|---|"]
-        lines += [
-            f"| {code(t.job)} | {code(t.place)} | {t.ending} | {t.seconds} | {escaped(t.reason)} |"
-            for t in view.troubles
-        ]
-        parts.append("\n".join(["Attempts without a result", "", *lines]))
+        rows = [(code(t.job), code(t.place), t.ending, t.seconds, t.reason) for t in view.troubles]
+        titles = ("job", "place", "ended", "after", "reason")
+        yield Markdown("Attempts without a result\n\n{}").format(table(titles, rows, "   r"))
     if view.groups:
-        lines = ["| not the same everywhere | value | where |", "|---|---|---|"]
-        lines += [
-            f"| {escaped(group.key)} | {escaped(value)} | {escaped(who)} |"
-            for group in view.groups
-            for value, who, _ in group.values
-        ]
-        parts.append("\n".join(lines))
-    parts += [f"> {escaped(note)}" for note in view.notes]
-    if view.command:
-        parts.append(f"Reproduce: {code(view.command)}")
-    parts.append(f"<sub>{escaped(view.tool)}, {escaped(view.created)}</sub>")
-    return "\n\n".join(parts) + "\n"
+        values = [(g.key, value, who) for g in view.groups for value, who, _ in g.values]
+        yield table(("not the same everywhere", "value", "where"), values)
+    yield from foot(view)
 
 
-def _markdown_table(view: FleetView) -> str:
-    titles = [*_titles(view), "said"]
-    lines = [f"| {' | '.join(escaped(t) for t in titles)} |", "|" + "---|" * len(titles)]
+def _markdown_table(view: FleetView) -> Markdown:
+    rows = []
     for line in view.lines:
         fields = ["" if item is None else item.symbol for item in line.fields]
         where = [] if view.task == "hwcheck" else [code(line.where)]
         cells = [f"{line.verdict.symbol} {line.verdict.word}", *fields, line.seconds, *where]
         said = escaped(line.said, 200) if line.verdict.tone != "pass" else ""
-        lines.append(f"| {code(line.name)} | {' | '.join(cells)} | {said} |")
-    return "\n".join(lines)
+        rows.append((code(line.name), *cells, said))
+    return table((*_titles(view), "said"), rows)

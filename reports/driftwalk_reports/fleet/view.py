@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from driftwalk.fleet.result import FleetReport, Record, Verdict
 
-from ..numbers import NOTHING, clean, names, seconds
+from ..numbers import NOTHING, cut, names, seconds
 
 BITS = "same bits"
 """The column for what only the other devices can tell."""
@@ -99,25 +99,25 @@ def look(report: FleetReport) -> FleetView:
         symbol=SYMBOLS[report.verdict],
         tone=TONES[report.verdict],
         task=report.task,
-        cluster=clean(report.cluster),
+        cluster=report.cluster,
         counted=_counted(report),
-        columns=tuple(clean(name, 60) for name in columns),
+        columns=tuple(cut(name, 60) for name in columns),
         lines=tuple(_line(report, record, columns) for record in report.records),
         contradicted=tuple(_contradictions(report)),
         groups=tuple(
             Group(
-                clean(item.key, 80),
-                tuple((clean(v, 200), names(who, 12), len(who)) for v, who in item.groups),
+                cut(item.key, 80),
+                tuple((cut(v, 200), names(who, 12), len(who)) for v, who in item.groups),
             )
             for item in report.differences
         ),
         troubles=tuple(_troubles(report)),
         notes=tuple(_notes(report)),
-        command=clean(report.command),
-        created=clean(report.created),
-        tool=clean(f"{report.tool.name} {report.tool.version}"),
+        command=report.command,
+        created=report.created,
+        tool=f"{report.tool.name} {report.tool.version}",
         took=seconds(report.seconds),
-        environment=tuple((clean(k), clean(v)) for k, v in report.environment.items()),
+        environment=tuple(report.environment.items()),
     )
 
 
@@ -160,7 +160,7 @@ def _verification(report: FleetReport) -> str:
 def _unknown(report: FleetReport) -> str:
     """What could not be told, by name and reason."""
     told = [
-        f"{clean(record.job.label, 60)} ({_why(record)})" for record in report.unsure[:MOST_NAMED]
+        f"{cut(record.job.label, 60)} ({_why(record)})" for record in report.unsure[:MOST_NAMED]
     ]
     more = len(report.unsure) - len(told)
     rest = f" and {more} more" if more > 0 else ""
@@ -218,21 +218,19 @@ def _line(report: FleetReport, record: Record, columns: Sequence[str]) -> Line:
         elif name in by_name:
             check = by_name[name]
             told = words[check.verdict]
-            fields.append(
-                Field(SYMBOLS[check.verdict], told, TONES[check.verdict], clean(check.said))
-            )
+            fields.append(Field(SYMBOLS[check.verdict], told, TONES[check.verdict], check.said))
         else:
             fields.append(None)
     return Line(
-        name=clean(record.job.label, 120),
-        device=clean(finding.device, 80) if finding else NOTHING,
-        where=clean(record.place.name, 80) if record.place else NOTHING,
+        name=cut(record.job.label, 120),
+        device=cut(finding.device, 80) if finding else NOTHING,
+        where=cut(record.place.name, 80) if record.place else NOTHING,
         verdict=Field(SYMBOLS[verdict], word, TONES[verdict]),
         fields=tuple(fields),
-        said=clean(finding.said if finding else record.note, 400),
+        said=cut(finding.said if finding else record.note, 400),
         seconds=seconds(record.seconds) if record.attempts else NOTHING,
         tries="earlier run" if record.resumed else str(len(record.attempts)),
-        href=clean(record.page) if _PAGE.fullmatch(record.page) else "",
+        href=record.page if _PAGE.fullmatch(record.page) else "",
     )
 
 
@@ -243,11 +241,11 @@ def _bits(report: FleetReport, record: Record) -> Field | None:
     name = record.place.name
     for outlier in report.outliers:
         if outlier.place == name:
-            first = clean(outlier.patterns[0], 80)
+            first = cut(outlier.patterns[0], 80)
             return Field(SYMBOLS["fault"], "alone against most", TONES["fault"], f"from {first}")
     for split in report.splits:
         if any(name in side for side in split.sides):
-            said = f"at {clean(split.pattern, 80)}"
+            said = f"at {cut(split.pattern, 80)}"
             return Field(SYMBOLS["fault"], "no majority", TONES["fault"], said)
     if name in report.alone:
         return Field(SYMBOLS["unsure"], "none like it", TONES["unsure"])
@@ -259,14 +257,14 @@ def _contradictions(report: FleetReport) -> Iterator[str]:
         more = len(outlier.patterns) - 1
         also = f" and {more} more" if more else ""
         yield (
-            f"{clean(outlier.place)}: other bits than {outlier.like} of {outlier.of} devices of "
-            f"its kind ({clean(outlier.device, 80)}), first at "
-            f"{clean(outlier.patterns[0], 120)}{also}."
+            f"{outlier.place}: other bits than {outlier.like} of {outlier.of} devices of "
+            f"its kind ({cut(outlier.device, 80)}), first at "
+            f"{cut(outlier.patterns[0], 120)}{also}."
         )
     for split in report.splits[:MOST_NAMED]:
         sides = " against ".join(names(side, 8) for side in split.sides)
         yield (
-            f"{clean(split.pattern, 120)}: {sides}. No side has more than half, so which is wrong "
+            f"{cut(split.pattern, 120)}: {sides}. No side has more than half, so which is wrong "
             "cannot be said; a golden of a trusted machine, or a third device, would tell."
         )
     if len(report.splits) > MOST_NAMED:
@@ -278,10 +276,10 @@ def _troubles(report: FleetReport) -> Iterator[Trouble]:
         for attempt in record.attempts:
             if attempt.ending != "done":
                 yield Trouble(
-                    clean(record.job.label, 120),
-                    clean(attempt.place, 80) if attempt.place != record.job.label else "",
+                    cut(record.job.label, 120),
+                    cut(attempt.place, 80) if attempt.place != record.job.label else "",
                     attempt.ending,
-                    clean(attempt.reason, 400),
+                    cut(attempt.reason, 400),
                     seconds(attempt.seconds),
                 )
 
@@ -297,5 +295,4 @@ def _notes(report: FleetReport) -> Iterator[str]:
             "No other device of the same model, libraries and settings to compare bits with: "
             f"{names(report.alone, 8)}."
         )
-    for note in report.notes:
-        yield clean(note)
+    yield from report.notes

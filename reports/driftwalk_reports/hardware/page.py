@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from driftwalk.hardware.result import HardwareReport
 
+from ..door import renderer
 from ..page import fill
 from .view import look
 
 
+@renderer
 def render(report: HardwareReport) -> str:
     """The whole page as text."""
     return fill("hardware.html.j2", view=look(report))

@@ -12,7 +12,8 @@ from rich.text import Text
 from driftwalk.hardware.result import HardwareReport
 
 from ..console import plain_console, printed
-from ..markdown import code, escaped
+from ..door import renderer
+from ..marked import Markdown, code, escaped, foot, table, whole
 from .view import DeviceView, Found, HardwareView, Line, Matrix, look
 
 _STYLES = {"pass": "green", "drift": "red", "unverified": "yellow", "": "dim"}
@@ -20,6 +21,7 @@ MOST_FOUND = 6
 INJECTED = "A FAULT WAS INJECTED ON PURPOSE; this is a test of the checker, not of the hardware"
 
 
+@renderer
 def render(report: HardwareReport, width: int | None = None, color: bool = False) -> str:
     """The check as text; ANSI colours only where asked for."""
     view = look(report)
@@ -81,49 +83,42 @@ def _matrix(matrix: Matrix) -> Table:
     return table
 
 
+@renderer
 def render_markdown(report: HardwareReport) -> str:
     """The check as a comment or a page of notes."""
-    view = look(report)
-    parts = [f"### {view.symbol} driftwalk hwcheck: {escaped(view.verdict)}"]
+    return whole(_sections(look(report)))
+
+
+def _sections(view: HardwareView) -> Iterator[Markdown]:
+    yield Markdown("### {} driftwalk hwcheck: {}").format(view.symbol, view.verdict)
     if view.injected:
-        parts.append(f"> **{INJECTED}**: {code(view.injected)}")
-    parts.append(f"**{escaped(view.headline, 1500)}**")
-    parts.append(" · ".join(f"{label} {code(value)}" for label, value in view.about))
+        yield Markdown("> **{}**: {}").format(INJECTED, code(view.injected))
+    yield Markdown("**{}**").format(escaped(view.headline, 1500))
+    about = [(label, code(value)) for label, value in view.about]
+    yield Markdown(" · ").join(Markdown("{} {}").format(*pair) for pair in about)
     for device in view.devices:
-        parts += _markdown_device(device)
+        yield from _markdown_device(device)
     if view.between is not None:
-        parts.append(f"Between devices: {escaped(view.between.sentence)}")
-    parts += [f"> {escaped(note)}" for note in view.notes]
-    if view.command:
-        parts.append(f"Reproduce: {code(view.command)}")
-    parts.append(f"<sub>{escaped(view.tool)}, {escaped(view.created)}</sub>")
-    return "\n\n".join(parts) + "\n"
+        yield Markdown("Between devices: {}").format(view.between.sentence)
+    yield from foot(view)
 
 
-def _markdown_device(device: DeviceView) -> Iterator[str]:
+def _markdown_device(device: DeviceView) -> Iterator[Markdown]:
     model = dict(device.facts).get("model", "")
-    yield f"#### {code(device.name)} {escaped(model)}"
-    rows = [
-        f"| {escaped(line.name)} | {line.symbol} {line.verdict} | {escaped(line.sentence)} | "
-        f"{line.seconds} |"
-        for line in device.checks
-    ]
-    yield "\n".join(["| check | verdict | | took |", "|---|---|---|--:|", *rows])
+    yield Markdown("#### {} {}").format(code(device.name), model)
+    rows = [(c.name, f"{c.symbol} {c.verdict}", c.sentence, c.seconds) for c in device.checks]
+    yield table(("check", "verdict", "", "took"), rows, "   r")
     for found in device.found[:MOST_FOUND]:
         told = "".join(f": {line.strip()}" for line in _mismatch(found)[1:2])
-        yield f"- {code(found.where)}{escaped(told)} ({escaped(found.sentence)})"
+        yield Markdown("- {}{} ({})").format(code(found.where), told, found.sentence)
     if device.matrix is not None:
         yield invariance_table(device.matrix)
 
 
-def invariance_table(matrix: Matrix) -> str:
+def invariance_table(matrix: Matrix) -> Markdown:
     """The matrix as Markdown."""
-    dtypes = " | ".join(escaped(dtype) for dtype in matrix.dtypes)
-    lines = [f"| change | {dtypes} |", f"|---|{'---|' * len(matrix.dtypes)}"]
-    for name, fields in matrix.rows:
-        cells = [
-            f"{f.symbol} {f.outcome}" + (f" ({escaped(f.detail)})" if f.detail else "")
-            for f in fields
-        ]
-        lines.append(f"| {escaped(name)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [
+        (name, *(f"{f.symbol} {f.outcome}{f' ({f.detail})' if f.detail else ''}" for f in fields))
+        for name, fields in matrix.rows
+    ]
+    return table(("change", *matrix.dtypes), rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from driftwalk.hardware.result import Case, Cell, Check, DeviceResult, HardwareReport, Mismatch
 
-from ..numbers import NOTHING, apart, clean, number, seconds
+from ..numbers import NOTHING, apart, cut, number, seconds
 from .timeline import Timeline, timeline
 
 TONES = {"no fault found": "pass", "fault": "drift", "not comparable": "unverified"}
@@ -103,43 +103,43 @@ def look(report: HardwareReport) -> HardwareView:
     """Everything a hardware check shows."""
     between = report.between
     return HardwareView(
-        headline=clean(report.reason, 600),
+        headline=cut(report.reason, 600),
         verdict=report.verdict,
         tone=TONES[report.verdict],
         symbol=SYMBOLS[report.verdict],
-        injected=clean(report.injected, 200),
+        injected=cut(report.injected, 200),
         interrupted=not report.complete,
         about=(
-            ("level", clean(report.level, 40)),
+            ("level", cut(report.level, 40)),
             ("took", seconds(report.seconds)),
-            ("model", clean(report.model.get("label", NOTHING), 80)),
-            ("devices", clean(", ".join(device.device for device in report.devices), 200)),
+            ("model", cut(report.model.get("label", NOTHING), 80)),
+            ("devices", cut(", ".join(device.device for device in report.devices), 200)),
         ),
         devices=tuple(_device(device) for device in report.devices),
         between=_check(between) if between else None,
         between_found=tuple(_found(m) for m in between.mismatches) if between else (),
-        notes=tuple(clean(note, 400) for note in report.notes),
-        command=clean(report.command),
-        created=clean(report.created),
-        tool=clean(f"{report.tool.name} {report.tool.version}"),
+        notes=tuple(cut(note, 400) for note in report.notes),
+        command=report.command,
+        created=report.created,
+        tool=f"{report.tool.name} {report.tool.version}",
         environment=_pairs(report.environment),
     )
 
 
 def _pairs(told: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((clean(key, 60), clean(value, 200)) for key, value in told.items())
+    return tuple((cut(key, 60), cut(value, 200)) for key, value in told.items())
 
 
 def _device(device: DeviceResult) -> DeviceView:
     invariance = device.check("invariance")
     return DeviceView(
-        name=clean(device.device, 60),
+        name=cut(device.device, 60),
         verdict=device.verdict,
         tone=TONES[device.verdict],
         symbol=SYMBOLS[device.verdict],
         checks=tuple(_check(check) for check in device.checks),
         cases=tuple(
-            (TITLES.get(check.name, clean(check.name, 40)), tuple(_case(c) for c in check.cases))
+            (TITLES.get(check.name, cut(check.name, 40)), tuple(_case(c) for c in check.cases))
             for check in device.checks
             if check.cases
         ),
@@ -148,7 +148,7 @@ def _device(device: DeviceResult) -> DeviceView:
         matrix=_matrix(invariance.cells) if invariance and invariance.cells else None,
         timeline=timeline(device),
         facts=_pairs({**device.identity, **device.details}) + _sensed(device),
-        notes=tuple(clean(note, 400) for note in device.notes),
+        notes=tuple(cut(note, 400) for note in device.notes),
     )
 
 
@@ -159,10 +159,10 @@ def _sensed(device: DeviceResult) -> tuple[tuple[str, str], ...]:
     for name in names:
         told = [r.values[name] for r in device.readings if name in r.values]
         low, high = number(min(told), 4), number(max(told), 4)
-        found.append((clean(name, 60), low if low == high else f"{low} to {high}"))
+        found.append((cut(name, 60), low if low == high else f"{low} to {high}"))
     held = Counter(reason for reading in device.readings for reason in reading.throttled)
     found += [
-        ("clocks held down", f"{clean(reason, 80)}, in {times} of {len(device.readings)} readings")
+        ("clocks held down", f"{cut(reason, 80)}, in {times} of {len(device.readings)} readings")
         for reason, times in held.items()
     ]
     return tuple(found)
@@ -170,22 +170,22 @@ def _sensed(device: DeviceResult) -> tuple[tuple[str, str], ...]:
 
 def _check(check: Check) -> Line:
     return Line(
-        TITLES.get(check.name, clean(check.name, 40)),
+        TITLES.get(check.name, cut(check.name, 40)),
         check.verdict,
         TONES[check.verdict],
         SYMBOLS[check.verdict],
-        clean(check.sentence, 600),
+        cut(check.sentence, 600),
         seconds(check.seconds),
     )
 
 
 def _case(case: Case) -> Line:
     return Line(
-        clean(case.name, 120),
+        cut(case.name, 120),
         case.verdict,
         TONES[case.verdict],
         SYMBOLS[case.verdict],
-        clean(case.note, 300),
+        cut(case.note, 300),
         seconds(case.seconds) if case.seconds else "",
         str(case.repeats),
         number(case.worst) if case.worst is not None else "",
@@ -193,7 +193,7 @@ def _case(case: Case) -> Line:
 
 
 def _found(mismatch: Mismatch) -> Found:
-    where = f"{clean(mismatch.case, 120)}: {clean(mismatch.state, 80)}"
+    where = f"{cut(mismatch.case, 120)}: {cut(mismatch.state, 80)}"
     told = []
     if mismatch.total:
         told.append(f"{mismatch.differing} of {mismatch.total} elements differ")
@@ -201,7 +201,7 @@ def _found(mismatch: Mismatch) -> Found:
     if mismatch.core is not None:
         told.append(f"on core {mismatch.core}")
     if mismatch.note:
-        told.append(clean(mismatch.note, 200))
+        told.append(cut(mismatch.note, 200))
     flips = []
     for flip in mismatch.flips:
         right, wrong = apart(flip.expected, flip.found)
@@ -211,8 +211,8 @@ def _found(mismatch: Mismatch) -> Found:
             (
                 f"{flip.element} [{place}]",
                 bits,
-                f"{right} (0x{clean(flip.expected_bits, 16)})",
-                f"{wrong} (0x{clean(flip.found_bits, 16)})",
+                f"{right} (0x{cut(flip.expected_bits, 16)})",
+                f"{wrong} (0x{cut(flip.found_bits, 16)})",
             )
         )
     left = mismatch.differing - len(flips)
@@ -225,16 +225,16 @@ def _matrix(cells: tuple[Cell, ...]) -> Matrix:
     known = {(cell.change, cell.dtype): cell for cell in cells}
     changes = dict.fromkeys(cell.change for cell in cells)
     rows = tuple(
-        (clean(change, 80), tuple(_field(known.get((change, dtype))) for dtype in dtypes))
+        (cut(change, 80), tuple(_field(known.get((change, dtype))) for dtype in dtypes))
         for change in changes
     )
-    return Matrix(tuple(clean(dtype, 20) for dtype in dtypes), rows)
+    return Matrix(tuple(cut(dtype, 20) for dtype in dtypes), rows)
 
 
 def _field(cell: Cell | None) -> Field:
     if cell is None:
         return Field("not run", "", NOTHING, "")
-    detail = clean(cell.note, 160)
+    detail = cut(cell.note, 160)
     if not detail and cell.ratio and cell.worst_state:
-        detail = f"{number(cell.ratio, 2)} of the allowance at {clean(cell.worst_state, 60)}"
+        detail = f"{number(cell.ratio, 2)} of the allowance at {cut(cell.worst_state, 60)}"
     return Field(cell.outcome, OUTCOMES[cell.outcome], OUTCOME_SYMBOLS[cell.outcome], detail)

@@ -1,4 +1,4 @@
-"""The JSON Schemas of result.json and of the studies, shipped with the package."""
+"""The JSON Schemas of all kinds of results, shipped with the package; made.py makes them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from driftwalk.dtypes import Array
 from driftwalk.studies.visibility_result import Visibility
 
 from ..heatmap import LEVELS, field_paths
-from ..numbers import clean, number
+from ..numbers import cut, number
 
 DECADES = 3.0
 """How far below the largest the colours reach; what is smaller has the palest, and zero none."""
@@ -70,7 +70,7 @@ def places(study: Visibility) -> tuple[Place, Place]:
     """One with the tokens' names on top, one without; columns of both stand below each other."""
     columns, rows = len(study.tokens), len(study.points)
     short = columns <= MOST_NAMES
-    names = tuple(clean(token, 12) for token in study.tokens) if short else ()
+    names = tuple(cut(token, 12) for token in study.tokens) if short else ()
     slant = 14 + 5 * max(map(len, names)) if names else 0
     left, tall = 118.0, 18.0 if rows <= 40 else 12.0
     step = round(min(46.0, (1000 - left - slant) / columns), 4)
@@ -92,8 +92,8 @@ def page_data(study: Visibility) -> dict[str, object]:
     logs = np.log10(flat[there])
     codes[there] = np.clip(np.round((logs - low) / step), 0, 254).astype(np.uint8) + 1
     return {
-        "points": [clean(name, 40) for name in study.points],
-        "tokens": [clean(token, 40) for token in study.tokens],
+        "points": [cut(name, 40) for name in study.points],
+        "tokens": [cut(token, 40) for token in study.tokens],
         "row": study.points.index(study.point),
         "at": study.position,
         "low": low,

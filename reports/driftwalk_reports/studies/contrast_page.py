@@ -5,13 +5,15 @@ from __future__ import annotations
 from driftwalk.studies.contrast_result import Contrast
 
 from ..chart import Chart, Column, Plot, Series, draw
+from ..door import renderer
 from ..heatmap import LEVELS, Heatmap
-from ..numbers import clean, number, part_of
+from ..numbers import cut, number, part_of
 from ..page import fill, inline_json
 from .contrast_view import column, look
 from .fields import heatmap
 
 
+@renderer
 def render(study: Contrast) -> str:
     """The whole page as text."""
     maps = [found for found in (_map(study),) if found is not None]
@@ -53,7 +55,7 @@ def _short(name: str) -> str:
 def _chart(study: Contrast) -> Chart | None:
     if not any(layer.distance > 0 for layer in study.layers):
         return None
-    spec = clean(study.candidate.spec, 40) if study.candidate else ""
+    spec = cut(study.candidate.spec, 40) if study.candidate else ""
     distance = tuple(layer.distance for layer in study.layers)
     lines = [Series("distance between the two inputs", "reference", distance)]
     plots = []
@@ -65,7 +67,7 @@ def _chart(study: Contrast) -> Chart | None:
             Plot("drift as a share of the distance", (Series("share", "gain", share),), 120.0)
         )
     columns = [
-        Column(clean(layer.point.name), "", True, (), _tip(layer.point.name, *numbers))
+        Column(layer.point.name, "", True, (), _tip(layer.point.name, *numbers))
         for layer in study.layers
         for numbers in [(layer.distance, layer.drift, layer.share)]
     ]
@@ -78,7 +80,7 @@ def _chart(study: Contrast) -> Chart | None:
 
 
 def _tip(name: str, distance: float, drift: float | None, share: float | None) -> tuple[str, ...]:
-    told = [clean(name), f"distance {number(distance)}"]
+    told = [name, f"distance {number(distance)}"]
     if drift is not None:
         told += [f"drift {number(drift)}", f"share {part_of(share)}"]
     return tuple(told)

@@ -13,12 +13,14 @@ from rich.text import Text
 from driftwalk.studies.contrast_result import Contrast
 
 from ..console import plain_console, printed
+from ..door import renderer
 from ..fitting import fit
 from .contrast_view import ContrastView, PairView, look
 
 MOST_COLUMNS = 12
 
 
+@renderer
 def render(study: Contrast, width: int | None = None, color: bool = False) -> str:
     """The contrast as text; ANSI colours only where asked for."""
     view = look(study)

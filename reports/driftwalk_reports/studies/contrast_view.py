@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driftwalk.measure.tokens import TokenErrors
 from driftwalk.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
 
-from ..numbers import NOTHING, clean, number, part_of
+from ..numbers import NOTHING, cut, number, part_of
 from ..sentences import in_units
 from ..view import model_name
 
@@ -72,9 +72,9 @@ def look(study: Contrast) -> ContrastView:
     candidate = study.candidate
     about = [
         ("model", model_name(study.model)),
-        ("backend", clean(study.backend.spec)),
-        ("candidate", clean(candidate.spec) if candidate else NOTHING),
-        ("causal", f"{_yes(study.causal)}: {clean(study.causal_by)}"),
+        ("backend", study.backend.spec),
+        ("candidate", candidate.spec if candidate else NOTHING),
+        ("causal", f"{_yes(study.causal)}: {study.causal_by}"),
     ]
     return ContrastView(
         headline=headline(study),
@@ -84,18 +84,18 @@ def look(study: Contrast) -> ContrastView:
         pairs=pairs,
         rows=tuple(_row(layer, most) for layer in study.layers),
         with_drift=candidate is not None,
-        notes=tuple(clean(note) for note in study.notes),
-        command=clean(study.command),
-        created=clean(study.created),
-        tool=clean(f"{study.tool.name} {study.tool.version}"),
-        environment=tuple((clean(k), clean(v)) for k, v in study.environment.items()),
+        notes=study.notes,
+        command=study.command,
+        created=study.created,
+        tool=f"{study.tool.name} {study.tool.version}",
+        environment=tuple(study.environment.items()),
     )
 
 
 def headline(study: Contrast) -> str:
     """One sentence: the fault, or the drift in units of meaning, or the distance."""
     if study.failed:
-        return f"FAILED: {clean(study.failed)}"
+        return f"FAILED: {study.failed}"
     pair = names_of(study.rows)
     worst = study.largest_share
     if worst is not None and study.candidate is not None and worst.share is not None:
@@ -103,7 +103,7 @@ def headline(study: Contrast) -> str:
         return in_units(study.candidate.spec, worst.share, both, worst.point.name)
     hidden = [layer for layer in study.layers if layer.point.name != "logits"] or study.layers
     far = max(hidden, key=lambda layer: layer.distance)
-    where = clean(far.point.name, 60)
+    where = cut(far.point.name, 60)
     return f"{pair[0]} and {pair[1]} are farthest apart at {where}: {number(far.distance)} a token."
 
 
@@ -112,7 +112,7 @@ def names_of(rows: tuple[AlignedRow, ...]) -> tuple[str, str]:
     texts = rows[0].texts if len(rows) == 1 else ("", "")
     if not all(texts):
         return "the first input", "the second"
-    return f"“{clean(texts[0], 60)}”", f"“{clean(texts[1], 60)}”"
+    return f"“{cut(texts[0], 60)}”", f"“{cut(texts[1], 60)}”"
 
 
 def _sentences(study: Contrast) -> list[str]:
@@ -135,7 +135,7 @@ def _sentences(study: Contrast) -> list[str]:
         )
     same = [layer.point.name for layer in study.layers if layer.distance == 0]
     if same:
-        told.append(f"The inputs are the same at {', '.join(clean(n, 40) for n in same[:4])}.")
+        told.append(f"The inputs are the same at {', '.join(cut(n, 40) for n in same[:4])}.")
     return told
 
 
@@ -164,7 +164,7 @@ def _pairs(study: Contrast) -> tuple[PairView, ...]:
         heads = tuple(_token(row, i) for i in range(min(width, MOST_TOKENS)))
         first, second = row.texts if row else ("", "")
         found.append(
-            PairView(clean(first, 500), clean(second, 500), heads, max(0, width - MOST_TOKENS))
+            PairView(cut(first, 500), cut(second, 500), heads, max(0, width - MOST_TOKENS))
         )
     return tuple(found)
 
@@ -173,7 +173,7 @@ def _token(row: AlignedRow | None, at: int) -> TokenHead:
     differs = row is not None and at < len(row.differs) and row.differs[at]
     if row is None or at >= len(row.first) or at >= len(row.second):
         return TokenHead(str(at), differs)
-    first, second = clean(row.first[at], 24), clean(row.second[at], 24)
+    first, second = cut(row.first[at], 24), cut(row.second[at], 24)
     return TokenHead(f"{first} | {second}" if first != second else first, differs)
 
 
@@ -193,7 +193,7 @@ def _row(layer: ContrastLayer, most: int) -> LayerRow:
         )
 
     return LayerRow(
-        clean(layer.point.name, 60),
+        cut(layer.point.name, 60),
         number(layer.distance),
         number(layer.drift),
         part_of(layer.share),

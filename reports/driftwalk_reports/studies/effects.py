@@ -9,7 +9,7 @@ from driftwalk.studies.patching_result import Patching
 from driftwalk.studies.propagation_result import Carried, Propagation
 
 from ..chart import Chart, Column, Plot, Series, draw
-from ..numbers import clean, count, number, seconds
+from ..numbers import count, cut, number, seconds
 
 _WORDS = {
     "nothing": "nothing to carry",
@@ -56,13 +56,13 @@ def propagation_sentence(found: Propagation) -> str:
         )
     if added := found.first("added"):
         return (
-            f"From {_name(added)} on later layers add their own: what {clean(found.source, 40)} "
+            f"From {_name(added)} on later layers add their own: what {cut(found.source, 40)} "
             f"introduced explains {number(added.source)} of the {number(added.measured)} that was "
             f"inherited there.{cost}"
         )
     if all(layer.finding == "nothing" for layer in found.layers):
         return f"There is no drift to carry.{cost}"
-    alone = f" Most of it comes from {clean(found.source, 40)}." if found.source else ""
+    alone = f" Most of it comes from {cut(found.source, 40)}." if found.source else ""
     return (
         "The drift behaves as small errors do: carried through the truth's Jacobian, what the "
         f"layers introduced predicts the inherited drift within {_within(found)}.{alone}{cost}"
@@ -80,13 +80,13 @@ def patching_sentence(found: Patching) -> str:
     if found.stops_at is None:
         return f"{which}, and no single restored layer brings all of them back.{cost}"
     return (
-        f"{which}; restoring {clean(found.stops_at, 40)} brings all of them back, and so does "
+        f"{which}; restoring {cut(found.stops_at, 40)} brings all of them back, and so does "
         f"every point after it: what goes wrong later changes no decision.{cost}"
     )
 
 
 def _name(layer: Carried) -> str:
-    return clean(layer.point, 40)
+    return cut(layer.point, 40)
 
 
 def _ratio(layer: Carried) -> str:
@@ -109,7 +109,7 @@ def _carried(found: Propagation) -> Effect:
     ]
     if found.source:
         alone = tuple(layer.source or None for layer in layers)
-        label = f"from {clean(found.source, 40)} alone"
+        label = f"from {cut(found.source, 40)} alone"
         series.append(Series(label, "reference", alone, ok=calm))
     ratios = tuple(layer.ratio for layer in layers)
     plots = [
@@ -159,11 +159,11 @@ def _restored(found: Patching) -> Effect:
     values = tuple(float(patch.flips) for patch in found.patches)
     columns = [
         Column(
-            clean(patch.point, 40),
+            cut(patch.point, 40),
             "✓" if ok else "✗",
             ok,
             ("errors stop mattering",) if found.flips and patch.point == found.stops_at else (),
-            (clean(patch.point, 40), f"{patch.flips} flips left of {found.flips}"),
+            (cut(patch.point, 40), f"{patch.flips} flips left of {found.flips}"),
         )
         for patch, ok in zip(found.patches, fine, strict=True)
     ]
@@ -180,7 +180,7 @@ def _restored(found: Patching) -> Effect:
         chart=draw(label, columns, [plot]) if columns and found.flips else None,
         head=("restored at", "flips left", "flips removed"),
         rows=tuple(
-            (clean(patch.point, 40), count(patch.flips), count(found.removed(patch)))
+            (cut(patch.point, 40), count(patch.flips), count(found.removed(patch)))
             for patch in found.patches
         ),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..heatmap import MOST_COLUMNS, MOST_LINES, MOST_NAMES, Heatmap, Line, Profile, field_paths
-from ..numbers import clean, number
+from ..numbers import cut, number
 
 DECADES = 2.0
 """The scale spans at least so many, lest noise of one size fill all colours."""
@@ -38,7 +38,7 @@ def heatmap(
         hint=hint,
         lines=tuple(_line(points, group) for group in groups),
         columns=tuple(_span(columns, part) for part in parts),
-        names=tuple(clean(name, 14) for name in names) if fits else (),
+        names=tuple(cut(name, 14) for name in names) if fits else (),
         binned=across > 1 or down > 1,
         paths=field_paths(fields, low, high),
         values=tuple(tuple(None if v is None else number(v) for v in line) for line in fields),
@@ -62,10 +62,10 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 
 def _line(points: Sequence[str], group: range) -> Line:
-    first, last = clean(points[group[0]], 40), clean(points[group[-1]], 40)
+    first, last = cut(points[group[0]], 40), cut(points[group[-1]], 40)
     return Line(first if len(group) == 1 else f"{first} to {last}", first, True)
 
 
 def _span(columns: Sequence[str], part: range) -> str:
-    first = clean(columns[part[0]], 60)
-    return first if len(part) == 1 else f"{first} to {clean(columns[part[-1]], 60)}"
+    first = cut(columns[part[0]], 60)
+    return first if len(part) == 1 else f"{first} to {cut(columns[part[-1]], 60)}"

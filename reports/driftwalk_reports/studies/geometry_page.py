@@ -5,11 +5,13 @@ from __future__ import annotations
 from driftwalk.studies.geometry_result import Agreement, Geometry
 
 from ..chart import Chart, Column, Plot, Series, draw
-from ..numbers import clean, number
+from ..door import renderer
+from ..numbers import number
 from ..page import fill
 from .geometry_view import HEIGHT, WIDTH, look
 
 
+@renderer
 def render(study: Geometry) -> str:
     """The whole page as text."""
     view = look(study)
@@ -30,7 +32,7 @@ def _chart(study: Geometry) -> Chart | None:
         Series("Procrustes distance", "candidate", tuple(a.procrustes for a in agreements)),
         Series("displacement", "reference", tuple(a.displacement for a in agreements)),
     )
-    columns = [Column(clean(name), "", True, (), _tip(name, one)) for name, one in found]
+    columns = [Column(name, "", True, (), _tip(name, one)) for name, one in found]
     return draw(
         "How far both clouds are apart along the model, on a log scale; the table has the same "
         "numbers.",
@@ -41,7 +43,7 @@ def _chart(study: Geometry) -> Chart | None:
 
 def _tip(name: str, found: Agreement) -> tuple[str, ...]:
     return (
-        clean(name),
+        name,
         f"neighbours lost {number(1 - found.knn_overlap)}",
         f"1 - CKA {number(1 - found.cka)}",
         f"Procrustes {number(found.procrustes)}",

@@ -12,9 +12,11 @@ from rich.text import Text
 from driftwalk.studies.geometry_result import Geometry
 
 from ..console import plain_console, printed
+from ..door import renderer
 from .geometry_view import GeometryView, look
 
 
+@renderer
 def render(study: Geometry, width: int | None = None, color: bool = False) -> str:
     """The study as text; ANSI colours only where asked for."""
     view = look(study)

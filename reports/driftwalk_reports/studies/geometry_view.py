@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from driftwalk.studies.geometry_result import Geometry, GeometryLayer, Spot
 
-from ..numbers import NOTHING, clean, number
+from ..numbers import NOTHING, cut, number
 from ..view import model_name
 
 WIDTH, HEIGHT, MARGIN = 900.0, 520.0, 24.0
@@ -81,9 +81,9 @@ def look(study: Geometry) -> GeometryView:
         )
         if most < of
     ]
-    shown_kinds = [(kinds[name], clean(name, 40)) for name in names[: MOST_KINDS - 1]]
+    shown_kinds = [(kinds[name], cut(name, 40)) for name in names[: MOST_KINDS - 1]]
     if len(names) >= MOST_KINDS:
-        rest = clean(names[-1], 40) if len(names) == MOST_KINDS else "all other labels"
+        rest = cut(names[-1], 40) if len(names) == MOST_KINDS else "all other labels"
         shown_kinds.append((MOST_KINDS - 1, rest))
     return GeometryView(
         headline=headline(study),
@@ -95,26 +95,26 @@ def look(study: Geometry) -> GeometryView:
         rows=tuple(_row(layer) for layer in study.layers),
         with_candidate=study.candidate is not None,
         k=study.k,
-        notes=tuple(clean(note) for note in (*study.notes, *left_out)),
-        command=clean(study.command),
-        created=clean(study.created),
-        tool=clean(f"{study.tool.name} {study.tool.version}"),
-        environment=tuple((clean(k), clean(v)) for k, v in study.environment.items()),
+        notes=(*study.notes, *left_out),
+        command=study.command,
+        created=study.created,
+        tool=f"{study.tool.name} {study.tool.version}",
+        environment=tuple(study.environment.items()),
     )
 
 
 def headline(study: Geometry) -> str:
     """One sentence: do neighbours stay neighbours, or where do the labels part?"""
     if study.failed:
-        return f"FAILED: {clean(study.failed)}"
+        return f"FAILED: {study.failed}"
     worst = study.least_overlap
     if worst is not None and worst.agreement is not None and study.candidate is not None:
-        found, where = worst.agreement, clean(worst.point.name, 60)
+        found, where = worst.agreement, cut(worst.point.name, 60)
         cka = min(x.agreement.cka for x in study.layers if x.agreement is not None)
         part = f"at least {percent(found.knn_overlap)}" if found.knn_overlap < 1 else "all"
         at = f"(at {where})" if found.knn_overlap < 1 else "at every layer"
         return (
-            f"On {clean(study.candidate.spec, 60)} sentences keep {part} of their {study.k} "
+            f"On {cut(study.candidate.spec, 60)} sentences keep {part} of their {study.k} "
             f"nearest neighbours {at}; CKA is at least {near_one(cka)}."
         )
     told = [layer for layer in study.layers if layer.separation is not None]
@@ -122,7 +122,7 @@ def headline(study: Geometry) -> str:
         return f"{len(study.texts)} sentences with one label, at {len(study.layers)} points."
     best = max(told, key=lambda layer: layer.separation or 0.0)
     return (
-        f"The labels are farthest apart at {clean(best.point.name, 60)}: "
+        f"The labels are farthest apart at {cut(best.point.name, 60)}: "
         f"separation {number(best.separation, 2)}."
     )
 
@@ -146,7 +146,7 @@ def _sentences(study: Geometry) -> list[str]:
     if before == after:
         return ["Separation of the labels stays the same to three digits at every layer."]
     return [
-        f"Separation of the labels changes most at {clean(moved.point.name, 60)}: "
+        f"Separation of the labels changes most at {cut(moved.point.name, 60)}: "
         f"{before} before, {after} after."
     ]
 
@@ -154,12 +154,12 @@ def _sentences(study: Geometry) -> list[str]:
 def _about(study: Geometry) -> tuple[Fact, ...]:
     return (
         ("model", model_name(study.model)),
-        ("backend", clean(study.backend.spec)),
-        ("candidate", clean(study.candidate.spec) if study.candidate else NOTHING),
-        ("pooling", clean(study.pooling)),
+        ("backend", study.backend.spec),
+        ("candidate", study.candidate.spec if study.candidate else NOTHING),
+        ("pooling", study.pooling),
         (
             "sentences",
-            f"{len(study.texts)} of {clean(study.dataset, 60)}, {len(set(study.labels))} labels",
+            f"{len(study.texts)} of {cut(study.dataset, 60)}, {len(set(study.labels))} labels",
         ),
     )
 
@@ -187,9 +187,9 @@ def _panel(
     for i in shown:
         x, y = place(layer.reference[i])
         to = place(layer.candidate[i]) if layer.candidate else None
-        label = f"{clean(study.labels[i], 40)}: {clean(study.texts[i], 100)}"
+        label = f"{cut(study.labels[i], 40)}: {cut(study.texts[i], 100)}"
         dots.append(Dot(kinds[study.labels[i]], x, y, to, label))
-    return Panel(clean(layer.point.name, 40), _axes(study, layer), tuple(dots), _numbers(layer))
+    return Panel(cut(layer.point.name, 40), _axes(study, layer), tuple(dots), _numbers(layer))
 
 
 def _axes(study: Geometry, layer: GeometryLayer) -> tuple[str, str]:
@@ -220,7 +220,7 @@ def _numbers(layer: GeometryLayer) -> tuple[Fact, ...]:
 def _row(layer: GeometryLayer) -> LayerRow:
     found = layer.agreement
     return LayerRow(
-        clean(layer.point.name, 60),
+        cut(layer.point.name, 60),
         percent(found.knn_overlap) if found else NOTHING,
         near_one(found.cka) if found else NOTHING,
         number(found.procrustes) if found else NOTHING,

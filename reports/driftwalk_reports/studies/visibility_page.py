@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from driftwalk.studies.visibility_result import Normalisation, Visibility
 
+from ..door import renderer
 from ..heatmap import LEVELS
 from ..page import fill, inline_json
 from .cones import grid, overview, page_data, places
@@ -16,6 +17,7 @@ NORMALISATIONS: tuple[tuple[Normalisation, str, str], ...] = (
 )
 
 
+@renderer
 def render(study: Visibility) -> str:
     """The whole page as text."""
     cones = [

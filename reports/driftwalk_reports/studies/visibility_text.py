@@ -14,6 +14,7 @@ from driftwalk.dtypes import Array
 from driftwalk.studies.visibility_result import Visibility
 
 from ..console import plain_console, printed
+from ..door import renderer
 from ..fitting import fit
 from .cones import DECADES
 from .visibility_view import VisibilityView, look
@@ -21,6 +22,7 @@ from .visibility_view import VisibilityView, look
 _SHADES = "░▒▓█"
 
 
+@renderer
 def render(study: Visibility, width: int | None = None, color: bool = False) -> str:
     """The study as text; ANSI colours only where asked for."""
     view, console = look(study), plain_console(width, color)

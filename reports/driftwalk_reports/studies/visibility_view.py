@@ -9,7 +9,7 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.studies.visibility_result import Visibility
 
-from ..numbers import clean, count, number, part_of, seconds
+from ..numbers import count, cut, number, part_of, seconds
 from ..view import model_name
 
 Fact = tuple[str, str]
@@ -49,25 +49,25 @@ class VisibilityView:
 def look(study: Visibility) -> VisibilityView:
     """Everything a page shows, for the state that was asked for."""
     return VisibilityView(
-        headline=f"FAILED: {clean(study.failed)}" if study.failed else _headline(study),
+        headline=f"FAILED: {study.failed}" if study.failed else _headline(study),
         failed=bool(study.failed),
         sentences=tuple(_sentences(study)),
         about=(
             ("model", model_name(study.model)),
-            ("backend", clean(study.backend.spec)),
+            ("backend", study.backend.spec),
             ("states", f"{len(study.points)} points of {len(study.tokens)} tokens"),
             ("time", seconds(study.seconds)),
             ("each number", _how(study)),
         ),
-        points=tuple(clean(name, 24) for name in study.points),
-        tokens=tuple(clean(token, 24) for token in study.tokens),
+        points=tuple(cut(name, 24) for name in study.points),
+        tokens=tuple(cut(token, 24) for token in study.tokens),
         rows=tuple(_rows(study)),
-        text=clean(study.text, 1000),
-        notes=tuple(clean(note) for note in study.notes),
-        command=clean(study.command),
-        created=clean(study.created),
-        tool=clean(f"{study.tool.name} {study.tool.version}"),
-        environment=tuple((clean(k), clean(v)) for k, v in study.environment.items()),
+        text=cut(study.text, 1000),
+        notes=study.notes,
+        command=study.command,
+        created=study.created,
+        tool=f"{study.tool.name} {study.tool.version}",
+        environment=tuple(study.environment.items()),
     )
 
 
@@ -82,7 +82,7 @@ def _headline(study: Visibility) -> str:
     cone = study.cone()
     row = study.points.index(study.point)
     before, after = cone[:row], cone[row + 1 :]
-    state = f"{clean(study.point, 40)} at token {_token(study, study.position)}"
+    state = f"{cut(study.point, 40)} at token {_token(study, study.position)}"
     told = []
     if before.size:
         told.append(f"sees {_of(before)} earlier states{_most(study, before, 0)}")
@@ -102,12 +102,12 @@ def _most(study: Visibility, part: Array, first: int) -> str:
     if not others.any():
         return ""
     row, at = np.unravel_index(int(others.argmax()), others.shape)
-    where = clean(study.points[first + int(row)], 40)
+    where = cut(study.points[first + int(row)], 40)
     return f" (of other tokens, most {where} at {_token(study, int(at))})"
 
 
 def _token(study: Visibility, at: int) -> str:
-    word = clean(study.tokens[at], 24)
+    word = cut(study.tokens[at], 24)
     return str(at) if word == str(at) else f"{at} “{word}”"
 
 
@@ -139,7 +139,7 @@ def _rows(study: Visibility) -> list[Strongest]:
         others = total - float(line[study.position]) ** 2
         found.append(
             Strongest(
-                point=clean(study.points[row], 40),
+                point=cut(study.points[row], 40),
                 side="sees it" if row > chosen else "is seen",
                 token=_token(study, at) if line[at] > 0 else "none",
                 influence=number(float(line[at])),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from driftwalk.registry import REPORT_FORMATS
+from driftwalk.document import KINDS
 from driftwalk.result import Report
 from driftwalk_reports import table
 from unit.reports import cases
@@ -78,5 +78,6 @@ def test_quotes_commas_and_lines_stay_in_their_cell() -> None:
 
 def test_every_column_and_every_file_is_documented() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "reports.md").read_text("utf-8")
-    names = {*table.COLUMNS, *REPORT_FORMATS, *(file for file, _ in REPORT_FORMATS.values())}
+    formats = KINDS["result"].formats
+    names = {*table.COLUMNS, *formats, *(file for file, _ in formats.values())}
     assert {name for name in names if f"`{name}`" not in page} == set()

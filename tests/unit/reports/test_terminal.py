@@ -13,6 +13,7 @@ from rich.text import Text
 from driftwalk.layer_drift import Culprit
 from driftwalk.result import Report
 from driftwalk_reports import sentences, terminal
+from driftwalk_reports.door import safe
 from driftwalk_reports.rows import to_rows
 from driftwalk_reports.tree import RunLine, tree
 from unit.reports import cases
@@ -44,7 +45,7 @@ def with_culprit(sentence: str, cause: str = "layer.3") -> Report:
 def test_the_last_line_is_the_sentence(report: Report) -> None:
     for width in (40, *WIDTHS):
         last = terminal.render(report, width=width).splitlines()[-1]
-        assert last[2:] == sentences.headline(report)
+        assert last[2:] == sentences.headline(safe(report))
         assert last[0] in "✓✗?"
 
 

@@ -1,0 +1,25 @@
+"""Stored documents of every kind: written by older code, never by the code that is tested.
+
+Of tests/data/documents: bench by `bench demo:decoder -b torch -b emulated:fp16 --batch 1,2`; fleet
+and job by `fleet hwcheck --address local --check repeat`; hwcheck by `hwcheck --check repeat
+--check units --check invariance`; result by `verify demo:decoder --contrast default --propagation
+--patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`; visibility by
+`visibility demo:decoder --text "ab c"`; bundle, which is no result, by `extract`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+HEAD = ("schema_version", "tool", "created", "command", "model", "environment", "notes")
+STORED = sorted(
+    path
+    for folder in ("documents", "results", "studies")
+    for path in (DATA / folder).glob("*.json")
+    if path.name != "bundle.json"
+)
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
