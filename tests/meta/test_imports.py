@@ -11,6 +11,7 @@ from meta.sources import PACKAGES, Import, Source, all_sources, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
+        "children",
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
         *("measure.norms", "states", "mixture", "adapter", "graphs.replayed"),
         *("registry", "traces"),
