@@ -27,7 +27,6 @@ from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import OUTPUT, Probe, Trace
-from driftwalk.traces.trace_file import load_trace
 
 from .recorded import MAP, naming
 
@@ -146,7 +145,7 @@ class Command(Backend):
                 f"{self._words[0]!r} ended with exit code {child.returncode}.{_last(said)}"
             )
         try:
-            made = load_trace(out, probe)
+            made = Trace.load(out, probe)
             return self._asked_for(self._named(made, *self._look))
         except UsageError as error:
             raise BackendError(

@@ -130,7 +130,8 @@ def drift(request: pytest.FixtureRequest, drift_backend: str | None) -> Drift:
     """Verify models, compare with golden traces, check reports: each asserts."""
     from .testing.drift import Drift
 
-    return Drift(request, drift_backend)
+    told = request.node.user_properties
+    return Drift(request, drift_backend, lambda outcome: told.append((PROPERTY, outcome)))
 
 
 @pytest.fixture

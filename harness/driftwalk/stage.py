@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from .adapter import Backend
+from .adapter import Backend, BringsProbe
 from .errors import UsageError
 from .judge.drill import looking
 from .progress import Progress
@@ -20,7 +20,7 @@ from .spec import Spec
 from .states import Probe
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel, LoadedModel
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Setting:
     """Where the stack of blocks is, where it is named by hand."""
     trust_remote_code: bool = False
 
-    def open_model(self) -> LoadedModel:
-        """The model, loaded."""
+    def open_model(self) -> AnyModel:
+        """The model, loaded: one that torch runs, or a graph."""
         more = {"blocks": self.blocks, "trust_remote_code": self.trust_remote_code}
         return open_model(self.model, **more)
 
-    def make_probe(self, model: LoadedModel) -> Probe:
+    def make_probe(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""
         return make_probe(model, self.probe, self.batch, self.length, self.seed)
 
@@ -51,9 +51,14 @@ class Setting:
 class Stage:
     """All that must be there before anything runs."""
 
-    model: LoadedModel
+    model: AnyModel
     backends: tuple[Backend, ...]
     probe: Probe
+
+    @property
+    def torch_model(self) -> LoadedModel:
+        """The model, for tasks that were refused to a graph."""
+        return cast("LoadedModel", self.model)
 
 
 @contextmanager
@@ -68,16 +73,18 @@ def open_stage(
     check_names(sides)
     with show.stage("loading the model"):
         model = setting.open_model()
-    model.evidence.forget()
     with ExitStack() as opened:
-        opened.callback(model.evidence.forget)
+        if not is_graph(model):
+            evidence = cast("LoadedModel", model).evidence
+            evidence.forget()
+            opened.callback(evidence.forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         backends = tuple(open_backend(side, model, opened) for side in sides)
         for backend in backends:
             opened.enter_context(looking(backend, depth))
         if setting.probe is None:
-            own = (backend.own_probe for backend in backends if backend.own_probe)
-            setting = replace(setting, probe=next(own, None))
+            brought = (one.own_probe for one in backends if isinstance(one, BringsProbe))
+            setting = replace(setting, probe=next(filter(None, brought), None))
         with show.stage("making the probe"):
             probe = setting.make_probe(model)
         yield Stage(model, backends, probe)
@@ -90,15 +97,22 @@ def is_graph(model: object) -> bool:
     return getattr(model, "source", "") == "ONNX graph"
 
 
-def open_model(model: object, **options: Any) -> LoadedModel:
+def open_model(model: object, **options: Any) -> AnyModel:
     """A model by its name or as an object: `driftwalk_backends.sources.open_model`."""
     from driftwalk_backends import sources
 
     return sources.open_model(model, **options)
 
 
+def torch_model(model: object, **options: Any) -> LoadedModel:
+    """The same for what torch must be able to run; a graph is refused."""
+    from driftwalk_backends import sources
+
+    return sources.torch_model(model, **options)
+
+
 def make_probe(
-    model: LoadedModel,
+    model: AnyModel,
     given: object = None,
     batch: int | None = None,
     length: int | None = None,
@@ -125,13 +139,13 @@ def check_names(sides: Sequence[object]) -> None:
             backend_class(Spec.parse(spec).name)
 
 
-def open_backend(given: object, model: LoadedModel, opened: ExitStack) -> Backend:
+def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:
     """A backend that is closed with the task, unless the caller made it."""
     made = as_backend(given, model)
     return made if made is given else opened.enter_context(made)
 
 
-def as_backend(given: object, model: LoadedModel) -> Backend:
+def as_backend(given: object, model: AnyModel) -> Backend:
     """A backend from a spec, a Backend, or an nn.Module that is another implementation."""
     from torch import nn
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .adapter import Backend
+from .adapter import Backend, Prepares, SkipsOutputs
 from .assembly import Terms, assemble
 from .dtypes import Array
 from .environment import environment
@@ -169,9 +169,9 @@ def _begun(
         on_device = opened.enter_context(holding(first, others))
     with show.stage(f"reference: {first.spec}"):
         trace = _traced(first, stage.probe, spill, opened)
-        stage.model.evidence.offer(first, trace)
+        stage.torch_model.evidence.offer(first, trace)
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
-    witness = Witness(stage.model, stage.probe, cache, show, depth)
+    witness = Witness(stage.torch_model, stage.probe, cache, show, depth)
     opened.callback(witness.close)
     against = _Reference(trace, observer, not_held(trace) if on_device else ())
     return Run(stage, trace, witness, show), against
@@ -196,7 +196,8 @@ def _verified(
     """One candidate held against the reference's trace."""
     stage, trace, show = run.stage, run.trace, run.show
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
-    candidate.prepare(probe)
+    if isinstance(candidate, Prepares):
+        candidate.prepare(probe)
     base, witness = run.witness, run.witness.of(candidate)
     ours = theirs = None
     if policy.calibrated:
@@ -216,7 +217,8 @@ def _verified(
     told = (*stage.model.notes, *probe.notes)
     terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
     report = assemble(walk, trace, candidate.info, terms, observer)
-    skipped = dict.fromkeys((*reference.outputs_skipped, *candidate.outputs_skipped))
+    telling = [side for side in (reference, candidate) if isinstance(side, SkipsOutputs)]
+    skipped = dict.fromkeys(name for side in telling for name in side.outputs_skipped)
     report = replace(report, coverage=replace(report.coverage, outputs_skipped=tuple(skipped)))
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})

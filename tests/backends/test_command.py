@@ -181,9 +181,7 @@ writeTrace(process.argv[1], states);
     folder = tmp_path / "node.trace"
     subprocess.run(["node", "--input-type=module", "-e", code, str(folder)], check=True)
     probe = driftwalk.Probe({"input_ids": np.zeros((1, 2), np.int64)})
-    from driftwalk.traces.trace_file import load_trace
-
-    loaded = load_trace(folder, probe)
+    loaded = driftwalk.Trace.load(folder, probe)
     assert loaded.names == ("embed", "layer.0")
     for name, array in arrays.items():
         assert np.array_equal(loaded[name], array)

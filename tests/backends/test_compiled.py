@@ -16,8 +16,8 @@ from torch import fx
 import driftwalk
 import zoo
 from cli.factories import Block, Tiny
+from driftwalk.adapter import Replays
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.judge.replay import Replays
 from driftwalk.states import Probe
 from driftwalk_backends.compiled import TorchCompiled
 from driftwalk_backends.probes import make_probe

@@ -17,7 +17,7 @@ import zoo
 from driftwalk.errors import BackendError, ModelError, UsageError
 from driftwalk_backends.fingerprint import fingerprint
 from driftwalk_backends.probes import make_probe
-from driftwalk_backends.sources import LoadedModel, open_model
+from driftwalk_backends.sources import LoadedModel, open_model, torch_model
 from nets import residual
 
 
@@ -119,7 +119,7 @@ def test_an_onnx_file_is_a_model_without_torch(tmp_path: Path) -> None:
     found = open_model(str(residual(tmp_path / "a.onnx")))
     assert found.describe()["source"] == "ONNX graph"
     with pytest.raises(UsageError, match="there is no torch model"):
-        found.at("fp32", "cpu")
+        torch_model(found)
 
 
 FACTORIES = """

@@ -20,10 +20,10 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe
 
-from ..calls import call, quietly
+from ..calls import call, first_line, quietly
 from ..hooks import capture
 from ..tensors import from_numpy
-from ..torch_eager import TorchEager
+from ..torch_runtime import TorchRuntime
 
 _HEAD = '''"""One layer, as PyTorch ran it: traced for these inputs, one line an operation."""
 
@@ -49,7 +49,7 @@ class LayerCode:
 
 
 def layer_code(
-    backend: TorchEager, probe: Probe, given: Mapping[str, Array], point: str
+    backend: TorchRuntime, probe: Probe, given: Mapping[str, Array], point: str
 ) -> LayerCode:
     """What this backend's model makes at `point` of the given states."""
     module, device = backend._open(), backend._device
@@ -101,9 +101,8 @@ def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...])
     except BackendError:
         raise
     except Exception as error:  # the tracer raises whatever any of its parts raises
-        text = (str(error).strip().splitlines() or [""])[0][:300]
         raise BackendError(
-            f"The layer cannot be written down: {type(error).__name__}: {text}"
+            f"The layer cannot be written down: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 

@@ -30,7 +30,7 @@ from .result import BenchReport, Case, Entry
 from .runner import Local, Recipe, Remote, Runner
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel
 
 ROUNDS, WARMUP, LAYER_RUNS = 30, 3, 5
 BUSY = 0.5
@@ -142,7 +142,7 @@ class Timings(Addition):
 
 
 def _probes(
-    model: LoadedModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
+    model: AnyModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
 ) -> list[tuple[tuple[int, int | None], Probe]]:
     """Every shape asked for, each with its probe."""
     if given is not None:
@@ -154,7 +154,7 @@ def _probes(
     return [((b, n), make_probe(model, None, b, n, seed)) for b, n in shapes]
 
 
-def _local(given: object, model: LoadedModel, threads: int) -> Local:
+def _local(given: object, model: AnyModel, threads: int) -> Local:
     if isinstance(given, Backend):
         return Local(given, owned=False)
     return Local(

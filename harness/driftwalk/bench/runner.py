@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..adapter import Backend, BackendInfo, Lap
+from ..adapter import Backend, BackendInfo, HasDeviceMemory, Lap, TimesLayers
 from ..children import Child
 from ..errors import BackendError
 from ..jsonable import decode, encode
@@ -71,10 +71,12 @@ class Local:
         return self._backend.lap(self._given())
 
     def layers(self) -> Mapping[str, float]:
-        return self._backend.layer_laps(self._given())
+        backend, probe = self._backend, self._given()
+        return backend.layer_laps(probe) if isinstance(backend, TimesLayers) else {}
 
     def memory(self) -> Mapping[str, int]:
-        return dict(self._backend.device_memory())
+        backend = self._backend
+        return dict(backend.device_memory()) if isinstance(backend, HasDeviceMemory) else {}
 
     def info(self) -> BackendInfo:
         return self._backend.info

@@ -28,7 +28,7 @@ from ..progress import Progress
 from ..registry import BUILT_IN, create
 from ..result import Report
 from ..spec import Spec
-from ..stage import as_backend, make_probe, open_model
+from ..stage import as_backend, make_probe, torch_model
 from ..states import Probe, State, Trace
 from .folder import aside, free_place, rehearse, write_readme
 
@@ -136,7 +136,7 @@ def _model(
         )
     asked = label if given is None else given
     try:
-        loaded = open_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
+        loaded = torch_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
     except ModelError as error:
         hint = "" if given is not None else " Name it with --model, if it lies elsewhere now."
         raise ModelError(f"{error}{hint}") from error

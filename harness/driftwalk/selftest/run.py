@@ -85,7 +85,7 @@ def selftest(
     show.expect(4 + faults)
     asked = Setting(model, probe, **setting)
     with open_stage(asked, (candidate,), show=show) as stage, ExitStack() as opened:
-        loaded, (clean,), fixed = stage.model, stage.backends, stage.probe
+        loaded, (clean,), fixed = stage.torch_model, stage.backends, stage.probe
         with show.stage("reference: torch"), create("torch", loaded) as reference:
             trace = reference.trace(fixed)
         witness = Witness(loaded, fixed, cache, show)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..adapter import Backend
 from ..environment import environment, now, this_tool
 from ..errors import UsageError
-from ..stage import check_names, is_graph, open_backend, open_model
+from ..stage import check_names, is_graph, open_backend, torch_model
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -38,7 +38,7 @@ def opened(
             "name the model the graph was exported from."
         )
     check_names(specs)
-    loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    loaded = torch_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
         yield Opened(loaded, tuple(open_backend(spec, loaded, stack) for spec in specs))
 
