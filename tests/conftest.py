@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["pytester"]  # for the tests of our own plugin
+pytest_plugins = ["pytester", "time_limit"]  # the first for the tests of our own plugin
 
 _NOT_OURS = (
     # On CPUs without bf16 units torch tells, with a stack trace, that it takes another path.
@@ -37,3 +40,24 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patch.setenv("DRIFTWALK_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_exports() -> Iterator[None]:
+    """torch builds its tables of operators anew for every export, which takes longer than a model
+    of a few layers does; here no operator is added between two exports.
+    """
+    if "torch" not in sys.modules:
+        yield
+        return
+    from torch._export import utils
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    build = functools.cache(ONNXRegistry.from_torchlib.__func__)
+    listed = functools.cache(utils._materialize_cpp_cia_ops)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", classmethod(build))
+        patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
+        gc.freeze()  # what was imported stays: the collector need not walk it again and again
+        yield
+        gc.unfreeze()

@@ -6,12 +6,20 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+import driftwalk
+from driftwalk.states import Probe
+
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 4, 50
+FP16, BF16, FP32, FP64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (3, 16))
+PROBE = Probe({"input_ids": IDS})
+HALF_PAIR: Mapping[str, torch.dtype] = {"blocks.2": BF16, "blocks.3": BF16}
 
 
 class Block(nn.Module):
@@ -120,3 +128,14 @@ def casting_hooks(model: nn.Module, paths: Mapping[str, torch.dtype]) -> Any:
         block.register_forward_pre_hook(before, with_kwargs=True)
         block.register_forward_hook(after)
     return twin
+
+
+def verified(model: Any, candidate: Any, **options: Any) -> driftwalk.Report:
+    return driftwalk.verify(model, candidate=candidate, probe=PROBE, **options)
+
+
+def scaled(module: nn.Module, path: str, factor: float) -> nn.Module:
+    """The module itself, with one of its tensors times a factor."""
+    with torch.no_grad():
+        module.get_parameter(path).mul_(factor)
+    return module

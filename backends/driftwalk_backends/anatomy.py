@@ -18,8 +18,8 @@ from torch import nn
 from driftwalk.states import Probe
 
 from .calls import call, inputs_for, quietly
+from .loaded import LoadedModel
 from .points import Layout
-from .sources import LoadedModel
 from .tensors import output_tensors, stream_input
 
 MASKS = ("attention_mask", "encoder_attention_mask")

@@ -115,11 +115,16 @@ def explaining(label: str, spec: object) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ModelError(
-            f"{label} under {spec} ran out of memory: {str(error).splitlines()[0]} "
+            f"{label} under {spec} ran out of memory: {first_line(error)} "
             "Use a smaller probe (--batch, --length) or a smaller dtype."
         ) from error
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as e:
-        lines = str(e).strip().splitlines() or [""]
         raise ModelError(
-            f"{label} failed on the probe under {spec}: {type(e).__name__}: {lines[0][:400]}"
+            f"{label} failed on the probe under {spec}: {type(e).__name__}: {first_line(e)}"
         ) from e
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its kind, where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:400]

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.children import Child
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import OUTPUT, Probe, Trace
-from driftwalk.traces.trace_file import load_trace
 
 from .recorded import MAP, naming
 
@@ -119,32 +119,37 @@ class Command(Backend):
         given, out = probe.save(folder / "probe.safetensors"), folder / "out.trace"
         seconds = _timeout()
         try:
-            done = subprocess.run(
+            child: Child[bytes] = Child(
                 [*self._words, str(given), str(out)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, DEPTH: self._look[0], LAYER: self._look[1]},
-                timeout=seconds,
-                check=False,
             )
-        except subprocess.TimeoutExpired as error:
-            raise BackendError(
-                f"{self._words[0]!r} was still running after {seconds:g} s ({TIMEOUT} sets the "
-                f"limit).{_last(error.stdout)}"
-            ) from None
         except OSError as error:
             raise BackendError(f"{self._words[0]!r} could not be run: {error.strerror}.") from None
-        if done.returncode:
+        with child:
+            try:
+                said, _ = child.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                child.end()
+                raise BackendError(
+                    f"{self._words[0]!r} was still running after {seconds:g} s ({TIMEOUT} sets the "
+                    f"limit).{_last(error.stdout)}"
+                ) from None
+            except BaseException:  # Ctrl-C
+                child.end()
+                raise
+        if child.returncode:
             raise BackendError(
-                f"{self._words[0]!r} ended with exit code {done.returncode}.{_last(done.stdout)}"
+                f"{self._words[0]!r} ended with exit code {child.returncode}.{_last(said)}"
             )
         try:
-            made = load_trace(out, probe)
+            made = Trace.load(out, probe)
             return self._asked_for(self._named(made, *self._look))
         except UsageError as error:
             raise BackendError(
-                f"What {self._words[0]!r} wrote cannot be used: {error}{_last(done.stdout)}"
+                f"What {self._words[0]!r} wrote cannot be used: {error}{_last(said)}"
             ) from None
 
     def _asked_for(self, trace: Trace) -> Trace:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
@@ -20,21 +20,21 @@ from torch import nn
 
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.spec import Spec
-from driftwalk.states import Point, Probe
+from driftwalk.states import Point
 
 from .calls import call
 from .hooks import TensorSink, capture
 from .points import Layout
-from .torch_eager import TorchEager
+from .torch_runtime import Inputs, TorchRuntime
 
-Inputs = Mapping[str, torch.Tensor]
 States = list[tuple[Point, torch.Tensor]]
 
 
-class TorchCompiled(TorchEager):
-    """PyTorch behind a compiler; points are found, and states named, as in eager PyTorch."""
+class TorchCompiled(TorchRuntime):
+    """PyTorch behind a compiler; points are found, and states named, as in eager PyTorch.
 
-    replay = None  # type: ignore[assignment]  # blocks one by one are not what was compiled
+    It neither replays nor times layers: blocks one by one are not what was compiled.
+    """
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec, model)
@@ -70,10 +70,6 @@ class TorchCompiled(TorchEager):
             taken = time.perf_counter() - start
             self._seconds["compile"] = self._seconds.get("compile", 0.0) + taken
         return self._known[key]
-
-    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
-        """None: inside one graph there is no time between two layers."""
-        return {}
 
     def _close(self) -> None:
         self._known.clear()

@@ -16,7 +16,7 @@ from torch import nn
 from driftwalk.dtypes import Array
 from driftwalk.errors import ProbeError
 
-from .sources import LoadedModel
+from .loaded import LoadedModel
 
 _FLOAT_INPUTS = ("pixel_values", "input_features", "input_values")
 

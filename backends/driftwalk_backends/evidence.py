@@ -9,20 +9,24 @@ come out the same, bit by bit, when it is used.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from driftwalk.adapter import Backend
+from driftwalk.adapter import Backend, ShowsModel
 from driftwalk.dtypes import Array, dtype_name
 from driftwalk.errors import DriftwalkError
-from driftwalk.spec import Spec
-from driftwalk.states import Probe, Trace
+from driftwalk.states import Probe, State, Trace
 from driftwalk.workers import in_threads
 
+from .calls import call, explaining, quietly
+from .eager_run import as_arrays, watched
+
 if TYPE_CHECKING:
-    from .sources import LoadedModel
+    from .loaded import LoadedModel
 
 
 def evidence_dtype(dtype: str) -> str:
@@ -45,9 +49,7 @@ class Evidence:
 
     def offer(self, backend: Backend, trace: Trace) -> None:
         """Keep a trace, if it is of the model itself: then it need not be run once more."""
-        from .torch_eager import TorchEager
-
-        if isinstance(backend, TorchEager) and backend.shows(self._model):
+        if isinstance(backend, ShowsModel) and backend.shows(self._model):
             where = trace.probe.sha256, trace.backend.dtype
             self._traces[where] = trace
             self._hashes.pop(where, None)
@@ -63,11 +65,12 @@ class Evidence:
         """
         where = probe.sha256, evidence_dtype(dtype)
         if where not in self._hashes:
+            trace = self._traces.get(where)
             try:
-                trace = self._traces.get(where) or self._run(probe, where[1])
+                seen = (trace, trace.outputs) if trace else self._run(probe, where[1])
             except DriftwalkError:
                 return ""
-            self._hashes[where] = hash_of(trace)
+            self._hashes[where] = hash_of(*seen)
         return self._hashes[where]
 
     def forget(self) -> None:
@@ -75,17 +78,22 @@ class Evidence:
         self._traces.clear()
         self._hashes.clear()
 
-    def _run(self, probe: Probe, dtype: str) -> Trace:
-        from .torch_eager import TorchEager
+    def _run(self, probe: Probe, dtype: str) -> tuple[list[State], Mapping[str, Array]]:
+        """All states and outputs, as the `torch` backend gives them on the CPU."""
+        module = self._model.at(dtype, "cpu")
+        states: list[State] = []
+        with quietly(module), explaining(self._model.label, f"torch:cpu:{dtype}"):
+            inputs = self._model.inputs(module, probe, torch.device("cpu"))
+            run = partial(call, module, inputs)
+            layout = self._model.layout(module, inputs, run)
+            outputs = as_arrays(lambda sink: watched(module, layout, sink, run), states.append)
+        return states, outputs
 
-        with TorchEager(Spec("torch", "cpu", dtype), self._model) as eager:
-            return eager.trace(probe)
 
-
-def hash_of(trace: Trace) -> str:
+def hash_of(states: Iterable[State], outputs: Mapping[str, Array]) -> str:
     """One hash over names, dtypes, shapes and bytes of all states and outputs."""
-    named = [(f"state {state.point.name}", state.array) for state in trace]
-    named += [(f"output {name}", array) for name, array in trace.outputs.items()]
+    named = [(f"state {state.point.name}", state.array) for state in states]
+    named += [(f"output {name}", array) for name, array in outputs.items()]
     # The last state often is an output as well: the same memory is read once.
     different = {_place(array): array for _, array in named}
     hashes = in_threads(_hash, list(different.values()), lambda array: array.nbytes)

@@ -22,10 +22,10 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.mixture import Mixture
 from driftwalk.states import Point, Probe
 
-from .calls import call, check_names
-from .hooks import capture
+from .calls import call, check_names, first_line
+from .eager_run import watched
+from .loaded import LoadedModel
 from .points import Layout
-from .sources import LoadedModel
 from .tensors import TORCH_DTYPES, from_numpy
 
 _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {
@@ -79,9 +79,10 @@ class GivenModel(LoadedModel):
     ) -> nn.Module:
         return self.module
 
-    def inputs(self, probe: Probe, device: torch.device) -> dict[str, torch.Tensor]:
-        """The probe's arrays as tensors, floats in a dtype that the module takes."""
-        check_names(self.module, probe)
+    def inputs(
+        self, module: nn.Module, probe: Probe, device: torch.device
+    ) -> dict[str, torch.Tensor]:
+        check_names(module, probe)
         tensors = {name: from_numpy(array, device) for name, array in probe.inputs.items()}
         if not any(tensor.is_floating_point() for tensor in tensors.values()):
             return tensors
@@ -99,7 +100,7 @@ class GivenModel(LoadedModel):
             try:
                 call(self.module, _floats_in(tensors, TORCH_DTYPES[name]))
             except RuntimeError as error:
-                failed.append(f"{name}: {(str(error).strip().splitlines() or [''])[0][:200]}")
+                failed.append(f"{name}: {first_line(error)}")
             else:
                 return TORCH_DTYPES[name]
         raise ModelError(
@@ -131,8 +132,8 @@ def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixtu
         if state and _coarseness(state) > _coarseness(dtypes[point.name]):
             stored[point.name] = state
 
-    with used, capture(module, layout, meet) as finish:
-        finish(run())
+    with used:
+        watched(module, layout, meet, run)
     coarsest = max(dtypes.values(), key=_coarseness)
     if len(set(dtypes.values())) == 1:
         return Mixture(coarsest)

@@ -26,11 +26,11 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, inputs_for
 from .hooks import TensorSink, capture
+from .loaded import LoadedModel
 from .points import Layout
 from .precision import castable, converted
 from .rounding import Args, HalfArithmetic, Kwargs
 from .slots import from_call, with_call
-from .sources import LoadedModel
 from .tensors import TORCH_DTYPES, stream_slot
 from .torch_eager import TorchEager
 

@@ -25,8 +25,8 @@ from .looks import Looks
 from .onnx.export import Exported
 from .onnx.export_cache import Exports
 from .onnx.layer_times import AFTER, tensor_points
-from .sources import open_model
-from .torch_eager import THREADS_HELP, parse_threads
+from .options import THREADS_HELP, parse_threads
+from .sources import torch_model
 
 HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 """OpenVINO's names of the formats it can be asked to compute in."""
@@ -52,7 +52,7 @@ class OpenVino(Looks, Backend):
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
-        self._model = open_model(model)
+        self._model = torch_model(model)
         self._dtype = spec.dtype or "fp32"
         if self._dtype not in HINTS:
             raise UsageError(

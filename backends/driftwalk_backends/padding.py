@@ -23,9 +23,9 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, explaining, inputs_for, quietly
 from .hooks import capture
+from .loaded import LoadedModel
 from .model_outputs import named_outputs
 from .points import Layout
-from .sources import LoadedModel
 
 States = dict[str, Array]
 

@@ -16,14 +16,16 @@ from driftwalk.states import Probe
 from .calls import check_names
 from .default_inputs import default_inputs
 from .demo import ByteTokenizer
+from .loaded import LoadedModel
+from .onnx.pairs.model import OnnxModel
 from .padding import with_padding
-from .sources import GRAPH, LoadedModel, open_model
+from .sources import open_model
 
 BATCH, LENGTH = 2, 16
 
 
 def make_probe(
-    model: LoadedModel,
+    model: LoadedModel | OnnxModel,
     given: object = None,
     *,
     batch: int = BATCH,
@@ -31,7 +33,7 @@ def make_probe(
     seed: int = 0,
 ) -> Probe:
     """A checked probe from whatever a user may give."""
-    if model.source == GRAPH:
+    if isinstance(model, OnnxModel):
         from .onnx.pairs.probe import graph_probe
 
         return graph_probe(model, given, batch=batch, length=length, seed=seed)

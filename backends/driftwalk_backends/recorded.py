@@ -13,7 +13,6 @@ from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import OUTPUT, Point, Probe, State, Trace, same_bits
 from driftwalk.traces.point_map import load_map
-from driftwalk.traces.trace_file import load_trace
 
 from .port_match import AUTO, by_value
 
@@ -62,7 +61,7 @@ class Recorded(Backend):
 
     @cached_property
     def _recorded(self) -> Trace:
-        return naming(self.spec, self._model)(load_trace(self.spec.text), "block", "")
+        return naming(self.spec, self._model)(Trace.load(self.spec.text), "block", "")
 
     def _trace(self) -> Trace:
         found = self._recorded.model.get("fingerprint")

@@ -2,80 +2,43 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
+from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
-from driftwalk.errors import BackendUnavailable, UsageError
-from driftwalk.exercised import Exercised
-from driftwalk.mixture import Mixture
+from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import HeldState, Point, Probe, State
+from driftwalk.states import Point, Probe, State
 
-from .ambient import settings_set_aside
-from .calls import call, explaining, inputs_for, quietly
-from .fingerprint import versions
+from .calls import call
+from .eager_run import watched
 from .given import GivenModel
-from .held.states import Holding
-from .hooks import TensorSink, capture
-from .looks import BLOCKS, Looks
-from .model_outputs import is_output, named_outputs
+from .hooks import TensorSink
+from .loaded import LoadedModel
+from .looks import BLOCKS
+from .model_outputs import is_output
 from .points import Layout, has_modules
-from .sources import LoadedModel, open_model
-from .stopwatch import between, device_clock, stamp, wait
-from .tensors import TORCH_DTYPES, from_numpy, to_numpy
-from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
-
-THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
+from .stopwatch import between, stamp, wait
+from .tensors import from_numpy, to_numpy
+from .torch_runtime import Inputs, TorchRuntime
 
 
-class TorchEager(Looks, Backend):
+class TorchEager(TorchRuntime):
     """Plain eager PyTorch: hooks on the blocks, everything else untouched."""
 
-    name: ClassVar[str] = "torch"
-    options: ClassVar[Mapping[str, str]] = {
-        "attn": "attention implementation of a transformers model: eager or sdpa",
-        "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
-        "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
-        "threads": THREADS_HELP,
-    }
-
-    def __new__(cls, spec: Spec | None = None, *_: Any, **__: Any) -> TorchEager:
-        """With `compile=...` it is a backend of another kind, under the same name."""
-        if cls is TorchEager and spec is not None and "compile" in spec.options:
-            from .compiled import TorchCompiled
-
-            return super().__new__(TorchCompiled)
-        return super().__new__(cls)
-
     def __init__(self, spec: Spec, model: object) -> None:
-        super().__init__(spec)
-        self._model = open_model(model)
-        self._given = self._model if isinstance(self._model, GivenModel) else None
-        self._device = device_of(spec.device or "cpu")
-        self._dtype = spec.dtype or "fp32"
-        self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
-        self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
-        self._threads = parse_threads(spec)
-        if self._dtype not in TORCH_DTYPES:
+        if "compile" in spec.options:
             raise UsageError(
-                f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
-                + (" For TF32 write torch:cuda:fp32,tf32=on." if self._dtype == "tf32" else "")
+                f"{spec}: TorchEager compiles nothing. driftwalk.backend(spec, model) makes the "
+                "backend that a spec names."
             )
-        if why := why_not(self._device):
-            raise BackendUnavailable(f"torch:{self._device} is not usable here: {why}.")
-        if self._tf32 and self._device.type != "cuda":
-            raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
-        self._module: nn.Module | None = None
-        self._hold = False
+        super().__init__(spec, model)
 
     @classmethod
     def around(cls, module: nn.Module, label: str = "", blocks: str | None = None) -> TorchEager:
@@ -88,46 +51,6 @@ class TorchEager(Looks, Backend):
         )
         return cls(Spec("torch", str(given.device), given.mixture.dtype), given)
 
-    @classmethod
-    def offers(cls) -> Sequence[Offer]:
-        found = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
-        for device in DEVICES[1:]:
-            why = why_not(torch.device(device))
-            found.append(Offer(f"torch:{device}", not why, why or device_name(device)))
-        return found
-
-    @property
-    def info(self) -> BackendInfo:
-        return BackendInfo(
-            spec=str(self.spec),
-            name=self.name,
-            device=str(self._device),
-            dtype="tf32" if self._tf32 else self._mixture.dtype,
-            versions=versions("torch", "transformers"),
-            flags=self._flags(),
-            dtypes=self._mixture.dtypes,
-            stored=self._mixture.stored,
-        )
-
-    @property
-    def _mixture(self) -> Mixture:
-        """What it computes in: of a module as it is, what was seen so far."""
-        return self._given.mixture if self._given is not None else Mixture(self._dtype)
-
-    def prepare(self, probe: Probe) -> None:
-        if self._given is not None and self._given.is_mixed:
-            with self.at_work(probe):
-                pass  # what a module computes in is seen when its points are found
-
-    @property
-    def layout(self) -> Layout | None:
-        """The points found so far; None before the first traced run."""
-        return next(iter(self._model._layouts.values()), None)
-
-    @property
-    def outputs_skipped(self) -> tuple[str, ...]:
-        return self._model.outputs_skipped
-
     def shows(self, model: LoadedModel) -> bool:
         """Whether its states are those that evidence.py would have this model run for."""
         plain = type(self) is TorchEager and not self._attn and not self._threads
@@ -135,141 +58,27 @@ class TorchEager(Looks, Backend):
             plain and self._model is model and self._device.type == "cpu" and self._look == BLOCKS
         )
 
-    def _flags(self) -> dict[str, str]:
-        flags = {
-            "threads": str(self._threads or torch.get_num_threads()),
-            "cpu": torch.backends.cpu.get_cpu_capability(),
-            **settings_set_aside(),
-        }
-        config = getattr(self._module or self._model.module, "config", None)
-        if attention := getattr(config, "_attn_implementation", None):
-            flags["attn"] = str(attention)
-        if self._given is not None and self._given.quantised:
-            flags["quantised"] = self._given.quantised
-        if self._device.type == "cuda":
-            flags["tf32"] = "on" if self._tf32 else "off"
-            flags["gpu"] = torch.cuda.get_device_name(self._device)
-            flags["capability"] = ".".join(map(str, torch.cuda.get_device_capability(self._device)))
-            flags["cuda"] = str(torch.version.cuda)
-            flags["driver"] = driver_version()
-            flags["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-            matmul = torch.backends.cuda.matmul
-            flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
-            flags["bf16_reduced_reduction"] = str(matmul.allow_bf16_reduced_precision_reduction)
-        return flags
-
-    def _open(self) -> nn.Module:
-        if self._module is None:
-            start = time.perf_counter()
-            self._module = self._model.at(self._dtype, str(self._device), self._attn)
-            self._seconds["load"] = time.perf_counter() - start
-        return self._module
-
-    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            if sink is None:
-                return _outputs(self._plain(module, inputs))
-            layout = self._find_layout(module, inputs)
-            room = Holding(self._device) if self._hold else None
-            kept: list[tuple[torch.Tensor, State]] = []
-
-            def hand_on(point: Point, tensor: torch.Tensor) -> None:
-                held = room.keep(tensor) if room is not None else None
-                if held is not None:
-                    state: State = HeldState(point, held)
-                else:
-                    state = State(point, to_numpy(tensor))
-                if is_output(point.name):
-                    kept.append((tensor, state))
-                sink(state)
-
-            output = self._watched(module, inputs, layout, hand_on)
-            return _outputs(output, kept)
-
-    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
-        """The probe's tensors, floats in a dtype that the module takes."""
-        if self._given is not None:
-            return self._given.inputs(probe, self._device)
-        return inputs_for(module, probe, self._device)
-
-    def _plain(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """What the model gives."""
+    def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
         return call(module, inputs)
 
-    def _watched(
-        self,
-        module: nn.Module,
-        inputs: Mapping[str, torch.Tensor],
-        layout: Layout,
-        sink: TensorSink,
-    ) -> Any:
-        """The same, and every state to the sink as it is made."""
-        with capture(module, layout, sink) as finish:
-            output = call(module, inputs)
-            finish(output)
-        return output
-
-    def lap(self, probe: Probe) -> Lap:
-        """One plain run; copies are timed apart, and the device is waited for."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            start = time.perf_counter()
-            inputs = self._inputs(module, probe)
-            wait(self._device)
-            ready = time.perf_counter()
-            with device_clock(self._device) as clock:
-                output = self._plain(module, inputs)
-            wait(self._device)
-            done = time.perf_counter()
-            _outputs(output)
-            copied = time.perf_counter()
-        if self._device.type == "cpu":  # nothing was copied anywhere
-            return Lap(done - ready)
-        return Lap(done - ready, ready - start, copied - done, clock())
+    def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        return watched(module, layout, sink, partial(call, module, inputs))
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """The time from one point to the next, in a run in which nothing is copied."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            layout = self._find_layout(module, inputs)
+        with self.at_work(probe) as (module, inputs, layout):
             stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
 
             def note(point: Point, _: torch.Tensor) -> None:
                 stamps.append((point.name, stamp(self._device)))
 
-            with capture(module, layout, note) as finish:
-                finish(call(module, inputs))
+            watched(module, layout, note, partial(call, module, inputs))
             wait(self._device)
         return {name: between(before, after) for (_, before), (name, after) in pairwise(stamps)}
 
-    def device_memory(self) -> Mapping[str, int]:
-        if self._device.type != "cuda":
-            return {}
-        return {
-            "cuda allocated": torch.cuda.max_memory_allocated(self._device),
-            "cuda reserved": torch.cuda.max_memory_reserved(self._device),
-        }
-
-    @property
-    def holds_on(self) -> str:
-        """The GPU that states can be left on; empty on the CPU, where they are at hand anyway."""
-        if self._device.type != "cuda":
-            return ""
-        index = self._device.index
-        return f"cuda:{torch.cuda.current_device() if index is None else index}"
-
-    def hold(self, on: bool) -> None:
-        self._hold = on
-
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Run each block on the *given* previous state; hand on what this model makes of it."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            layout = self._find_layout(module, inputs)
+        with self.at_work(probe) as (module, inputs, layout):
             walked = {point.name for stack in layout.stacks for point in stack.points}
 
             def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -284,48 +93,7 @@ class TorchEager(Looks, Backend):
                     return None
                 return _like(tensor, array)
 
-            with capture(module, layout, exchange) as finish:
-                finish(call(module, inputs))
-
-    @contextmanager
-    def at_work(
-        self, probe: Probe
-    ) -> Iterator[tuple[nn.Module, Mapping[str, torch.Tensor], Layout]]:
-        """The module, the probe's tensors and the points, ready for a run of another kind."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            yield module, inputs, self._find_layout(module, inputs)
-
-    def exercised(self, probe: Probe) -> Exercised | None:
-        """What of the model the probe uses; one more run, unless one of it was watched."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
-            inputs = self._inputs(module, probe)
-            return self._model.exercised(module, inputs, lambda: call(module, inputs))
-
-    def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
-        start = time.perf_counter()
-        layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
-        if self._given is not None:
-            self._given.watch(layout, lambda: call(module, inputs))
-        self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
-        return replace(layout, look=self._look)
-
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        """Threads and TF32 as asked for, for this run only."""
-        with ExitStack() as restore:
-            if self._threads:
-                restore.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(self._threads)
-            if self._device.type == "cuda":
-                restore.enter_context(_tf32(self._tf32))
-                restore.enter_context(torch.cuda.device(self._device))
-            yield
-
-    def _close(self) -> None:
-        self._module = None
+            watched(module, layout, exchange, partial(call, module, inputs))
 
 
 def _like(tensor: torch.Tensor, array: Array) -> torch.Tensor:
@@ -333,33 +101,3 @@ def _like(tensor: torch.Tensor, array: Array) -> torch.Tensor:
     if tuple(array.shape) != tuple(tensor.shape):
         raise UsageError(f"Cannot replay a state of shape {array.shape} at {tuple(tensor.shape)}.")
     return from_numpy(array, tensor.device).to(tensor.dtype)
-
-
-def parse_threads(spec: Spec) -> int | None:
-    """The `threads` option as a positive number."""
-    text = spec.options.get("threads")
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"Option threads={text}: expected a whole number, 1 or more.")
-    return int(text)
-
-
-def _outputs(output: Any, kept: Sequence[tuple[torch.Tensor, State]] = ()) -> dict[str, Array]:
-    """Copies of the outputs; those of tensors whose states were handed on are there already."""
-    copied = {id(tensor): state for tensor, state in kept}
-    return {
-        name: copied[id(tensor)].array if id(tensor) in copied else to_numpy(tensor)
-        for name, tensor in named_outputs(output).items()
-    }
-
-
-@contextmanager
-def _tf32(on: bool) -> Iterator[None]:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = on
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before

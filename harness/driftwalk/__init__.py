@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .adapter import Backend as Backend
     from .adapter import BackendInfo as BackendInfo
+    from .api import verify as verify
+    from .api import verify_all as verify_all
     from .bundles.extraction import extract as extract
     from .comparison import compare as compare
     from .errors import DriftwalkError as DriftwalkError
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
     from .verification import record as record
-    from .verification import verify as verify
-    from .verification import verify_all as verify_all
 
 _WHERE = {
     "Backend": "adapter",
@@ -53,8 +53,8 @@ _WHERE = {
     "hwcheck": "hardware",
     "load": "result",
     "record": "verification",
-    "verify": "verification",
-    "verify_all": "verification",
+    "verify": "api",
+    "verify_all": "api",
     "visibility": "studies.visibility",
 }
 

@@ -10,6 +10,8 @@ A backend is a subclass of `Backend` in one file. It must
   nobody writes to later, in the dtype the backend computed (or a `HeldState`, where it was told to
   `hold`: see measure/reduction.py). Return the model's plain float outputs;
 - free what it holds: `_close()`.
+What else it can do are the protocols below, each with a method or two; what it cannot, it leaves
+out, and nothing else is asked of it. `tests/meta` holds CONTRIBUTING.md's list against them.
 The public methods check what the hooks return, so that a broken adapter fails at once and by name.
 """
 
@@ -20,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -29,7 +31,32 @@ from .errors import BackendError, UsageError
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
 
-__all__ = ["Backend", "BackendInfo", "Lap", "Model", "Offer", "Sink"]
+if TYPE_CHECKING:
+    from driftwalk_backends.sources import LoadedModel
+
+    from .exercised import Exercised
+
+__all__ = [
+    "Backend",
+    "BackendInfo",
+    "BringsModel",
+    "BringsProbe",
+    "Exercises",
+    "GivesShared",
+    "HasDeviceMemory",
+    "Holds",
+    "Jitters",
+    "Lap",
+    "LooksInside",
+    "Offer",
+    "Prepares",
+    "Replays",
+    "ShowsModel",
+    "Sink",
+    "SkipsOutputs",
+    "TimesLayers",
+    "Tips",
+]
 
 Sink = Callable[[State], None]
 
@@ -56,13 +83,136 @@ class Lap:
     """The run by the device's own clock, where it has one."""
 
 
-class Model(Protocol):
-    """What the harness knows of a model; backends know more (see driftwalk_backends.sources)."""
+# ---- what a backend may be able to do beside: a method of that name is all there is to it ----
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """Runs each block on a given previous state: blame, and layers judged by their own input."""
+
+    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
+        """Hand on X_n(given_{n-1}) for each point n, in order of execution."""
+
+
+@runtime_checkable
+class LooksInside(Protocol):
+    """Gives the states of the modules inside its blocks: `--depth`, and to drill into a layer.
+
+    With `look("module", "layer.5")` a trace also has, for each module in that layer's block, its
+    first float output as `layer.5.<path below the block>` (a second call of it ends in `#2`), and
+    its input as the same with `:in`, where that is not the output of a module. Without a layer,
+    every block is looked into, and only for outputs.
+    """
 
     @property
-    def label(self) -> str: ...
+    def looks_at(self) -> tuple[str, str]:
+        """The depth, and the layer or nothing."""
 
-    def describe(self) -> Mapping[str, str]: ...
+    def look(self, depth: str, layer: str = "") -> None: ...
+
+
+@runtime_checkable
+class GivesShared(Protocol):
+    """Gives what its blocks share as states, `shared.rotary.0`, `shared.mask`, while told to.
+
+    They come before the layer that first gets them.
+    """
+
+    def share(self, on: bool) -> None: ...
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """Leaves its states on the device that made them, to be compared there."""
+
+    @property
+    def holds_on(self) -> str:
+        """The device, `cuda:0`; empty where states are on the host anyway."""
+
+    def hold(self, on: bool) -> None:
+        """From now on give `HeldState`s, as far as the device has room for them; or no longer."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """Finds out before a run whatever `info` can only say with a probe at hand."""
+
+    def prepare(self, probe: Probe) -> None: ...
+
+
+@runtime_checkable
+class BringsProbe(Protocol):
+    """Can be run with one probe only: a recording."""
+
+    @property
+    def own_probe(self) -> Probe | None: ...
+
+
+@runtime_checkable
+class BringsModel(Protocol):
+    """Computes another model on purpose, and can say which: a quantised graph."""
+
+    def honest_model(self) -> LoadedModel | None:
+        """What it should compute; None where that is the model itself, or cannot be told."""
+
+
+@runtime_checkable
+class ShowsModel(Protocol):
+    """May run the very model it was given, in plain PyTorch: proof of what was stored of it."""
+
+    def shows(self, model: object) -> bool:
+        """Whether its states are those of that model as it is, on the CPU."""
+
+
+@runtime_checkable
+class SkipsOutputs(Protocol):
+    """Says what of the model's output no state is given for, after the first traced run."""
+
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class Exercises(Protocol):
+    """Sees in one more run what of the model a probe uses: rows, positions, experts."""
+
+    def exercised(self, probe: Probe) -> Exercised | None: ...
+
+
+@runtime_checkable
+class TimesLayers(Protocol):
+    """Tells the seconds spent in each point's block, in one run of its own: `bench --layers`."""
+
+    def layer_laps(self, probe: Probe) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class HasDeviceMemory(Protocol):
+    """Knows the peaks of its device's memory in bytes, by name; empty where it has none."""
+
+    def device_memory(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class Jitters(Protocol):
+    """Runs with every result off by a random part of a roundoff; asked of the truth alone."""
+
+    def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
+        """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
+
+
+@runtime_checkable
+class Tips(Protocol):
+    """Runs with its close choices tipped over, top-k of experts say; asked of the truth alone."""
+
+    def tipped(
+        self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
+    ) -> int:
+        """Hand on the states of such a run, and say how many choices were close.
+
+        Close by `reach` times what the last jittered run moved their numbers by. With `given`, each
+        block is run on the given previous state.
+        """
 
 
 class Backend(ABC):
@@ -92,16 +242,6 @@ class Backend(ABC):
         """What is usable here, and why the rest is not."""
 
     @property
-    def own_probe(self) -> Probe | None:
-        """The only probe it can be run with; None for all that run a model."""
-        return None
-
-    @property
-    def outputs_skipped(self) -> tuple[str, ...]:
-        """What of the model's output is given by no state, known after the first traced run."""
-        return ()
-
-    @property
     @abstractmethod
     def info(self) -> BackendInfo:
         """Device, dtype, versions and flags; complete after the first run."""
@@ -112,9 +252,6 @@ class Backend(ABC):
 
     def _close(self) -> None:  # noqa: B027 - optional hook
         """Free sessions, device memory, files."""
-
-    def prepare(self, probe: Probe) -> None:  # noqa: B027 - optional hook
-        """Find out now whatever `info` can only tell with a probe at hand."""
 
     def stream(self, probe: Probe, sink: Sink) -> Mapping[str, Array]:
         """Run instrumented, handing each state on as it is made, so that none need be kept."""
@@ -160,7 +297,7 @@ class Backend(ABC):
         """A probe as it is; anything else is made into one for the model."""
         if isinstance(given, Probe):
             return given
-        if given is None and self.own_probe is not None:
+        if given is None and isinstance(self, BringsProbe) and self.own_probe is not None:
             return self.own_probe
         if self.make_probe is None:
             raise UsageError(
@@ -172,14 +309,6 @@ class Backend(ABC):
     def lap(self, probe: Probe) -> Lap:
         """One plain run, timed. A backend with a device of its own waits for it, and says more."""
         return Lap(self._clocked(probe, None)[1])
-
-    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
-        """Seconds spent in each point's block, in one run of its own; empty where unknown."""
-        return {}
-
-    def device_memory(self) -> Mapping[str, int]:
-        """Peaks of the device's memory in bytes, by name; empty where it has none of its own."""
-        return {}
 
     def close(self) -> None:
         self._close()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from .adapter import Exercises
 from .jsonable import Later, Share
 from .states import Probe
 
@@ -83,13 +84,6 @@ class KnowsExercised(Protocol):
     """A model whose runs are watched anyway: it says what a probe used, if that probe was run."""
 
     def exercised_by(self, probe: Probe) -> Exercised | None: ...
-
-
-@runtime_checkable
-class Exercises(Protocol):
-    """A backend that can run its model once more to see what a probe uses."""
-
-    def exercised(self, probe: Probe) -> Exercised | None: ...
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:

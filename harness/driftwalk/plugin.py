@@ -130,7 +130,8 @@ def drift(request: pytest.FixtureRequest, drift_backend: str | None) -> Drift:
     """Verify models, compare with golden traces, check reports: each asserts."""
     from .testing.drift import Drift
 
-    return Drift(request, drift_backend)
+    told = request.node.user_properties
+    return Drift(request, drift_backend, lambda outcome: told.append((PROPERTY, outcome)))
 
 
 @pytest.fixture
@@ -143,9 +144,7 @@ def drift_benchmark(benchmark: Any) -> Iterator[Callable[..., Lap]]:
     with ExitStack() as opened:
 
         def run(spec: str, model: object, probe: object = None, **options: Any) -> Lap:
-            from driftwalk_backends.probes import make_probe
-            from driftwalk_backends.sources import open_model
-
+            from .stage import make_probe, open_model
             from .verification import backend
 
             loaded = open_model(model, **options)

@@ -24,6 +24,12 @@ BUILT_IN: dict[str, str] = {
     "command": "driftwalk_backends.command:Command",
 }
 
+KINDS: dict[str, str] = {
+    "torch": "driftwalk_backends.kinds:torch_backend",
+    "onnxruntime": "driftwalk_backends.kinds:onnxruntime_backend",
+}
+"""What makes a backend of a spec and a model, where a name stands for more than its class."""
+
 MIXED = "driftwalk_backends.mixture:Mixed"
 """Eager PyTorch with a dtype for each point: a yardstick only, it has no spec."""
 
@@ -68,6 +74,8 @@ def create(spec: str | Spec, model: object) -> Backend:
     """Make the backend a spec names. Nothing is loaded and no device is touched yet."""
     parsed = Spec.parse(spec) if isinstance(spec, str) else spec
     make: Any = backend_class(parsed.name)
+    if parsed.name in KINDS:
+        make = load_target(KINDS[parsed.name])
     made: Backend = make(parsed, model)
     made.make_probe = lambda given: load_target(PROBES)(model, given)
     return made

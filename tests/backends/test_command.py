@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import driftwalk
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from processes import alive, eventually
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODEL = "demo:decoder"
@@ -94,9 +96,25 @@ states["layer.3"] = shape, values.tobytes()
     ],
 )
 def test_what_a_program_does_wrong_is_shown(recorded, tmp_path, body, message, monkeypatch):
-    monkeypatch.setenv("DRIFTWALK_COMMAND_TIMEOUT", "2")
+    if "still running" in message:
+        monkeypatch.setenv("DRIFTWALK_COMMAND_TIMEOUT", "2")
     with pytest.raises(BackendError, match=f"(?s){message}"):
         verify(port(recorded, tmp_path, body))
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started(recorded, tmp_path, monkeypatch):
+    """A child that keeps the output open would have us wait for it."""
+    monkeypatch.setenv("DRIFTWALK_COMMAND_TIMEOUT", "2")
+    body = """
+import subprocess, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+child.wait()
+"""
+    with pytest.raises(BackendError, match="still running after 2 s") as caught:
+        verify(port(recorded, tmp_path, body))
+    told = re.search(r"child (\d+)", str(caught.value))
+    assert told is None or eventually(lambda: not alive(int(told[1])))
 
 
 def test_a_missing_point_and_a_wrong_shape_are_verdicts(recorded, tmp_path):
@@ -163,9 +181,7 @@ writeTrace(process.argv[1], states);
     folder = tmp_path / "node.trace"
     subprocess.run(["node", "--input-type=module", "-e", code, str(folder)], check=True)
     probe = driftwalk.Probe({"input_ids": np.zeros((1, 2), np.int64)})
-    from driftwalk.traces.trace_file import load_trace
-
-    loaded = load_trace(folder, probe)
+    loaded = driftwalk.Trace.load(folder, probe)
     assert loaded.names == ("embed", "layer.0")
     for name, array in arrays.items():
         assert np.array_equal(loaded[name], array)

@@ -64,6 +64,7 @@ def test_the_code_is_the_replay_bit_by_bit(name: str, tmp_path: Path) -> None:
             code = layer_code(truth, probe, given, point)
             np.testing.assert_array_equal(run(code, fed, tmp_path), true[point])
             assert all(LINE.match(line) for line in code.source.splitlines()[6:]), code.source
+        for point in (trace.names[1], trace.names[-1]):
             own = layer_code(candidate, probe, given, point)
             np.testing.assert_array_equal(run(own, fed, tmp_path), given[point])
 

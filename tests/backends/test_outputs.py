@@ -265,8 +265,7 @@ def test_compiled_and_exported_models_give_the_same_points(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["integers", "booleans", "bytes", "complex", "halves", "doubles"])
 def test_outputs_are_in_traces_and_signatures(kind: str, tmp_path: Path) -> None:
-    from driftwalk.signatures.make import sign
-
+    sign = driftwalk.Signature.of
     model, point = headed(kind), GIVES[kind][1]
     probe = driftwalk.Probe(IDS)
     traces = []

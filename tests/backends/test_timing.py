@@ -21,8 +21,10 @@ def test_a_lap_takes_time_and_counts_no_loading(spec):
     model = open_model("demo:decoder")
     probe = make_probe(model)
     with driftwalk.backend(spec, model) as backend:
-        first, second = backend.lap(probe), backend.lap(probe)
-        assert 0 < second.seconds < 10
+        first = backend.lap(probe)
+        start = time.perf_counter()
+        second = backend.lap(probe)
+        assert 0 < second.seconds < time.perf_counter() - start
         assert (second.copy_in, second.copy_out, second.device) == (0.0, 0.0, None)
         booked = sum(s for name, s in backend.seconds.items() if name in ("load", "export"))
         assert booked > 0
@@ -36,8 +38,10 @@ def test_layer_laps_have_the_points_of_the_trace_in_order(spec, name):
     probe = make_probe(model)
     with driftwalk.backend(spec, model) as backend:
         names = list(backend.trace(probe).names)
+        start = time.perf_counter()
         laps = backend.layer_laps(probe)
-        assert all(0 < seconds < 10 for seconds in laps.values())
+        took = time.perf_counter() - start
+        assert all(0 < seconds < took for seconds in laps.values())
         assert [name for name in names if name in laps] == list(laps)
         # An embedding that is a view of a table may cost nothing that a profiler sees.
         assert {name for name in names if ".layer." in f".{name}"} <= laps.keys()

@@ -16,11 +16,16 @@ from driftwalk.adapter import Lap
 from driftwalk.bench.result import BenchReport, Case, Entry
 from driftwalk.bench.run import bench
 from driftwalk.bench.runner import Recipe, Remote, environment_of
+from driftwalk.children import Child
 from driftwalk.document import from_dict, to_json
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.progress import Progress
 from driftwalk.result import Benchmark, Tool
 from driftwalk.states import BackendInfo, Probe
+from processes import PATIENCE
+
+TINY = "cli.factories:Tiny"
+"""Plain torch: a process that makes it need not import transformers."""
 
 
 def torch_backend() -> driftwalk.Backend:
@@ -143,7 +148,7 @@ def test_bad_input_is_refused_before_anything_runs(change: dict, message: str) -
 
 
 def test_a_process_that_dies_says_its_last_words() -> None:
-    runner = Remote(Recipe("torch", "demo:decoder"))
+    runner = Remote(Recipe("torch", TINY))
     try:
         runner._process.kill()
         with pytest.raises(BackendError, match=r"The process of torch ended with code -9"):
@@ -159,10 +164,10 @@ def test_errors_cross_over_in_one_line() -> None:
 
 def test_what_a_model_prints_is_no_answer(tmp_path, monkeypatch) -> None:
     (tmp_path / "talkative.py").write_text(
-        "import driftwalk_backends.demo as demo\n"
+        "from cli.factories import Tiny\n"
         "def make():\n"
         "    print('{\"answer\": 7}')\n"
-        "    return demo.decoder()\n"
+        "    return Tiny()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     runner = Remote(Recipe("torch", "talkative:make"))
@@ -174,7 +179,7 @@ def test_what_a_model_prints_is_no_answer(tmp_path, monkeypatch) -> None:
 
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_another() -> None:
     """Ctrl-C between an order and its answer."""
-    runner = Remote(Recipe("torch,threads=1", "demo:decoder"))
+    runner = Remote(Recipe("torch,threads=1", TINY))
     try:
         assert runner._process.stdin is not None
         runner._process.stdin.write('{"id": -1, "do": "info"}\n')
@@ -184,8 +189,9 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another() -> None:
 
 
 def test_no_process_is_left_behind() -> None:
-    runner = Remote(Recipe("torch", "demo:decoder"))
+    runner = Remote(Recipe("torch", TINY))
     process = runner._process
+    assert isinstance(process, Child), "it ends with us, however we end"
     runner.close()
     assert process.returncode == 0
 
@@ -197,7 +203,7 @@ def test_the_worker_knows_no_other_orders() -> None:
         capture_output=True,
         encoding="utf-8",
         check=True,
-        timeout=120,
+        timeout=PATIENCE,
         env=environment_of(None),
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]

@@ -15,7 +15,7 @@ import torch
 import transformers as tf
 from torch import nn
 
-import driftwalk
+from driftwalk.verification import verify_all
 from driftwalk_backends.sources import LoadedModel, open_model
 
 LAYERS, WIDTH = 12, 256
@@ -79,9 +79,10 @@ def sweep(
     model: LoadedModel, relative: float, seed: int = 0, blame: bool | str = "auto"
 ) -> Iterator[Seen]:
     rng = np.random.default_rng(seed)
-    for layer in range(LAYERS):
-        twin, matrix = change_one_weight(model.module, layer, relative, rng)
-        report = driftwalk.verify(model, candidate=twin, batch=4, length=64, blame=blame)
+    twins = [change_one_weight(model.module, layer, relative, rng) for layer in range(LAYERS)]
+    wrong = [twin for twin, _ in twins]
+    reports = verify_all(model, wrong, batch=4, length=64, blame=blame)
+    for layer, (report, (_, matrix)) in enumerate(zip(reports, twins, strict=True)):
         first, cause = report.first_divergence, report.root_cause
         yield Seen(
             f"layer.{layer}",

@@ -12,9 +12,10 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from processes import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [str(ROOT / name) for name in ("harness", "backends", "reports", "tests")]
-PATIENCE = 240
 REPORT_FILES = ("junit.xml", "layers.csv", "report.html", "result.json", "summary.md")
 
 # Each of these makes typer or rich believe in a terminal, or takes it away.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli.program import PATIENCE, environment, invoke
+from cli.program import environment, invoke
+from processes import PATIENCE, started
 
 IDS = np.arange(8).reshape(1, 8)
 ONES = np.ones_like(IDS)
@@ -160,23 +159,11 @@ def test_a_fault_in_a_third_partys_backend(monkeypatch: pytest.MonkeyPatch) -> N
 def test_ctrl_c(here: Path) -> None:
     """Exit 130 and a word, while the model runs; nothing half-written, no traceback."""
     sleeper = ["verify", "cli.factories:Sleeper", "-c", "torch", "--report", "out"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "driftwalk", *sleeper],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert run.stdout is not None
-    assert run.stderr is not None
-    try:
-        begun = run.stderr.readline()
-        assert begun == "forward has begun\n"
-        time.sleep(0.2)
+    with started([sys.executable, "-m", "driftwalk", *sleeper], env=environment()) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "forward has begun\n"
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=PATIENCE)
-    finally:
-        run.kill()
     assert run.returncode == 130
     assert "interrupted" in err
     assert "Traceback" not in err

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from cli.program import environment, invoke
+from processes import PATIENCE, alive, children, eventually, started
 
 QUICK = ("--rounds", "2", "--warmup", "0", "--threads", "1", "--no-layers")
 
@@ -56,7 +54,8 @@ def test_bad_input(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
 
 
 def test_verify_takes_timings_along(here: Path) -> None:
-    done = invoke("verify", "demo:decoder", "-c", "torch:cpu:fp64", "--bench", "--report", "out")
+    tiny = ("verify", "cli.factories:Tiny", "-c", "torch:cpu:fp64")  # two processes without more
+    done = invoke(*tiny, "--bench", "--report", "out")
     assert done.code == 0, done.err
     stored = json.loads((here / "out" / "result.json").read_text())
     assert {side: len(b["samples"]) for side, b in stored["benchmarks"].items()} == {
@@ -67,10 +66,10 @@ def test_verify_takes_timings_along(here: Path) -> None:
 
 
 COUNTED = """
-import driftwalk_backends.demo as demo
+from cli.factories import Tiny
 
 def make():
-    model = demo.decoder()
+    model = Tiny()
     model.register_forward_hook(lambda *_: open("ran", "a").write("."))
     return model
 """
@@ -79,24 +78,17 @@ def make():
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_keeps_and_reports_the_samples(here: Path) -> None:
     (here / "counted.py").write_text(COUNTED)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "driftwalk", "bench", "counted:make", "-b", "torch"),
-            *("--rounds", "100000", "--threads", "1", "--no-layers", "--report", "out", "--json"),
-        ],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,
-    )
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        if (here / "ran").is_file() and (here / "ran").stat().st_size > 12:
-            break
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    ran = here / "ran"
+    words = [
+        *(sys.executable, "-m", "driftwalk", "bench", "counted:make", "-b", "torch"),
+        *("--rounds", "100000", "--threads", "1", "--no-layers", "--report", "out", "--json"),
+    ]
+    with started(words, env=environment()) as process:
+        assert eventually(lambda: ran.is_file() and ran.stat().st_size > 12)
+        worker = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert eventually(lambda: not any(map(alive, worker)))
     assert process.returncode == 130, err
     stored = json.loads(out)
     assert stored["complete"] is False

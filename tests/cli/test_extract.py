@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +29,7 @@ from driftwalk_backends.demo import faulty_decoder
 from driftwalk_backends.onnx.runtime import OnnxRuntime
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
+from processes import PATIENCE
 
 FOREIGN = ("driftwalk", "driftwalk_backends", "transformers", "safetensors", "onnx", "ml_dtypes")
 ALONE = f"""
@@ -48,9 +53,38 @@ def alone(script: Path) -> subprocess.CompletedProcess[str]:
         cwd=script.parent.parent,
         capture_output=True,
         encoding="utf-8",
-        timeout=240,
+        timeout=PATIENCE,
         check=False,
     )
+
+
+def here_and_now(script: Path) -> subprocess.CompletedProcess[str]:
+    """The same script in this process, where torch is imported already."""
+    out, path, modules = io.StringIO(), sys.path.copy(), sys.modules.copy()
+    try:
+        with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as end:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.path[:] = path
+        for name in sys.modules.keys() - modules.keys():
+            if name.endswith("_layer"):  # the bundle's own, which the next one has too
+                del sys.modules[name]
+        shutil.rmtree(script.parent / "__pycache__", ignore_errors=True)
+    return subprocess.CompletedProcess([str(script)], int(end.value.code or 0), out.getvalue(), "")
+
+
+@pytest.fixture
+def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`extract` runs the script before it hands it over; that it does so in a process of its own
+    is shown by the tests that run the bundle alone.
+    """
+
+    def rehearse(folder: Path) -> str:
+        done = here_and_now(folder / "replay.py")
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    monkeypatch.setattr("driftwalk.bundles.extraction.rehearse", rehearse)
 
 
 def numbers(text: str, label: str) -> list[float]:
@@ -164,6 +198,7 @@ def test_a_graph_that_others_made(here: Path, decoder: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("point", ["embed", "layer.2", "norm", "logits"])
+@pytest.mark.usefixtures("rehearsed_here")
 def test_any_point_of_a_run_that_passed(here: Path, passed: library.Report, point: str) -> None:
     """bf16, which numpy cannot store; the default probe, made again from what the report says."""
     done = invoke("extract", saved(passed), point, "-o", "bundle")
@@ -173,6 +208,7 @@ def test_any_point_of_a_run_that_passed(here: Path, passed: library.Report, poin
     assert numbers(done.out, "again, torch") == pytest.approx(told, rel=1e-6)
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_part_of_a_layer(here: Path, decoder: LoadedModel) -> None:
     report = library.verify(decoder, candidate="torch:cpu:bf16", depth="sublayer", blame=True)
     done = invoke("extract", saved(report), "layer.1.mlp", "-o", "bundle")
@@ -184,6 +220,7 @@ def test_a_part_of_a_layer(here: Path, decoder: LoadedModel) -> None:
     }
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_run_without_blame_has_the_number_made_now(here: Path, decoder: LoadedModel) -> None:
     report = library.verify(decoder, candidate="torch:cpu:bf16", blame=False)
     done = invoke("extract", saved(report), "layer.0", "-o", "bundle")
@@ -192,6 +229,7 @@ def test_a_run_without_blame_has_the_number_made_now(here: Path, decoder: Loaded
     assert numbers(done.out, "when this was made") == numbers(done.out, "recorded output")
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_bundle_that_was_changed_says_so(here: Path, passed: library.Report) -> None:
     assert invoke("extract", saved(passed), "layer.2", "-o", "bundle").code == 0
     weights = Path("bundle/truth_weights.npz")
@@ -199,17 +237,18 @@ def test_a_bundle_that_was_changed_says_so(here: Path, passed: library.Report) -
         arrays = dict(file)
     arrays["w2"] = arrays["w2"] * 1.001
     np.savez(weights, **arrays)
-    found = alone(here / "bundle" / "replay.py")
+    found = here_and_now(here / "bundle" / "replay.py")
     assert found.returncode == 1
     assert "The number is NOT the same." in found.stdout
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_names_from_outside_do_not_command_a_terminal(here: Path, passed: library.Report) -> None:
     assert invoke("extract", saved(passed), "layer.2", "-o", "bundle").code == 0
     told = json.loads(Path("bundle/bundle.json").read_text())
     told["model"] = "\x1b[2Jgone"
     Path("bundle/bundle.json").write_text(json.dumps(told))
-    found = alone(here / "bundle" / "replay.py")
+    found = here_and_now(here / "bundle" / "replay.py")
     assert "of ?[2Jgone," in found.stdout
 
 
@@ -236,6 +275,7 @@ def test_the_same_model_with_one_weight_changed(passed: library.Report) -> None:
         library.extract(passed, "layer.2", model=module)
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_probe_the_report_does_not_hold(decoder: LoadedModel) -> None:
     report = library.verify(decoder, candidate="torch", probe=[[5, 17, 3]], blame=True)
     file = saved(report)
@@ -300,6 +340,7 @@ def test_a_folder_that_is_no_bundle_is_never_written_over(
     assert sorted(path.name for path in here.iterdir()) == ["file", "mine", "result.json"]
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_bundle_is_replaced_only_if_asked(here: Path, passed: library.Report) -> None:
     file = saved(passed)
     assert invoke("extract", file, "layer.2", "-o", "bundle").code == 0

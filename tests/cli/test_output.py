@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cli.program import PATIENCE, REPORT_FILES, Outcome, driftwalk, environment, invoke
+from cli.program import REPORT_FILES, Outcome, driftwalk, environment, invoke
+from processes import PATIENCE
 
 TINY = ["verify", "cli.factories:Tiny"]
 DRIFTING = ["-c", "torch:cpu:bf16", "--policy", "fixed:1e-6"]

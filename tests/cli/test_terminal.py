@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import PATIENCE, driftwalk, environment
+from cli.program import driftwalk, environment
+from processes import PATIENCE
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals on this system")
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli.program import PATIENCE, environment
+from cli.program import environment
+from processes import PATIENCE
 
 TEST = """
 import subprocess

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from meta.sources import PACKAGES
+from processes import PATIENCE, alive, children, eventually, started
 
 ENVIRONMENT = {
     **os.environ,
@@ -32,7 +32,7 @@ def fleet(*words: str, cwd: Path | None = None, **more: str) -> subprocess.Compl
         cwd=cwd,
         capture_output=True,
         encoding="utf-8",
-        timeout=200,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -105,18 +105,12 @@ def test_mistakes(tmp_path: Path, words: list[str], said: str) -> None:
 def test_interrupted_keeps_its_results(tmp_path: Path) -> None:
     """Ctrl-C: the job is ended, a report is written, and the exit code says so."""
     words = ["hwcheck", "--device", "cpu", "--address", "local", "-o", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "driftwalk", "fleet", *words],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert process.stderr is not None
-    process.stderr.readline()  # "1 job; 1 place to run them."
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with started([sys.executable, "-m", "driftwalk", "fleet", *words], env=ENVIRONMENT) as process:
+        assert eventually(lambda: len(children(process.pid)) == 2), "the job, and the watch over it"
+        jobs = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert eventually(lambda: not any(map(alive, jobs)))
     assert process.returncode == 130, err
     assert "interrupted" in out
     report = json.loads((tmp_path / "fleet.json").read_text("utf-8"))

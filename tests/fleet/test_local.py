@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from driftwalk.fleet.job import GOLDEN, Golden, Job
 from driftwalk.fleet.local import LocalCluster
 from driftwalk.fleet.process import unpacked
 from driftwalk.fleet.run import pack
+from processes import PATIENCE, alive, eventually
 
 PYTHON = (sys.executable, "-S", "-c")
 
@@ -25,27 +25,18 @@ def do(code: str) -> str:
     return f"import os, subprocess, sys, time\n{code}"
 
 
-def ended(cluster: LocalCluster, count: int, seconds: float = 20) -> Sequence[Event]:
+def ended(cluster: LocalCluster, count: int, seconds: float = PATIENCE) -> Sequence[Event]:
     until, found = time.monotonic() + seconds, []
     while len(found) < count and time.monotonic() < until:
         found += cluster.wait(0.2)
     return found
 
 
-def alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    # A child whose parent is gone waits for nobody in a container: it has ended all the same.
-    return " Z " not in Path(f"/proc/{process}/stat").read_text()
-
-
 def test_a_result_an_exit_code_and_last_words() -> None:
     code = do("print('x' * 300_000); sys.stderr.write('why\\n'); sys.exit(3)")
     cluster = LocalCluster(["cpu"], program=(*PYTHON, code))
     (place,) = cluster.places()
-    cluster.start(place, Job("verify", ("m",), "m"), 20)
+    cluster.start(place, Job("verify", ("m",), "m"), PATIENCE)
     (event,) = ended(cluster, 1)
     assert (event.ending, event.code, event.err) == ("ended", 3, "why")
     assert len(event.out) == 300_000, "more than a pipe holds"
@@ -55,7 +46,7 @@ def test_arguments_reach_the_job(tmp_path: Path) -> None:
     golden = tmp_path / "golden.trace"
     cluster = LocalCluster(["cpu"], golden, program=(*PYTHON, do("print(sys.argv[1:])")))
     (place,) = cluster.places()
-    cluster.start(place, Job("hwcheck", ("--device", "{device}", GOLDEN, "{x}"), ""), 20)
+    cluster.start(place, Job("hwcheck", ("--device", "{device}", GOLDEN, "{x}"), ""), PATIENCE)
     (event,) = ended(cluster, 1)
     assert event.out == str(["hwcheck", "--device", "cpu", str(golden), "{x}"])
 
@@ -63,43 +54,41 @@ def test_arguments_reach_the_job(tmp_path: Path) -> None:
 def test_a_hanging_job_is_ended_with_its_children(tmp_path: Path) -> None:
     tell = tmp_path / "child"
     code = do(
-        f"child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
-        f"open({str(tell)!r}, 'w').write(str(child.pid))\n"
-        "time.sleep(60)"
+        f"child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(tell)!r}, 'w').write(f'{{child.pid}}\\n')\n"
+        "time.sleep(600)"
     )
     cluster = LocalCluster(["cpu"], program=(*PYTHON, code))
     (place,) = cluster.places()
-    start = time.monotonic()
-    cluster.start(place, Job("verify", (), ""), 1.5)
+    cluster.start(place, Job("verify", (), ""), 600)
+    assert eventually(lambda: tell.is_file() and tell.read_text().endswith("\n"))
+    cluster._running[place][1]._timeout = 0.0
     (event,) = ended(cluster, 1)
     assert event.ending == "timeout"
-    assert time.monotonic() - start < 15
-    child, until = int(tell.read_text()), time.monotonic() + 5
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not alive(child)
+    assert eventually(lambda: not alive(int(tell.read_text())))
 
 
 def test_a_crash_says_which_signal() -> None:
     cluster = LocalCluster(["cpu"], program=(*PYTHON, do("os.kill(os.getpid(), 11)")))
     (place,) = cluster.places()
-    cluster.start(place, Job("verify", (), ""), 20)
+    cluster.start(place, Job("verify", (), ""), PATIENCE)
     (event,) = ended(cluster, 1)
     assert (event.ending, event.code) == ("ended", -11)
 
 
 def test_places_side_by_side_and_closing_ends_them() -> None:
-    cluster = LocalCluster(["cpu", "cuda:0"], slots=2, program=(*PYTHON, do("time.sleep(60)")))
+    cluster = LocalCluster(["cpu", "cuda:0"], slots=2, program=(*PYTHON, do("time.sleep(600)")))
     assert [place.name.partition(" ")[2] for place in cluster.places()] == [
         "cpu",
         "cpu #1",
         "cuda:0",
     ]
     for place in cluster.places():
-        cluster.start(place, Job("verify", (), ""), 20)
-    start = time.monotonic()
+        cluster.start(place, Job("verify", (), ""), PATIENCE)
+    jobs = [process._process.pid for _, process in cluster._running.values()]
+    assert all(map(alive, jobs))
     cluster.close()
-    assert time.monotonic() - start < 10
+    assert not any(map(alive, jobs))
     assert cluster.wait(0) == []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from driftwalk.cli.app import app
 from driftwalk_reports.schema import load_schema
+from processes import PATIENCE, started
 
 PROGRAM = """
 import sys
@@ -88,18 +88,14 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     out = tmp_path / "out"
     words = ["hwcheck", "--level", "soak", "--minutes", "9", "--check", "load", "--dtype", "fp32"]
-    child = subprocess.Popen(
-        [sys.executable, str(program), *words, "--json", "-o", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )
-    assert child.stderr is not None
-    hot = any(line.startswith("ROUND 2 model") for line in child.stderr)
-    assert hot, "the soak ended before it was interrupted"
-    child.send_signal(signal.SIGINT)
-    stdout, stderr = child.communicate(timeout=60)
+    words = [sys.executable, str(program), *words, "--json", "-o", str(out)]
+    path = os.pathsep.join(p for p in sys.path if p)
+    with started(words, env=os.environ | {"PYTHONPATH": path}) as child:
+        assert child.stderr is not None
+        hot = any(line.startswith("ROUND 2 model") for line in child.stderr)
+        assert hot, "the soak ended before it was interrupted"
+        child.send_signal(signal.SIGINT)
+        stdout, stderr = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130, stderr
     found = json.loads(stdout)
     jsonschema.validate(found, load_schema(kind="hardware"))

@@ -50,7 +50,7 @@ class Source:
     def imports(self) -> list[Import]:
         is_package = self.path.name == "__init__.py"
         base = self.module if is_package else self.module.rpartition(".")[0]
-        return list(_imports(self.tree, base, self.path.relative_to(ROOT).as_posix()))
+        return list(imports_in(self.tree, base, self.path.relative_to(ROOT).as_posix()))
 
 
 @cache
@@ -68,7 +68,12 @@ def all_sources() -> list[Source]:
     return [source for package in PACKAGES for source in sources(package)]
 
 
-def _imports(
+@cache
+def own_modules() -> frozenset[str]:
+    return frozenset(source.module for source in all_sources())
+
+
+def imports_in(
     node: ast.AST, base: str, path: str, late: bool = False, only_types: bool = False
 ) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
@@ -77,22 +82,27 @@ def _imports(
                 yield Import(name, f"{path}:{child.lineno}", late, only_types)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for inner in child.body:
-                yield from _imports(ast.Module([inner], []), base, path, late, True)
-            yield from _imports(ast.Module(child.orelse, []), base, path, late, only_types)
+                yield from imports_in(ast.Module([inner], []), base, path, late, True)
+            yield from imports_in(ast.Module(child.orelse, []), base, path, late, only_types)
         else:
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _imports(child, base, path, late or function, only_types)
+            yield from imports_in(child, base, path, late or function, only_types)
 
 
 def _names(node: ast.Import | ast.ImportFrom, base: str) -> list[str]:
-    """Full names; `from . import x` names the module x, `from .a import x` the module a."""
+    """Full names; `from . import x` names the module x, `from .a import x` the module a.
+
+    Where x is itself a module of ours, `from .a import x` names that module, too.
+    """
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     parts = base.split(".")
     home = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-    if node.module:
-        return [f"{home}.{node.module}".strip(".")]
-    return [f"{home}.{alias.name}" for alias in node.names]
+    if not node.module:
+        return [f"{home}.{alias.name}" for alias in node.names]
+    named = f"{home}.{node.module}".strip(".")
+    inside = (f"{named}.{alias.name}" for alias in node.names)
+    return [named, *(name for name in inside if name in own_modules())]
 
 
 @cache

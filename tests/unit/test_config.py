@@ -104,11 +104,16 @@ def test_everything(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_verify(tmp_path: Path) -> None:
     import inspect
 
+    from driftwalk.stage import Setting
     from driftwalk.tolerance import make_policy
     from driftwalk.verification import verify, verify_all
 
     (run,) = load_config(written(tmp_path, '[[models]]\nmodel = "m"')).runs
-    known = inspect.signature(verify).parameters | inspect.signature(verify_all).parameters
+    known = {
+        name: parameter
+        for function in (Setting, verify, verify_all)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
     for name, value in run.arguments.items():
         default = known[name].default
         assert value == (make_policy(default) if name == "policy" else default), name

@@ -21,10 +21,12 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Trace
 
-from ..onnx.runtime import OPTIMISATION, OnnxRuntime
+from ..onnx.file import OnnxFile
+from ..onnx.runtime import OnnxRuntime
+from ..onnx.sessions import OPTIMISATION
 from ..openvino_runtime import OpenVino
 from ..tensors import from_numpy
-from ..torch_eager import TorchEager
+from ..torch_runtime import TorchRuntime
 from .candidate_graph import graph_of
 from .layer_code import LayerCode, layer_code
 from .layer_graph import write_layer
@@ -56,7 +58,7 @@ def write_bundle(
     folder: Path, subject: Subject, truth: Backend, candidate: Backend, facts: Mapping[str, Any]
 ) -> None:
     """Write all files of a bundle into an empty folder; `facts` are what the report says."""
-    assert isinstance(truth, TorchEager)
+    assert isinstance(truth, TorchRuntime)
     probe, given, point = subject.trace.probe, subject.given, subject.point
     code = layer_code(truth, probe, given, point)
     taken = _Inputs(subject)
@@ -110,10 +112,10 @@ def _candidate_layer(
 ) -> dict[str, Any] | None:
     """What the candidate runs at this point, where it can be taken out of it."""
     point = subject.point
-    if isinstance(candidate, TorchEager):
+    if isinstance(candidate, TorchRuntime):
         code = layer_code(candidate, subject.trace.probe, subject.given, point)
         return {"runtimes": ["torch"], **_write_code(folder, "candidate", code, taken)}
-    if not isinstance(candidate, OnnxRuntime | OpenVino):
+    if not isinstance(candidate, OnnxRuntime | OnnxFile | OpenVino):
         return None
     source = graph_of(candidate, subject.trace, point)
     inputs = write_layer(source.whole, point, source.states, folder / GRAPH)

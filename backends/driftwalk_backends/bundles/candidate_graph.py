@@ -31,7 +31,7 @@ class Source:
         return self.states[what] if what in self.states else self.inputs[name]
 
 
-def graph_of(candidate: OnnxRuntime | OpenVino, trace: Trace, point: str) -> Source:
+def graph_of(candidate: OnnxRuntime | OnnxFile | OpenVino, trace: Trace, point: str) -> Source:
     """The graph behind a candidate's state at a point."""
     if isinstance(candidate, OnnxFile):
         return _of_others(candidate, trace, point)

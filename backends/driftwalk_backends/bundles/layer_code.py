@@ -20,10 +20,10 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe
 
-from ..calls import call, quietly
+from ..calls import call, first_line, quietly
 from ..hooks import capture
 from ..tensors import from_numpy
-from ..torch_eager import TorchEager
+from ..torch_runtime import TorchRuntime
 
 _HEAD = '''"""One layer, as PyTorch ran it: traced for these inputs, one line an operation."""
 
@@ -49,7 +49,7 @@ class LayerCode:
 
 
 def layer_code(
-    backend: TorchEager, probe: Probe, given: Mapping[str, Array], point: str
+    backend: TorchRuntime, probe: Probe, given: Mapping[str, Array], point: str
 ) -> LayerCode:
     """What this backend's model makes at `point` of the given states."""
     module, device = backend._open(), backend._device
@@ -87,17 +87,22 @@ def layer_code(
 
 
 def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> GraphModule:
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    # Without a mode that is there already the tracer makes one for every node, which takes longer
+    # than all the rest.
+    shapes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
     try:
         # Values read on the way (which experts, how long) are in the code: it is for these inputs.
-        return make_fx(run, _error_on_data_dependent_ops=False)(*tensors)
+        with tracing(shapes):
+            return make_fx(run, _error_on_data_dependent_ops=False)(*tensors)
     except BackendError:
         raise
     except Exception as error:  # the tracer raises whatever any of its parts raises
-        text = (str(error).strip().splitlines() or [""])[0][:300]
         raise BackendError(
-            f"The layer cannot be written down: {type(error).__name__}: {text}"
+            f"The layer cannot be written down: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 

@@ -19,12 +19,14 @@ import numpy as np
 
 from driftwalk.adapter import Backend
 from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
 from driftwalk.registry import create
 from driftwalk.states import Probe
 
+from ..loaded import LoadedModel
 from ..onnx.export import PLAIN, TRACED, Exported, read_export
+from ..onnx.file import OnnxFile
 from ..onnx.runtime import OnnxRuntime
-from ..sources import LoadedModel
 from ..tensors import to_numpy
 from .planning import FaultyModel
 
@@ -38,6 +40,8 @@ _FLOATS: dict[int, np.dtype[Any]] = {
 
 def faulty_backend(clean: Backend, faulty: FaultyModel, probe: Probe) -> Backend:
     """The backend that `clean` is, for a faulty copy of its model."""
+    if isinstance(clean, OnnxFile):
+        raise BackendError(f"{clean.spec} runs a graph that others made: no fault can be put in.")
     if not isinstance(clean, OnnxRuntime):
         return create(clean.spec, faulty)
     if faulty.fault.in_weights:

@@ -21,9 +21,8 @@ from torch import nn
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe
 
-from ..calls import call, explaining, quietly
-from ..hooks import capture
-from ..sources import LoadedModel, open_model
+from ..loaded import LoadedModel
+from ..sources import torch_model
 from ..torch_eager import TorchEager
 from .digest import mixed
 
@@ -173,7 +172,6 @@ class Repeater(TorchEager):
 
     def states(self, probe: Probe, exchange: Exchange | None = None) -> dict[str, torch.Tensor]:
         """A copy of each state on the device, in order of execution; nothing is waited for."""
-        module = self._open()
         kept: dict[str, torch.Tensor] = {}
 
         def keep(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -181,16 +179,8 @@ class Repeater(TorchEager):
             kept[point.name] = (tensor if instead is None else instead).detach().clone()
             return instead
 
-        with (
-            quietly(module),
-            self._arithmetic(),
-            explaining(self._model.label, self.spec),
-            self._same_random_numbers(),
-        ):
-            inputs = self._inputs(module, probe)
-            layout = self._find_layout(module, inputs)
-            with capture(module, layout, keep) as finish:
-                finish(call(module, inputs))
+        with self._ready(probe) as (module, inputs), self._same_random_numbers():
+            self._watched(module, inputs, self._find_layout(module, inputs), keep)
         return kept
 
     @contextmanager
@@ -227,4 +217,4 @@ def repeater(model: object, device: str, dtype: str, threads: int | None = None)
     if threads:
         options["threads"] = str(threads)
     stored = "fp32" if dtype == "tf32" else dtype
-    return Repeater(Spec("torch", device, stored, options), open_model(model))
+    return Repeater(Spec("torch", device, stored, options), torch_model(model))

@@ -16,7 +16,8 @@ from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.hardware.result import Flip
 from driftwalk.states import Probe, Trace
 
-from ..sources import LoadedModel
+from ..calls import first_line
+from ..loaded import LoadedModel
 from ..tensors import from_numpy, to_numpy
 from ..torch_devices import why_not
 from . import memory
@@ -158,8 +159,8 @@ class Station:
             if "CUDA error" in str(error):  # the device broke; that is no lack of a feature
                 raise
             self.free()
-            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise BackendUnavailable(f"{unit.name} does not run here: {text[:160]}") from error
+            why = first_line(error)[:160]
+            raise BackendUnavailable(f"{unit.name} does not run here: {why}") from error
         return prepared
 
     def unit_states(self, prepared: Prepared, case: str, repeat: int) -> States:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from ..torch_eager import _tf32
+from ..torch_runtime import _tf32
 from .patterns import values
 
 States = Mapping[str, torch.Tensor]

@@ -1,9 +1,15 @@
-"""All that knows ONNX graphs and ONNX Runtime. Four backends share one name, `onnxruntime`:
+"""All that knows ONNX graphs and ONNX Runtime. Four backends share one name, `onnxruntime`; `kinds`
+says which one a spec means:
 
-    runtime         a torch model, exported by driftwalk; hands over to the others
+    runtime         a torch model, exported by driftwalk
     int8            the same export, its matrices in eight bits
     file            `file=`, `exporter=optimum`: a graph that others made, beside the torch model
     pairs/          the graph is the model: run as written, optimised, or against another graph
+
+What they have in common
+
+    backend         options, offers, what each says of itself
+    sessions        provider, optimisation level and threads: the sessions of a backend
 
 Making a graph of a torch model
 

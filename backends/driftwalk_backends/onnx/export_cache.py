@@ -23,9 +23,9 @@ from driftwalk.states import Probe
 
 from ..calls import call, explaining, inputs_for, quietly
 from ..fingerprint import versions
+from ..loaded import LoadedModel
 from ..looks import Look
 from ..points import Layout
-from ..sources import LoadedModel
 from .export import Exported, export, read_export
 
 CACHE_VERSION = "3"

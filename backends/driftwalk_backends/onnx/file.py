@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,20 +21,18 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
-from ..fingerprint import versions
+from ..loaded import LoadedModel
 from ..model_outputs import is_output
-from ..sources import LoadedModel
+from ..sources import torch_model
 from ..torch_eager import TorchEager
-from .export import Exported
+from .backend import DTYPES, OnnxBackend
 from .finding.finder import Finder, Search
 from .finding.picks import Limits
-from .graph import OnnxGraph
 from .outputs import is_float, partners
 from .parts import Parts, open_parts
 from .quantised import honest_model
 from .reading import hash_of
 from .runs import Runs
-from .runtime import BESIDE, DTYPES, EXPORTERS, OnnxRuntime
 
 
 @dataclass(frozen=True)
@@ -46,11 +43,12 @@ class Ready:
     outputs: Mapping[str, str]
 
 
-class OnnxFile(OnnxRuntime):
+class OnnxFile(OnnxBackend):
     """Graphs as they are; the torch model is only asked what its states look like."""
 
     def __init__(self, spec: Spec, model: object) -> None:
-        super().__init__(spec, model)
+        self._model = torch_model(model)
+        super().__init__(spec, self._model.label)
         self._path: Path | None = None
         if "quantize" in spec.options:
             raise UsageError(
@@ -61,7 +59,7 @@ class OnnxFile(OnnxRuntime):
             if "exporter" in spec.options:
                 raise UsageError("file= names a graph, exporter= makes one: give one of the two.")
             self._path = _existing(spec.options["file"])
-        elif self._exporter == EXPORTERS[1]:
+        else:
             from .optimum import check
 
             check(self._model.module, spec)
@@ -83,7 +81,7 @@ class OnnxFile(OnnxRuntime):
     @cached_property
     def runs(self) -> Runs:
         """How the graphs are run and fed."""
-        return Runs(self.parts, self, self._expected)
+        return Runs(self.parts, self._sessions, self._expected)
 
     def _expected(self, probe: Probe) -> Mapping[str, Array]:
         with self._torch() as model:
@@ -103,19 +101,18 @@ class OnnxFile(OnnxRuntime):
 
     @property
     def info(self) -> BackendInfo:
-        base = super().info
         graphs = [part.graph for part in self.parts.all]
-        flags = dict(base.flags) | {
+        flags = {
             "exporter": "optimum" if self._path is None else "none: a file",
-            "file": ", ".join(graph.path.name for graph in graphs),
+            "file": self.parts.label,
             "sha256": ", ".join(hash_of(graph.path)[:16] for graph in graphs),
         }
         if self._quantised:
             flags["quantised"] = "yes"
         if self._told:
             flags["points"] = self._told
-        packages = dict(base.versions) | versions("optimum", "optimum-onnx")
-        return BackendInfo(base.spec, base.name, base.device, self._dtype_of(), packages, flags)
+        packages = ("onnxscript", "torch", "transformers", "optimum", "optimum-onnx")
+        return self._info(self._dtype_of(), packages, flags)
 
     def _dtype_of(self) -> str:
         found = {part.graph.dtype for part in self.parts.all}
@@ -129,12 +126,6 @@ class OnnxFile(OnnxRuntime):
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
         return honest_model(self._model, self.parts)
-
-    def _export(self, probe: Probe) -> Exported:
-        raise BackendError(f"{self.spec} runs a graph that others made; driftwalk exports none.")
-
-    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
-        return {}
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         ready = self.prepared(probe)
@@ -169,7 +160,7 @@ class OnnxFile(OnnxRuntime):
             if all(is_output(found.point.name) for found in search.found):
                 raise BackendError(
                     f"None of the {len(search.lacking)} states of {self._model.label} was found in "
-                    f"{self._name}. Is it an export of this model?"
+                    f"{self.parts.label}. Is it an export of this model?"
                 )
             outputs = partners(expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1])
             self._ready[key] = Ready(search, outputs)
@@ -177,31 +168,6 @@ class OnnxFile(OnnxRuntime):
             booked = sum(self._seconds.values()) - before
             self._seconds["match"] = time.perf_counter() - start - booked
         return self._ready[key]
-
-    @property
-    def _name(self) -> str:
-        return ", ".join(part.graph.path.name for part in self.parts.all)
-
-    def plain(self, graph: OnnxGraph) -> Any:
-        """A session of a graph as it is."""
-        return self._session(graph.path)
-
-    def exposing(self, graph: OnnxGraph, names: Collection[str], level: str = "") -> Any:
-        """A session of a graph with some of its tensors as outputs too."""
-        start = time.perf_counter()
-        options = self._options(level)
-        options.add_session_config_entry(BESIDE, str(graph.folder.resolve()))
-        ordered = [name for name in graph.floats if name in names]
-        session = self._made(graph.exposing(ordered), options)
-        self._seconds["load"] = self._seconds.get("load", 0.0) + time.perf_counter() - start
-        return session
-
-    def ask(
-        self, session: Any, feed: Mapping[str, Array], names: Sequence[str] | None = None
-    ) -> dict[str, Array]:
-        """What a session gives, for as much of the feed as it takes."""
-        taken = {item.name for item in session.get_inputs()}
-        return self._ask(session, names, {n: feed[n] for n in feed if n in taken}, self._name)
 
     def _close(self) -> None:
         self._ready.clear()

@@ -17,13 +17,16 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe
 from driftwalk.workers import in_threads
 
+from ..calls import first_line
 from ..fingerprint import versions
-from ..sources import LoadedModel
+from ..loaded import LoadedModel
 from .export import NAMES, PLAIN, TRACED, Exported, read_export, silence
 from .export_cache import EVIDENCE, MADE_WITH, kept
 from .parts import open_parts
 from .quantised import honest_model
-from .runtime import QUANTISATIONS, OnnxRuntime
+from .runtime import OnnxRuntime
+
+QUANTISATIONS = ("dynamic-int8",)
 
 
 class OnnxInt8(OnnxRuntime):
@@ -95,7 +98,7 @@ def _quantise(graph: Path, into: Path) -> None:
                 use_external_data_format=True,
             )
     except Exception as error:  # a graph that its passes do not know fails in any way
-        lines = str(error).strip().splitlines() or [""]
         raise BackendError(
-            f"ONNX Runtime could not quantise the graph: {type(error).__name__}: {lines[0][:300]}"
+            f"ONNX Runtime could not quantise the graph: {type(error).__name__}: "
+            f"{first_line(error)}"
         ) from error

@@ -13,9 +13,10 @@ from driftwalk.cache import key_of
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
+from ..calls import first_line
 from ..fingerprint import versions
+from ..loaded import LoadedModel
 from ..probes import make_probe
-from ..sources import LoadedModel
 from .export import silence
 from .export_cache import Scratch, kept
 
@@ -69,8 +70,7 @@ def export(module: nn.Module, folder: Path) -> None:
                 task = f"{task}{_PAST}"
             onnx_export_from_model(own, folder, task=task, do_validation=False)
     except Exception as error:  # every architecture fails in its own way
-        lines = str(error).strip().splitlines() or [""]
         raise BackendError(
             f"optimum could not export {type(module).__name__}: {type(error).__name__}: "
-            f"{lines[0][:300]}"
+            f"{first_line(error)}"
         ) from error

@@ -55,6 +55,10 @@ class Parts:
     def __init__(self, parts: Iterable[Part]) -> None:
         self.all = tuple(parts)
 
+    @property
+    def label(self) -> str:
+        return ", ".join(part.graph.path.name for part in self.all)
+
     def key(self, part: Part, tensor: str) -> str:
         return f"{self.all.index(part)}:{tensor}"
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 
-from ..sources import LoadedModel
+from ..loaded import LoadedModel
 from .graph import OnnxGraph
 from .parts import Parts
 

@@ -15,6 +15,7 @@ from typing import Any
 from driftwalk.errors import BackendError
 from driftwalk.files import sha256_of
 
+from ..calls import first_line
 from .graph import OnnxGraph, branches
 
 CACHE_FLAG = "use_cache_branch"
@@ -34,7 +35,7 @@ def read_graph(path: Path) -> OnnxGraph:
         raise BackendError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
     except Exception as error:  # protobuf's errors differ from version to version
         raise BackendError(
-            f"{str(path)!r} is no ONNX graph: {str(error).splitlines()[0][:200]}. "
+            f"{str(path)!r} is no ONNX graph: {first_line(error)}. "
             "Was it cut off while it was copied?"
         ) from None
     if not model.graph.node:

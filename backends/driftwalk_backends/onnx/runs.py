@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
@@ -11,39 +11,27 @@ from driftwalk.states import Probe
 
 from ..matching import Candidate
 from .feeds import Feed, feeds
-from .graph import OnnxGraph
 from .outputs import choose, is_float
 from .parts import Part, Parts
+from .sessions import Sessions
 from .values import FLOAT_KINDS, WHOLE_KINDS
 
 _AT_ONCE = 128
 """Tensors fetched in one run while states are looked for: what bounds the memory of it."""
 
 
-class Runtime(Protocol):
-    """What runs a graph: as it is, or with some of its tensors as outputs too."""
-
-    def plain(self, graph: OnnxGraph) -> Any: ...
-
-    def exposing(self, graph: OnnxGraph, names: Collection[str], level: str = "") -> Any: ...
-
-    def ask(
-        self, session: Any, feed: Mapping[str, Array], names: Sequence[str] | None = None
-    ) -> dict[str, Array]: ...
-
-
 class Runs:
     """Runs of a model's graphs; a tensor is known by its key (`Parts.key`)."""
 
     def __init__(
-        self, parts: Parts, runtime: Runtime, model: Callable[[Probe], Mapping[str, Array]]
+        self, parts: Parts, sessions: Sessions, model: Callable[[Probe], Mapping[str, Array]]
     ) -> None:
         self._parts = parts
-        self._runtime = runtime
+        self._sessions = sessions
         self._model = model
         """What the torch model gives: by it a way to feed the graphs is chosen."""
         self._chosen: dict[str, list[int]] = {}
-        self._exposing: dict[tuple[int, frozenset[str]], Any] = {}
+        self._kept: dict[tuple[int, frozenset[str]], Any] = {}
 
     def choose(self, probe: Probe, expected: Mapping[str, Array]) -> None:
         """Where a graph can be fed in several ways, take the one that gives the model's outputs."""
@@ -88,7 +76,7 @@ class Runs:
             feed = self._feed(part, number, probe, handed)
             if number in wanted:
                 session = self._exposed(part, number, frozenset(wanted[number]))
-                given = self._runtime.ask(session, feed)
+                given = self._ask(session, feed)
             else:
                 given = self._plain(part, feed)
             found |= {self._parts.key(part, name): array for name, array in given.items()}
@@ -110,7 +98,7 @@ class Runs:
         order = {key: place for place, key in enumerate(self._parts.floats)}
         for part, feed in self.fed(probe):
             mine = {name for own, name in map(self._parts.split, keys) if own is part}
-            session = self._runtime.exposing(part.graph, mine, "off")
+            session = self._exposing(part, mine, "off")
             plausible = [
                 o.name
                 for o in session.get_outputs()
@@ -120,7 +108,7 @@ class Runs:
             ]
             for start in range(0, len(plausible), _AT_ONCE):
                 names = plausible[start : start + _AT_ONCE]
-                for name, array in self._runtime.ask(session, feed, names).items():
+                for name, array in self._ask(session, feed, names).items():
                     if array.size in sizes:
                         key = self._parts.key(part, name)
                         place = order.get(key, len(order))
@@ -133,12 +121,22 @@ class Runs:
         return _feeds(part, probe, handed)[self._chosen[probe.sha256][number]]
 
     def _plain(self, part: Part, feed: Feed) -> dict[str, Array]:
-        return self._runtime.ask(self._runtime.plain(part.graph), feed)
+        return self._ask(self._sessions.of(part.graph.path), feed)
 
     def _exposed(self, part: Part, number: int, names: frozenset[str]) -> Any:
-        if (number, names) not in self._exposing:
-            self._exposing[number, names] = self._runtime.exposing(part.graph, names)
-        return self._exposing[number, names]
+        if (number, names) not in self._kept:
+            self._kept[number, names] = self._exposing(part, names)
+        return self._kept[number, names]
+
+    def _exposing(self, part: Part, names: Collection[str], level: str = "") -> Any:
+        ordered = [name for name in part.graph.floats if name in names]
+        return self._sessions.exposing(part.graph, ordered, level)
+
+    def _ask(self, session: Any, feed: Feed, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """What a session gives, for as much of the feed as it takes."""
+        taken = {item.name for item in session.get_inputs()}
+        fitting = {name: feed[name] for name in feed if name in taken}
+        return self._sessions.ask(session, names, fitting, self._parts.label)
 
 
 def _feeds(part: Part, probe: Probe, handed: Mapping[str, Array]) -> list[Feed]:

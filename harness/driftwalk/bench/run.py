@@ -18,17 +18,19 @@ from ..adapter import Backend, Lap
 from ..environment import environment, now, this_tool
 from ..errors import UsageError
 from ..progress import Progress
-from ..registry import backend_class, create
-from ..result import Benchmark
+from ..registry import backend_class
+from ..result import Benchmark, Report
 from ..spec import Spec
+from ..stage import Setting, as_backend, check_names, default_shape, make_probe, open_model
 from ..states import Probe
+from ..verification import Addition
 from ..workers import cores
 from .laps import FEWEST_PAIRS
 from .result import BenchReport, Case, Entry
 from .runner import Local, Recipe, Remote, Runner
 
 if TYPE_CHECKING:
-    from driftwalk_backends.sources import LoadedModel
+    from driftwalk_backends.sources import AnyModel
 
 ROUNDS, WARMUP, LAYER_RUNS = 30, 3, 5
 BUSY = 0.5
@@ -60,17 +62,13 @@ def bench(
     `isolate=False` runs all in this process, as backends given as objects always do. Interrupted
     (Ctrl-C), it returns what was measured until then, marked as incomplete.
     """
-    from driftwalk_backends.sources import open_model
-
     if not backends:
         raise UsageError("No backend to time; name at least one.")
     if rounds < 1 or warmup < 0:
         raise UsageError(f"rounds={rounds}, warmup={warmup}: expected at least 1 and 0.")
     if probe is not None and (batch or length):
         raise UsageError("batch and length shape the default probe; give them or a probe.")
-    for spec in backends:
-        if isinstance(spec, str):
-            backend_class(Spec.parse(spec).name)
+    check_names(backends)
     show = progress or Progress()
     loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     probes = _probes(loaded, probe, batch, length, seed)
@@ -113,28 +111,55 @@ def bench(
     )
 
 
+class Timings(Addition):
+    """Plain runs of both sides, timed after a verification."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def finish(
+        self, reports: list[Report], setting: Setting, sides: Sequence[object], show: Progress
+    ) -> list[Report]:
+        """The same reports, with the timings of both sides."""
+        timed = bench(
+            setting.model,
+            sides,
+            setting.probe,
+            rounds=self._rounds,
+            blocks=setting.blocks,
+            trust_remote_code=setting.trust_remote_code,
+            progress=show,
+        )
+        first, *others = (entry.bench for entry in timed.cases[0].entries)
+        return [
+            replace(
+                report,
+                benchmarks={"reference": first, "candidate": other},
+                notes=(*report.notes, *timed.notes),
+            )
+            for report, other in zip(reports, others, strict=True)
+        ]
+
+
 def _probes(
-    model: LoadedModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
+    model: AnyModel, given: object, batch: Sequence[int], length: Sequence[int], seed: int
 ) -> list[tuple[tuple[int, int | None], Probe]]:
     """Every shape asked for, each with its probe."""
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
-
     if given is not None:
         probe = make_probe(model, given)
         first = next(iter(probe.inputs.values()))
         return [((len(first), first.shape[1] if first.ndim > 1 else None), probe)]
-    shapes = [(b, n) for b in batch or (BATCH,) for n in length or (LENGTH,)]
-    return [((b, n), make_probe(model, None, batch=b, length=n, seed=seed)) for b, n in shapes]
+    rows, tokens = default_shape()
+    shapes = [(b, n) for b in batch or (rows,) for n in length or (tokens,)]
+    return [((b, n), make_probe(model, None, b, n, seed)) for b, n in shapes]
 
 
-def _local(given: object, model: LoadedModel, threads: int) -> Local:
+def _local(given: object, model: AnyModel, threads: int) -> Local:
     if isinstance(given, Backend):
         return Local(given, owned=False)
-    if isinstance(given, str):
-        return Local(create(_with_threads(given, threads), model))
-    from ..verification import as_backend
-
-    return Local(as_backend(given, model))
+    return Local(
+        as_backend(_with_threads(given, threads) if isinstance(given, str) else given, model)
+    )
 
 
 def _with_threads(spec: str, threads: int) -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..adapter import Backend, BackendInfo, Lap
+from ..adapter import Backend, BackendInfo, HasDeviceMemory, Lap, TimesLayers
+from ..children import Child
 from ..errors import BackendError
 from ..jsonable import decode, encode
 from ..states import Probe
@@ -70,10 +71,12 @@ class Local:
         return self._backend.lap(self._given())
 
     def layers(self) -> Mapping[str, float]:
-        return self._backend.layer_laps(self._given())
+        backend, probe = self._backend, self._given()
+        return backend.layer_laps(probe) if isinstance(backend, TimesLayers) else {}
 
     def memory(self) -> Mapping[str, int]:
-        return dict(self._backend.device_memory())
+        backend = self._backend
+        return dict(backend.device_memory()) if isinstance(backend, HasDeviceMemory) else {}
 
     def info(self) -> BackendInfo:
         return self._backend.info
@@ -102,7 +105,8 @@ class Remote:
         self._folder = tempfile.TemporaryDirectory(prefix="driftwalk-bench-")
         # Into a file, not a pipe: a talkative model must not block, and the end of it is kept.
         self._said = open(Path(self._folder.name) / "stderr", "w+b")  # noqa: SIM115
-        self._process = subprocess.Popen(
+        # Ctrl-C is for us: the worker ends when we close it, and when we are gone.
+        self._process: Child[str] = Child(
             [sys.executable, "-m", "driftwalk.bench.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -110,7 +114,6 @@ class Remote:
             env=environment_of(threads),
             text=True,
             encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for us: the worker ends when we close it
         )
         try:
             self._ask("make", **encode(recipe))
@@ -168,7 +171,7 @@ class Remote:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.end()
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from ..errors import DriftwalkError
 from ..jsonable import encode
+from ..registry import create
+from ..stage import open_model
 from ..states import Probe
 from .runner import Local
 
@@ -40,9 +42,8 @@ class Worker:
         return self._runner
 
     def _make(self, spec: str, model: str, blocks: str | None, trust_remote_code: bool) -> str:
-        from ..verification import backend
-
-        made = backend(spec, model, blocks=blocks, trust_remote_code=trust_remote_code)
+        opened = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+        made = create(spec, opened)
         self._runner = Local(made)
         return str(made.spec)
 

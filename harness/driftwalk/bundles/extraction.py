@@ -28,8 +28,8 @@ from ..progress import Progress
 from ..registry import BUILT_IN, create
 from ..result import Report
 from ..spec import Spec
+from ..stage import as_backend, make_probe, torch_model
 from ..states import Probe, State, Trace
-from ..verification import as_backend
 from .folder import aside, free_place, rehearse, write_readme
 
 if TYPE_CHECKING:
@@ -125,8 +125,6 @@ def _model(
     report: Report, given: object, blocks: str | None, trust_remote_code: bool
 ) -> LoadedModel:
     """The model of the report, by its fingerprint."""
-    from driftwalk_backends.sources import open_model
-
     label, source = report.model.get("label", ""), report.model.get("source", "")
     if given is None and source not in _REOPENED:
         # A report is data: whoever sent it does not choose what code runs here.
@@ -138,7 +136,7 @@ def _model(
         )
     asked = label if given is None else given
     try:
-        loaded = open_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
+        loaded = torch_model(asked, blocks=blocks, trust_remote_code=trust_remote_code)
     except ModelError as error:
         hint = "" if given is not None else " Name it with --model, if it lies elsewhere now."
         raise ModelError(f"{error}{hint}") from error
@@ -172,8 +170,6 @@ def _probe(
     seed: int | None,
 ) -> Probe:
     """The probe of the report, by its hash."""
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
-
     told = report.probe
     seeded = _SEEDED.match(told.origin)
     if given is None and told.texts:
@@ -187,8 +183,8 @@ def _probe(
     made = make_probe(
         model,
         given,
-        batch=batch or (shape[0] if shape else BATCH),
-        length=length or (shape[1] if len(shape) == 2 else LENGTH),
+        batch=batch or (shape[0] if shape else None),
+        length=length or (shape[1] if len(shape) == 2 else None),
         seed=seed if seed is not None else int(seeded[1]) if seeded else 0,
     )
     if made.sha256 != told.sha256:

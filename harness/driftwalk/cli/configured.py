@@ -169,7 +169,7 @@ def again(run: Run, file: Path | None) -> str:
 
 
 def _verified(run: Run, command: str, options: Mapping[str, Any]) -> list[Report]:
-    from ..verification import verify_all
+    from ..api import verify_all
 
     with working() as bar:
         made = verify_all(

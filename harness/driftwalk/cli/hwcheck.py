@@ -72,7 +72,7 @@ def hwcheck(
         writable_folder(report)
     subject: object = model
     if model is not None and trust_remote_code:
-        from driftwalk_backends.sources import open_model
+        from ..stage import open_model
 
         subject = open_model(model, trust_remote_code=True)
     with working() as bar:

@@ -136,7 +136,7 @@ def compare(
     from ..comparison import compare as hold
     from ..files import writable_folder
     from ..signatures.compare import L2
-    from ..signatures.file import load_either
+    from ..signatures.data import load_either
 
     if report is not None:
         writable_folder(report)

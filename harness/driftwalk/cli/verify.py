@@ -172,7 +172,7 @@ def run_verify(
     **options: Any,
 ) -> list[Report]:
     """`verify_all`, with a bar."""
-    from ..verification import verify_all
+    from ..api import verify_all
 
     with working() as bar:
         return verify_all(

@@ -22,6 +22,7 @@ from ..errors import BackendUnavailable, DriftwalkError
 from ..measure.metrics import measure
 from ..registry import backend_class, create
 from ..spec import DTYPE_NAMES, Spec
+from ..stage import make_probe, torch_model
 from ..states import OUTPUT, Probe, State, same_bits
 from ..tolerance import make_policy
 from ..verification import verify
@@ -65,10 +66,7 @@ class BackendConformance:
     # Each test starts from a fresh model and a fresh backend: what one left behind, another sees.
 
     def _open(self, model: Any) -> tuple[Backend, Probe, Any]:
-        from driftwalk_backends.probes import make_probe
-        from driftwalk_backends.sources import open_model
-
-        loaded = open_model(model)
+        loaded = torch_model(model)
         try:
             backend = create(self.spec, loaded)
         except BackendUnavailable as why:
@@ -321,9 +319,7 @@ def _raise(state: State) -> NoReturn:
 
 
 def _loaded(model: Any) -> Any:
-    from driftwalk_backends.sources import open_model
-
-    return open_model(model)
+    return torch_model(model)
 
 
 def _label(model: Any) -> str:

@@ -73,9 +73,9 @@ class Engine:
         asked = list({job.id: job for job in jobs}.values())
         if resume:
             self._records = {job.id: old for job in asked if (old := self._store.load(job))}
-        self._watch.expect(asked, list(self._records.values()), self._places)
         self._queue = deque(_Turn(job) for job in asked if job.id not in self._records)
         try:
+            self._watch.expect(asked, list(self._records.values()), self._places)
             while self._queue or self._running:
                 self._share_out()
                 if not self._running:

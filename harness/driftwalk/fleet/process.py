@@ -5,6 +5,7 @@ The same few lines run a job here and, inside a Ray worker, on another machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from ..children import Child
 from ..errors import UsageError
 from .job import Golden
 
@@ -40,14 +42,13 @@ class Process:
         self._started = time.monotonic()
         self._timeout = timeout
         self.timed_out = False
-        self._process = subprocess.Popen(
+        self._process: Child[bytes] = Child(
             [*program, *words],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._err,
             cwd=folder if folder and Path(folder).is_dir() else None,
             env=_environment(),
-            start_new_session=True,  # a group of its own, to be ended with all its children
         )
 
     @property
@@ -74,19 +75,10 @@ class Process:
 
     def kill(self) -> None:
         """The whole group: first asked, then made to."""
-        if sys.platform == "win32":  # no groups there
-            self._process.kill()
-            self._process.wait()
-            return
-        for name in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, name)
-            except (ProcessLookupError, PermissionError):
-                break
-            try:
-                self._process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                continue
+        self._process.end(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        self._process.end()
         self._process.wait()
 
     def printed(self) -> str:

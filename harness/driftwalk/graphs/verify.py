@@ -10,11 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..adapter import Backend
-from ..asking import Ask
 from ..assembly import Terms, report_of
 from ..errors import BackendError, UsageError
 from ..layer_drift import Culprit, LayerDrift
@@ -24,6 +22,7 @@ from ..progress import Progress
 from ..registry import create
 from ..result import Observer, Report
 from ..spec import Spec
+from ..stage import Setting, is_graph
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
 from .inherited import Account, account
@@ -61,40 +60,30 @@ class Walked:
     """Nodes that introduced more than honest arithmetic explains, where that was asked."""
 
 
-def is_graph(model: object) -> bool:
-    """Whether what a user calls a model is an ONNX graph."""
-    if isinstance(model, str | Path):
-        return str(model).endswith(".onnx")
-    return getattr(model, "source", "") == "ONNX graph"
-
-
 def default_reference(model: object, given: object) -> tuple[object]:
     """The reference, where none was named: PyTorch; for a graph, itself as written."""
     return (given if given is not None else AS_WRITTEN if is_graph(model) else "torch",)
 
 
 def verify_graphs(
-    model: object,
+    setting: Setting,
     sides: Sequence[object],
-    ask: Ask,
     terms: Terms,
     depth: str,
     blame: bool | str,
     show: Progress,
 ) -> tuple[list[Report], Probe]:
     """`verify_all` where the model is a graph: the first of the sides is the reference."""
-    from driftwalk_backends.sources import open_model
-
     show.expect(2 * len(sides))
     with show.stage("reading the graph"):
-        loaded = cast("OnnxModel", open_model(model))
+        loaded = cast("OnnxModel", setting.open_model())
     reports = []
     with ExitStack() as opened:
         first, *others = [_opened(side, loaded, opened) for side in sides]
         for side in (first, *others):
             side.look(depth)
         with show.stage("making the probe"):
-            fixed = ask.made_for(loaded)
+            fixed = setting.make_probe(loaded)
         for other in others:
             with show.stage(f"walking: {first.spec} and {other.spec}"):
                 walked = walk_graphs(first, other, fixed, terms.policy, depth, terms.allow_missing)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..environment import environment, now, this_tool
 from ..errors import DriftwalkError, UsageError, nearest
 from ..progress import Progress
+from ..stage import make_probe, open_model
 from ..states import Probe, Trace
 from . import golden_check, invariance_check, repeat_check, units_check
 from .between import between
@@ -183,9 +184,6 @@ class _Run:
         return steps
 
     def _material(self, station: Any) -> tuple[Any, Probe]:
-        from driftwalk_backends.probes import make_probe
-        from driftwalk_backends.sources import open_model
-
         if self.model is None:
             model, probe = station.built_in()
             return model, probe

@@ -26,7 +26,6 @@ LEVELS: dict[str, Level] = {
     "standard": Level("standard", 200, 20, 10, 10, 90.0),
     "soak": Level("soak", 50, 10, 5, 5, 600.0),
 }
-SOAK_MINUTES = 10.0
 
 
 def level_named(name: str, minutes: float | None = None) -> Level:

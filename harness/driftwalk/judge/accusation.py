@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..adapter import Backend
+from ..adapter import Backend, LooksInside
 from ..layer_drift import Blame, Culprit, LayerDrift, Side, both_or_one
 from ..result import Report
 from ..states import Trace
 from .blame import blame, root_cause
 from .calibrate import Calibration
-from .drill import LooksInside, drill, first_guilty_layer
+from .drill import drill, first_guilty_layer
 from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..adapter import Backend
+from ..adapter import Backend, Jitters
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
@@ -24,7 +24,7 @@ from ..measure.norms import ZERO, Norms, distance, row_sizes
 from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
-from .conditioning import Jitters, doubt_of
+from .conditioning import doubt_of
 from .exact import float_states
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_trace

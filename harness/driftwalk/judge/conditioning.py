@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ..adapter import Sink
 from ..dtypes import FORMATS, Array, Format
 from ..measure.norms import row_sizes
 from ..measure.sums import Float64
-from ..states import Probe, Trace
+from ..states import Trace
 from ..tolerance import BY_DTYPE
 from .honest import K, for_few
 
@@ -46,14 +44,6 @@ SHARE = 0.05
 
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
-
-
-@runtime_checkable
-class Jitters(Protocol):
-    """A backend that can run with every result changed by a random part of a roundoff."""
-
-    def jittered(self, probe: Probe, roundoff: float, sink: Sink) -> None:
-        """Hand on each state of a run whose operations are off by up to `roundoff`, relatively."""
 
 
 def doubt_of(

@@ -15,11 +15,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ..adapter import Backend
+from ..adapter import Backend, LooksInside
 from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
@@ -40,22 +39,6 @@ VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the 
 
 _LAYER = re.compile(r".*?layer\.\d+(?=\.|\Z)")
 _INPUT = ":in"
-
-
-@runtime_checkable
-class LooksInside(Protocol):
-    """A backend that can give the states of the modules inside its blocks.
-
-    With `look("module", "layer.5")` a trace also has, for each module in that layer's block, its
-    first float output as `layer.5.<path below the block>` (a second call of it ends in `#2`), and
-    its input as the same with `:in`, where that is not the output of a module. Without a layer,
-    every block is looked into, and only for outputs.
-    """
-
-    @property
-    def looks_at(self) -> tuple[str, str]: ...
-
-    def look(self, depth: str, layer: str = "") -> None: ...
 
 
 def look(backend: Backend, depth: str, layer: str = "") -> tuple[str, str]:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
 
-from ..adapter import Sink
+from ..adapter import Replays, Sink
 from ..dtypes import Array
 from ..measure.norms import Norms
-from ..states import Probe, State, Trace
+from ..states import State, Trace
 from ..workers import in_threads
 from .exact import measurable
 
 _WAITING = 1 << 26
 """Bytes of states that may wait until several are looked at side by side."""
-
-
-@runtime_checkable
-class Replays(Protocol):
-    """A backend that can run each block on a given previous state."""
-
-    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
-        """Hand on X_n(given_{n-1}) for each point n, in order of execution."""
 
 
 def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:

@@ -16,9 +16,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
-from ..adapter import Backend
+from ..adapter import Backend, GivesShared
 from ..layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift
 from ..measure.metrics import measure
 from ..measure.norms import ZERO, distance
@@ -38,16 +37,6 @@ UNSEEN = (
 )
 
 _LAYER = re.compile(r"(?P<stack>.*?)layer\.\d+\Z")
-
-
-@runtime_checkable
-class GivesShared(Protocol):
-    """A backend that can give what its blocks share as states: `shared.rotary.0`, `shared.mask`.
-
-    They come before the layer that first gets them, and only while `share(True)` holds.
-    """
-
-    def share(self, on: bool) -> None: ...
 
 
 @contextmanager

@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ..adapter import Sink
+from ..adapter import Sink, Tips
 from ..dtypes import Array
 from ..errors import DriftwalkError
 from ..measure.norms import row_sizes
 from ..measure.sums import Float64
-from ..states import Probe, State, Trace
+from ..states import State, Trace
 from .conditioning import VOID
 from .honest import K, gain
 
@@ -35,20 +34,6 @@ _LISTED = 4
 
 MOST = 1 / 2
 """More than this share of the tokens at a tie in one layer, and the median token is one of them."""
-
-
-@runtime_checkable
-class Tips(Protocol):
-    """A backend that can run with its close choices tipped over."""
-
-    def tipped(
-        self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
-    ) -> int:
-        """Hand on the states of such a run, and say how many choices were close.
-
-        Close by `reach` times what the last jittered run moved their numbers by. With `given`, each
-        block is run on the given previous state.
-        """
 
 
 Ties = Mapping[str, tuple[int, int]]

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from ..adapter import Backend, BackendInfo
+from ..adapter import Backend, BackendInfo, Replays
 from ..dtypes import FORMATS, Format
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
@@ -27,7 +27,7 @@ from .calibrate import Calibration, truth_errors
 from .depth import with_extra
 from .exact import exact_row, is_exact
 from .infinities import may_be_infinite, without_shared
-from .replay import Replays, introduced_errors
+from .replay import introduced_errors
 from .sides import JudgedSide
 
 _WORTH_A_THREAD = 1 << 17

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo
+from ..adapter import Backend, BackendInfo, BringsModel
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
@@ -55,14 +55,6 @@ NO_YARDSTICK = (
 
 ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
-
-
-@runtime_checkable
-class BringsModel(Protocol):
-    """A candidate that computes another model on purpose, and can say which: a quantised graph."""
-
-    def honest_model(self) -> LoadedModel | None:
-        """What it should compute; None where that is the model itself, or cannot be told."""
 
 
 class Witness:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 import numpy as np
 
+from ..adapter import Holds
 from ..dtypes import FORMATS, Array
 from ..states import Held, HeldState, State, Trace, read_only
 from ..tolerance import Tolerance
@@ -44,18 +45,6 @@ class Reduces(Protocol):
 
     def reduce(self, reference: Held, tolerance: Tolerance, rows: Array) -> Reducing | None:
         """Begin, and wait for nothing; None where these two cannot be reduced there."""
-
-
-@runtime_checkable
-class Holds(Protocol):
-    """A backend that can leave its states on the device that made them."""
-
-    @property
-    def holds_on(self) -> str:
-        """The device, `cuda:0`; empty where states are on the host anyway."""
-
-    def hold(self, on: bool) -> None:
-        """From now on give `HeldState`s, as far as the device has room for them; or no longer."""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..adapter import Backend, BackendInfo
 from ..environment import environment, now, this_tool
@@ -32,6 +32,7 @@ from ..progress import Progress
 from ..registry import create
 from ..result import RunVerdict
 from ..spec import Spec
+from ..stage import Setting, open_stage
 from ..states import State, Trace
 from ..tolerance import make_policy
 from .result import Count, Outcome, SelfTest, Sensitivity, Trial
@@ -56,25 +57,21 @@ def selftest(
     seed: int = 0,
     probe: object = None,
     *,
-    blocks: str | None = None,
-    trust_remote_code: bool = False,
-    batch: int | None = None,
-    length: int | None = None,
     cache: bool = True,
     trusted: int = LIES,
     command: str = "",
     progress: Progress | None = None,
+    **setting: Any,
 ) -> SelfTest:
     """Inject `faults` seeded faults, one at a time, and judge the candidate with each.
 
     `trusted` is how many lies of each kind are told: faults in what the gate trusts (trusted.py).
+    The `setting` is what `stage.Setting` takes: `blocks`, `trust_remote_code`, `batch`, `length`.
     """
     from driftwalk_backends.anatomy import examine
     from driftwalk_backends.faults.graph import faulty_backend
     from driftwalk_backends.faults.planning import KINDS, FaultyModel, plan
     from driftwalk_backends.faults.trusted.lie import Ground
-    from driftwalk_backends.probes import BATCH, LENGTH, make_probe
-    from driftwalk_backends.sources import open_model
 
     if faults < 1:
         raise UsageError(f"faults={faults}: expected 1 or more.")
@@ -86,11 +83,9 @@ def selftest(
         )
     start, show = time.perf_counter(), progress or Progress()
     show.expect(4 + faults)
-    with show.stage("loading the model"):
-        loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
-    with ExitStack() as opened:
-        clean = opened.enter_context(create(candidate, loaded))
-        fixed = make_probe(loaded, probe, batch=batch or BATCH, length=length or LENGTH, seed=0)
+    asked = Setting(model, probe, **setting)
+    with open_stage(asked, (candidate,), show=show) as stage, ExitStack() as opened:
+        loaded, (clean,), fixed = stage.torch_model, stage.backends, stage.probe
         with show.stage("reference: torch"), create("torch", loaded) as reference:
             trace = reference.trace(fixed)
         witness = Witness(loaded, fixed, cache, show)

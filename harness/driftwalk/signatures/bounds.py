@@ -26,7 +26,7 @@ from functools import cache
 
 from ..layer_drift import Bounds
 from ..tolerance import Tolerance
-from .data import StateSignature
+from .state import StateSignature
 from .weights import COUNT
 
 CHANCE = 1e-6

@@ -22,8 +22,8 @@ from ..result import Report
 from ..states import Point, Trace
 from ..tolerance import Policy, PolicyLike, make_policy
 from .bounds import CHANCE, as_bounds, difference, needed, needed_l2
-from .data import Signature, StateSignature
-from .make import sign
+from .data import Signature
+from .state import StateSignature
 
 L2 = "l2:"
 """Before a number: the policy that a signature can decide best, relative L2."""
@@ -70,7 +70,7 @@ def compare_signed(
     """A report whose numbers are bounds; both sides are of one probe and, if known, one model."""
     seed = next(side.seed for side in (reference, candidate) if isinstance(side, Signature))
     ours, theirs = (
-        s if isinstance(s, Signature) else sign(s, seed) for s in (reference, candidate)
+        s if isinstance(s, Signature) else Signature.of(s, seed) for s in (reference, candidate)
     )
     judge = _judge(policy, ours, theirs)
     if judge.l2 is None:

@@ -1,60 +1,23 @@
-"""What a signature says: numbers of each state, in order, and who made the trace."""
+"""A signature: numbers of each state of a trace, in order, and who made the trace."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from ..assembly import probe_info
 from ..errors import UsageError
+from ..jsonable import decode, encode
 from ..result import ProbeInfo
 from ..states import BackendInfo, Probe, Trace
-
-KIND = "driftwalk.signature"
-VERSION = 1
-
-QUANTILES = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Of the finite elements that count."""
-
-    mean: float
-    mean_abs: float
-    rms: float
-    min: float
-    max: float
-    min_abs: float
-
-
-@dataclass(frozen=True)
-class StateSignature:
-    """One state without its tensor. Padded positions are no part of any of it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    sha256: str
-    """Of the bytes of the elements that count, little-endian."""
-    counted: int
-    nonfinite: int
-    """How many of those are NaN or infinite; they are kept out of all that follows."""
-    moments: Moments
-    quantiles: tuple[float, ...]
-    """At QUANTILES: elements, not values between two of them."""
-    samples: tuple[float | None, ...]
-    """The elements at seeded places; None where one is not finite."""
-    projections: tuple[float, ...]
-    unit: float
-    """Every element was rounded to a multiple of this before it was projected."""
-    module: str = ""
-
-    @property
-    def l2(self) -> float:
-        return self.moments.rms * float(np.sqrt(max(0, self.counted - self.nonfinite)))
+from ..traces.trace_file import MANIFEST
+from .file import KIND, VERSION, check_states, read_body, write_body
+from .make import few_inputs, sign_states
+from .state import StateSignature
 
 
 @dataclass(frozen=True)
@@ -75,22 +38,28 @@ class Signature:
     @classmethod
     def of(cls, trace: Trace, seed: int = 0) -> Signature:
         """Sign a trace."""
-        from .make import sign
-
-        return sign(trace, seed)
+        return cls(
+            sign_states(trace, seed),
+            probe_info(trace.probe),
+            trace.backend,
+            few_inputs(trace.probe),
+            trace.model,
+            trace.environment,
+            seed,
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write it to one JSON file; the same trace gives the same bytes."""
-        from .file import save_signature
-
-        return save_signature(self, path)
+        return write_body(encode(self), path)
 
     @classmethod
     def load(cls, path: str | Path) -> Signature:
         """Read one; every number in it is checked before it is believed."""
-        from .file import load_signature
-
-        return load_signature(path)
+        at = Path(path)
+        found = decode(cls, read_body(at), at.name)
+        check_states(at, found.states)
+        found._check_inputs(at)
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,5 +83,25 @@ class Signature:
             )
         return made
 
+    def _check_inputs(self, path: Path) -> None:
+        """Inputs that are kept are those of the probe, or the file says two things."""
+        for name, values in self.inputs.items():
+            told = self.probe.inputs.get(name)
+            sizes = (-1,) if told is None else told.shape
+            if math.prod(sizes) != len(values) or any(n < 0 for n in sizes):
+                raise UsageError(f"The signature {str(path)!r} has inputs that its probe does not.")
+        try:
+            self.inputs_as_probe()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"The signature {str(path)!r} has inputs that cannot be: {error}"
+            ) from None
+
     def __repr__(self) -> str:
         return f"<Signature of {self.backend.spec}: {', '.join(self.names)}>"
+
+
+def load_either(path: str | Path) -> Trace | Signature:
+    """A trace from its folder, or a signature from its file."""
+    at = Path(path)
+    return Signature.load(at) if at.is_file() and at.name != MANIFEST else Trace.load(at)

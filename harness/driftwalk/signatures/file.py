@@ -8,29 +8,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 from ..files import read_json, write_atomically
-from ..jsonable import decode, encode
-from ..states import Trace
-from ..traces.trace_file import MANIFEST, load_trace
-from .data import KIND, QUANTILES, VERSION, Signature, StateSignature
+from .state import QUANTILES, StateSignature
 from .weights import COUNT, SAMPLES
+
+KIND = "driftwalk.signature"
+VERSION = 1
 
 MOST_BYTES = 64 << 20
 """More than any signature needs."""
 
 
-def save_signature(signature: Signature, path: str | Path) -> Path:
-    """Write it; a file that is no signature is not written over."""
+def write_body(body: dict[str, Any], path: str | Path) -> Path:
+    """Write what a signature says; a file that is no signature is not written over."""
     to = Path(path)
     if to.is_dir() or (to.exists() and not is_signature(to)):
         raise UsageError(
             f"{str(to)!r} is there, and is no signature; nothing was written. Name another file."
         )
-    body = encode(signature)
     # Only a mixture of dtypes has these: all other signatures are what they always were.
     body["backend"] = {
         name: value
@@ -65,9 +65,8 @@ def is_signature(path: str | Path) -> bool:
         return False
 
 
-def load_signature(path: str | Path) -> Signature:
-    """Read one; what cannot be is named."""
-    at = Path(path)
+def read_body(at: Path) -> dict[str, Any]:
+    """What a file says, as it was written; its numbers are still to be checked."""
     try:
         size = at.stat().st_size
     except (OSError, ValueError) as error:
@@ -87,24 +86,18 @@ def load_signature(path: str | Path) -> Signature:
             f"{VERSION}."
         )
     _check_digest(at, data)
-    found = decode(Signature, data, at.name)
-    names = [state.name for state in found.states]
+    return data
+
+
+def check_states(path: Path, states: Sequence[StateSignature]) -> None:
+    """What cannot be is named."""
+    names = [state.name for state in states]
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"The signature {str(at)!r} lists no points, or one of them twice.")
-    for state in found.states:
-        wrong = _wrong(state)
-        if wrong:
-            raise UsageError(f"The signature {str(at)!r} is damaged: {state.name[:80]!r} {wrong}.")
-    _check_inputs(at, found)
-    return found
-
-
-def load_either(path: str | Path) -> Trace | Signature:
-    """A trace from its folder, or a signature from its file."""
-    at = Path(path)
-    if at.is_file() and at.name != MANIFEST:
-        return load_signature(at)
-    return load_trace(at)
+        raise UsageError(f"The signature {str(path)!r} lists no points, or one of them twice.")
+    for state in states:
+        if wrong := _wrong(state):
+            name = state.name[:80]
+            raise UsageError(f"The signature {str(path)!r} is damaged: {name!r} {wrong}.")
 
 
 def _check_digest(path: Path, data: dict[str, Any]) -> None:
@@ -146,17 +139,3 @@ def _wrong(state: StateSignature) -> str:
         ),
     )
     return next((words for wrong, words in tests if wrong), "")
-
-
-def _check_inputs(path: Path, found: Signature) -> None:
-    """Inputs that are kept are those of the probe, or the file says two things."""
-    for name, values in found.inputs.items():
-        told = found.probe.inputs.get(name)
-        if told is None or math.prod(told.shape) != len(values) or any(n < 0 for n in told.shape):
-            raise UsageError(f"The signature {str(path)!r} has inputs that its probe does not.")
-    try:
-        found.inputs_as_probe()
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(
-            f"The signature {str(path)!r} has inputs that cannot be: {error}"
-        ) from None

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly import probe_info
 from ..dtypes import Array
 from ..states import Probe, State, Trace
-from .data import QUANTILES, Moments, Signature, StateSignature
+from .state import QUANTILES, Moments, StateSignature
 from .weights import COUNT, VARIANCE, places, weights
 
 BITS = 40
@@ -69,14 +68,14 @@ class Elements:
         return ((at, min(at + step, self.count)) for at in range(0, self.count, step))
 
 
-def sign(trace: Trace, seed: int = 0) -> Signature:
-    """The signature of a trace."""
+def sign_states(trace: Trace, seed: int) -> tuple[StateSignature, ...]:
+    """What a signature says of each state of a trace."""
     with np.errstate(all="ignore"):
         parts = [Elements.of(state, trace.probe) for state in trace]
         moments = [_moments(part) for part in parts]
         units = [_unit(max(-m.min, m.max, 0.0)) for m, _ in moments]
         projected = _projections(parts, units, seed)
-        states = tuple(
+        return tuple(
             StateSignature(
                 name=state.point.name,
                 shape=tuple(int(size) for size in state.shape),
@@ -95,15 +94,6 @@ def sign(trace: Trace, seed: int = 0) -> Signature:
                 trace, parts, moments, projected, units, strict=True
             )
         )
-    return Signature(
-        states,
-        probe_info(trace.probe),
-        trace.backend,
-        _few_inputs(trace.probe),
-        trace.model,
-        trace.environment,
-        seed,
-    )
 
 
 def _sha256(part: Elements) -> str:
@@ -190,7 +180,7 @@ def _samples(part: Elements, seed: int) -> tuple[float | None, ...]:
     return tuple(value if math.isfinite(value) else None for value in drawn)
 
 
-def _few_inputs(probe: Probe) -> dict[str, tuple[int, ...]]:
+def few_inputs(probe: Probe) -> dict[str, tuple[int, ...]]:
     """All inputs, where they are whole numbers and few; else none."""
     arrays = probe.inputs.values()
     if any(a.dtype.kind not in "iub" for a in arrays) or sum(a.size for a in arrays) > _MOST_INPUTS:

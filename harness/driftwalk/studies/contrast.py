@@ -17,6 +17,7 @@ from ..dtypes import Array
 from ..errors import ModelError, UsageError
 from ..measure.tokens import TokenErrors
 from ..progress import Progress
+from ..stage import make_probe
 from ..states import OUTPUT, Point, Probe, State
 from .causality import Causality, causality, leak
 from .contrast_result import Contrast, ContrastLayer
@@ -94,7 +95,6 @@ def causality_of(model: LoadedModel, backend: Backend, probe: Probe) -> Causalit
 
 def make_pair(model: LoadedModel, first: object, second: object) -> tuple[Probe, Probe]:
     """Both probes, checked against the model; the default pair where none is given."""
-    from driftwalk_backends.probes import make_probe
 
     if (first is None) != (second is None):
         raise UsageError("A contrast needs two inputs, or none for the default pair.")

@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..adapter import Backend
 from ..errors import DriftwalkError, UsageError
-from ..judge.witness import Witness
-from ..progress import Progress
 from ..result import Report
-from ..states import Trace
+from ..verification import Addition, Run
 from .patching import patching
 from .propagation import propagation
 
 
-@dataclass(frozen=True)
-class Effects:
-    """Which of them a run is asked for."""
+class _Effect(Addition):
+    """What cannot be done costs a note, not the report."""
 
-    propagation: bool = False
-    patch: bool = False
+    name = ""
 
-    def __bool__(self) -> bool:
-        return self.propagation or self.patch
+    def add(self, report: Report, candidate: Backend, run: Run) -> Report:
+        try:
+            return self._found(report, candidate, run)
+        except (DriftwalkError, MemoryError) as error:
+            note = f"{self.name} was not possible: {error}"
+            return replace(report, notes=(*report.notes, note))
+
+    def _found(self, report: Report, candidate: Backend, run: Run) -> Report:
+        raise NotImplementedError
+
+
+class Propagation(_Effect):
+    """The drift against what the truth's Jacobian predicts."""
+
+    name = "Propagation"
 
     def refuse_graph(self) -> None:
-        """A graph has neither a truth with derivatives nor a way in for a state."""
-        if self.propagation:
-            raise UsageError("Propagation needs the derivatives of a torch model; this is a graph.")
-        if self.patch:
-            raise UsageError("Patching puts states into a torch model; a graph takes none in.")
+        raise UsageError("Propagation needs the derivatives of a torch model; this is a graph.")
 
-
-def with_effects(
-    report: Report,
-    candidate: Backend,
-    wanted: Effects,
-    trace: Trace,
-    witness: Witness,
-    show: Progress,
-) -> Report:
-    """The report with what was asked for; what cannot be done costs a note, not the report."""
-
-    def carry() -> Report:
+    def _found(self, report: Report, candidate: Backend, run: Run) -> Report:
         carrying = "propagation: carrying the drift through the truth's Jacobian"
-        with show.stage(carrying, extra=True):
-            truth = witness.of(candidate).truth
-            found = propagation(truth, candidate, trace.probe, report.cause)
+        with run.show.stage(carrying, extra=True):
+            truth = run.witness.of(candidate).truth
+            found = propagation(truth, candidate, run.stage.probe, report.cause)
         return replace(report, propagation=found)
 
-    def restore() -> Report:
-        return replace(report, patching=patching(trace, candidate, trace.probe, show))
 
-    steps: list[tuple[str, Callable[[], Report]]] = []
-    steps += [("Propagation", carry)] if wanted.propagation else []
-    steps += [("Patching", restore)] if wanted.patch else []
-    for name, step in steps:
-        try:
-            report = step()
-        except (DriftwalkError, MemoryError) as error:
-            report = replace(report, notes=(*report.notes, f"{name} was not possible: {error}"))
-    return report
+class Patching(_Effect):
+    """The flips that each restored layer of the candidate takes away."""
+
+    name = "Patching"
+
+    def refuse_graph(self) -> None:
+        raise UsageError("Patching puts states into a torch model; a graph takes none in.")
+
+    def _found(self, report: Report, candidate: Backend, run: Run) -> Report:
+        found = patching(run.trace, candidate, run.stage.probe, run.show)
+        return replace(report, patching=found)

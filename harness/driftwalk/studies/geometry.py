@@ -16,6 +16,7 @@ from ..adapter import Backend
 from ..dtypes import Array
 from ..errors import BackendError, ModelError, UsageError
 from ..progress import Progress
+from ..stage import make_probe
 from ..states import OUTPUT, Point, Probe, State
 from . import similarity
 from .causality import declared
@@ -89,7 +90,6 @@ def geometry(
 
 
 def _batches(model: LoadedModel, texts: Sequence[str], batch: int) -> list[Probe]:
-    from driftwalk_backends.probes import make_probe
 
     try:
         _ = model.tokenizer

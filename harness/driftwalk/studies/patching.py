@@ -11,11 +11,10 @@ import time
 
 import numpy as np
 
-from ..adapter import Backend
+from ..adapter import Backend, Replays
 from ..dtypes import Array
 from ..errors import UsageError
 from ..judge.drill import looking
-from ..judge.replay import Replays
 from ..progress import Progress
 from ..states import OUTPUT as OTHERS
 from ..states import Probe, State, Trace

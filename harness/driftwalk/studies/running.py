@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..adapter import Backend
 from ..environment import environment, now, this_tool
 from ..errors import UsageError
-from ..graphs.verify import is_graph
-from ..verification import check_names, open_backend
+from ..stage import check_names, is_graph, open_backend, torch_model
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -33,15 +32,13 @@ def opened(
     trust_remote_code: bool = False,
 ) -> Iterator[Opened]:
     """Load the model and make its backends; those made here are closed again."""
-    from driftwalk_backends.sources import open_model
-
     if is_graph(model):
         raise UsageError(
             "A study needs a model that torch can run, for its tokenizer and its layers; "
             "name the model the graph was exported from."
         )
     check_names(specs)
-    loaded = open_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    loaded = torch_model(model, blocks=blocks, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
         yield Opened(loaded, tuple(open_backend(spec, loaded, stack) for spec in specs))
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend
+from ..adapter import Backend, BringsProbe
 from ..errors import UsageError
 from ..layer_drift import LayerDrift
 from ..result import Report
+from ..verification import Addition, Run
 from .contrast import distances, has_tokenizer, make_pair, share_of
 from .meaning import Meaning
 
@@ -28,6 +29,23 @@ class Unit:
     first: str
     second: str
     distances: Mapping[str, float]
+
+
+class InUnitsOfMeaning(Addition):
+    """Each point's drift as a share of the distance between two inputs there."""
+
+    def __init__(self, pair: object) -> None:
+        self._pair = pair
+        self._unit = Unit("", "", {})
+
+    def refuse_graph(self) -> None:
+        raise UsageError("A contrast needs a torch model, for its tokenizer; this is a graph.")
+
+    def begin(self, run: Run) -> None:
+        self._unit = measure(run.stage.torch_model, run.stage.backends[0], self._pair)
+
+    def add(self, report: Report, candidate: Backend, run: Run) -> Report:
+        return with_meaning(report, self._unit)
 
 
 def read_pair(given: object) -> tuple[object, object]:
@@ -49,7 +67,7 @@ def read_pair(given: object) -> tuple[object, object]:
 
 def measure(model: LoadedModel, backend: Backend, given: object) -> Unit:
     """Run both inputs on the reference."""
-    if backend.own_probe is not None:
+    if isinstance(backend, BringsProbe) and backend.own_probe is not None:
         raise UsageError(
             f"A contrast runs two more inputs on the reference, and {backend.spec} is a recording."
         )

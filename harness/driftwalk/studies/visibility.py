@@ -11,6 +11,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import ModelError, ProbeError, UsageError
 from ..progress import Progress
+from ..stage import make_probe
 from .running import head, opened
 from .visibility_result import Pairs, Visibility, influences, look_ahead, standard_error
 
@@ -53,7 +54,6 @@ def visibility(
     expect where the model itself does not.
     """
     from driftwalk_backends.jacobians import jacobians
-    from driftwalk_backends.probes import make_probe
     from driftwalk_backends.torch_eager import TorchEager
 
     if directions is not None and directions < 0:

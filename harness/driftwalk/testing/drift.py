@@ -11,15 +11,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from ..api import verify
 from ..comparison import compare
 from ..errors import BackendUnavailable, DriftwalkError, UsageError
-from ..plugin import PROPERTY
 from ..project.config import Common
 from ..project.expected import judge
 from ..result import Report
 from ..states import Trace
 from ..tolerance import PolicyLike
-from ..verification import record, verify
+from ..verification import record
 from .backends import Case, unavailable
 from .golden import golden_at, golden_policy, probe_of
 from .outcome import Outcome, failure, folder_for, outcome, save
@@ -52,8 +52,12 @@ def _quietly(method: Callable[P, R]) -> Callable[P, R]:
 class Drift:
     """Each method asserts, and returns the report of what it did."""
 
-    def __init__(self, request: pytest.FixtureRequest, backend: str | None) -> None:
+    def __init__(
+        self, request: pytest.FixtureRequest, backend: str | None, tell: Callable[[str], None]
+    ) -> None:
         self._request = request
+        self._tell = tell
+        """Hands an outcome on, as text, to where the session collects them."""
         self.backend = backend
         """What the mark `drift_backends` names for this run."""
         self._count = 0
@@ -128,7 +132,7 @@ class Drift:
         if self._settings.update:
             written = found.write(self._traced(model, backend, options))
             words = "written" if written else "unchanged"
-            self._tell(Outcome("golden", name, "", f"GOLDEN {words}: {found.path}"))
+            self._tell(Outcome("golden", name, "", f"GOLDEN {words}: {found.path}").told())
             return None
         if not found.exists:
             raise UsageError(f"There is no golden trace {str(found.path)!r}. {again}")
@@ -180,7 +184,7 @@ class Drift:
         folder = None
         if self._settings.report is not None or not gate.ok:
             folder = save(gate.report, self._folder())
-        self._tell(outcome(gate, folder, file))
+        self._tell(outcome(gate, folder, file).told())
         if not gate.ok:
             raise AssertionError(failure(gate, folder, advice))
         return gate.report
@@ -193,6 +197,3 @@ class Drift:
             factory: pytest.TempPathFactory = self._request.getfixturevalue("tmp_path_factory")
             root = factory.getbasetemp() / "driftwalk"
         return folder_for(root, self._request.node.nodeid, self._count)
-
-    def _tell(self, item: Outcome) -> None:
-        self._request.node.user_properties.append((PROPERTY, item.told()))

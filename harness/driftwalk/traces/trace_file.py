@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,12 @@ from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
 from ..jsonable import decode, encode
-from ..states import BackendInfo, Point, Probe, State, Trace
+from ..point import BackendInfo, Point, State
+from ..probe import Probe
 from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
+
+if TYPE_CHECKING:
+    from ..states import Trace
 
 VERSION = 1
 MANIFEST, STATES = "manifest.json", "states.safetensors"
@@ -202,11 +207,19 @@ def _is_trace(path: Path) -> bool:
     return MANIFEST in names or names <= {STATES}
 
 
-def load_trace(folder: str | Path, probe: Probe | None = None) -> Trace:
-    """Map a trace, and hold every tensor against what the manifest says of it.
+class Contents(NamedTuple):
+    """What a trace is made of, in the order of its fields."""
 
-    `probe` stands in for inputs that the trace does not bring along.
-    """
+    states: tuple[State, ...]
+    probe: Probe
+    backend: BackendInfo
+    outputs: Mapping[str, Array]
+    model: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
+    """Map a trace, and hold every tensor against what the manifest says of it."""
     path = Path(folder)
     if path.is_file():
         raise UsageError(
@@ -236,7 +249,7 @@ def load_trace(folder: str | Path, probe: Probe | None = None) -> Trace:
             f"{made.sha256[:12]}."
         )
     backend = replace(told.backend, dtypes=_in_order(told.backend.dtypes, told))
-    return Trace(states, made, backend, outputs, told.model, told.environment)
+    return Contents(states, made, backend, outputs, told.model, told.environment)
 
 
 def _in_order(dtypes: Mapping[str, str], told: Manifest) -> dict[str, str]:

@@ -48,6 +48,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make
 
 
+@cache
+def sound(name: str, path: Path) -> int:
+    """How many states a graph without a fault has."""
+    return len(states(name, path))
+
+
 def states(name: str, path: Path, seed: int = 0) -> driftwalk.Trace:
     with driftwalk.backend(f"onnxruntime,file={path}", model(name, seed)) as backend:
         return backend.trace(probe(name, seed))
@@ -108,7 +114,7 @@ def test_without_any_name_states_are_found_by_value_and_never_wrongly(
     name: str, made: Make, tmp_path: Path
 ) -> None:
     matched = expected = 0
-    for seed in range(3):
+    for seed in range(2):
         source = made(name, seed)
         right = states(name, source, seed)
         graphs.strip(source, tmp_path / "stripped.onnx")
@@ -168,7 +174,7 @@ def test_a_layer_however_wrong_is_matched_rightly_or_not_at_all(
         product = block_product(name, source, layer)
         faulty = graphs.spoil(source, tmp_path / "faulty.onnx", product, FAULTS[how])
         right = states(name, faulty)
-        assert len(right) == len(states(name, source))
+        assert len(right) == sound(name, source)
         graphs.strip(faulty, tmp_path / "stripped.onnx")
         found = states(name, tmp_path / "stripped.onnx")
         wrong = [s.point.name for s in found if error(right[s.point.name], s.array) > 1e-4]

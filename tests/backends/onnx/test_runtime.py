@@ -16,7 +16,7 @@ import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.states import same_bits
 from driftwalk_backends.demo import decoder
-from driftwalk_backends.onnx import export_cache, runtime
+from driftwalk_backends.onnx import export_cache, runtime, sessions
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -234,7 +234,7 @@ def test_of_a_heavy_graph_one_session_is_kept_at_a_time(monkeypatch) -> None:
         light.run(probe)
         light.trace(probe)
         assert len(light._sessions) == 2
-    monkeypatch.setattr(runtime, "_HEAVY", 1000)
+    monkeypatch.setattr(sessions, "_HEAVY", 1000)
     with driftwalk.backend("onnxruntime", model) as heavy:
         outputs = heavy.run(probe)
         heavy.trace(probe)

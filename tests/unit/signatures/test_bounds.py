@@ -9,7 +9,7 @@ import pytest
 
 from driftwalk.dtypes import FORMATS
 from driftwalk.signatures.bounds import CHANCE, difference, interval, needed, needed_l2
-from driftwalk.signatures.make import sign
+from driftwalk.signatures.data import Signature
 from driftwalk.signatures.weights import COUNT, VARIANCE, places, weights
 from driftwalk.states import BackendInfo, Point, Probe, State, Trace
 from driftwalk.tolerance import Tolerance
@@ -18,7 +18,7 @@ from driftwalk.tolerance import Tolerance
 def signed(array: np.ndarray, seed: int = 0, **inputs: np.ndarray):
     probe = Probe(inputs or {"input_ids": np.zeros((1, 2), np.int64)})
     made = Trace((State(Point("layer.0"), array),), probe, BackendInfo("a", "a", "cpu", "fp32"))
-    return sign(made, seed).states[0]
+    return Signature.of(made, seed).states[0]
 
 
 def test_the_stream_never_changes() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from driftwalk import DriftwalkError, Signature, Trace
-from driftwalk.signatures.file import digest_of, load_either
+from driftwalk.signatures.data import load_either
+from driftwalk.signatures.file import digest_of
 from unit.signatures.test_make import trace
 
 

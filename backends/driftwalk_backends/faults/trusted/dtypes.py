@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from driftwalk.registry import create
 
 from ...anatomy import Matrix
-from ...sources import LoadedModel
+from ...loaded import LoadedModel
 from ..planning import inject
 from .lie import UNSEEN, Absent, Case, Ground, Lie, Weighed, placed
 

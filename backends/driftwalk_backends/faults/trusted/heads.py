@@ -13,8 +13,8 @@ from torch import nn
 from driftwalk.registry import create
 
 from ...calls import call, inputs_for, quietly
+from ...loaded import LoadedModel
 from ...model_outputs import named_outputs, point_name
-from ...sources import LoadedModel
 from .lie import Case, Ground, Lie
 
 WIDTH = 5

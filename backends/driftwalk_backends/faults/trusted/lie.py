@@ -14,7 +14,7 @@ from driftwalk.adapter import Backend
 from driftwalk.states import Probe
 
 from ...anatomy import Anatomy
-from ...sources import LoadedModel
+from ...loaded import LoadedModel
 from ..fault import Fault, Subject
 from ..graph import faulty_backend
 from ..planning import FaultyModel, draws

@@ -20,7 +20,7 @@ from driftwalk.registry import create
 from driftwalk.states import Probe
 
 from ...calls import call
-from ...sources import LoadedModel
+from ...loaded import LoadedModel
 from ...tensors import output_tensors, with_stream_output
 from .lie import Absent, Case, Ground, Lie
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from driftwalk.registry import create
 
-from ...sources import LoadedModel
+from ...loaded import LoadedModel
 from ..planning import FaultyModel, inject
 from .lie import UNSEEN, Absent, Case, Ground, Lie, OtherModel, Weighed, placed
 

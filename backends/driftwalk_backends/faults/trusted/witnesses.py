@@ -12,7 +12,7 @@ from torch import nn
 from driftwalk.registry import create
 
 from ...copies import copied
-from ...sources import LoadedModel
+from ...loaded import LoadedModel
 from ...tensors import output_tensors, with_stream_output
 from ..fault import Fault
 from ..planning import inject

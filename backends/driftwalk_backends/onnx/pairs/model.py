@@ -6,33 +6,24 @@ import hashlib
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
-from driftwalk.errors import UsageError
-
-from ...fingerprint import versions
-from ...sources import GRAPH, LoadedModel
 from ..graph import OnnxGraph
 from ..reading import hash_of, read_graph
 
-_OF_TORCH = ("module", "_tokenizer", "_folder", "_layouts", "_blocks")
 
+class OnnxModel:
+    """A graph in a file. Reading it is cheap: weights beside the graph stay where they are."""
 
-class OnnxModel(LoadedModel):
-    """A graph in a file. What a torch model has beside that is refused by name, not by a crash."""
+    source: ClassVar[str] = "ONNX graph"
+    blocks: ClassVar[None] = None
+    """The stack of blocks that a user named: one of torch modules, which a graph has not."""
+    notes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: Path, label: str = "") -> None:
-        # Not the parent's: there is no module. Reading is cheap, weights beside the graph stay.
         self.path = path
         self.label = label or str(path)
-        self.source = GRAPH
-        self._notes, self._layouts, self._blocks = (), {}, None
         self.graph: OnnxGraph = read_graph(path)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in _OF_TORCH:
-            raise UsageError(self.refusal)
-        raise AttributeError(name)
 
     @property
     def refusal(self) -> str:
@@ -50,14 +41,6 @@ class OnnxModel(LoadedModel):
         for name in self.weight_files:
             digest.update(hash_of(self.path.parent / name).encode())
         return digest.hexdigest()
-
-    @property
-    def has_known_code(self) -> bool:
-        return True
-
-    @property
-    def versions(self) -> dict[str, str]:
-        return versions("onnx", "onnxruntime", "driftwalk")
 
     @cached_property
     def weight_files(self) -> tuple[str, ...]:

@@ -64,9 +64,9 @@ def graphs_of(backend: Backend, probe: Probe) -> tuple[WalkedGraph, ...]:
             model = OnnxModel(part.graph.path)
             found.append(WalkedGraph(model, backend.spec, GraphProbe(feed), points))
         return tuple(found)
-    if isinstance(backend, OnnxRuntime) and not isinstance(backend, GraphRuntime):
+    if isinstance(backend, OnnxRuntime):
         exported = backend._export(probe)
         model = OnnxModel(exported.plain)
-        feed = backend._feed(backend._session(exported.plain), probe)
+        feed = backend._feed(backend._sessions.of(exported.plain), probe)
         return (WalkedGraph(model, backend.spec, GraphProbe(feed), exported.tensors),)
     return ()

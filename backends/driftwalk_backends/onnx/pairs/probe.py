@@ -20,7 +20,6 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Probe, read_only
 
-from ...sources import LoadedModel
 from ..feeds import nothing_fits
 from ..graph import OnnxGraph
 from ..reading import CACHE_FLAG
@@ -45,7 +44,7 @@ class GraphProbe(Probe):
 
 
 def graph_probe(
-    model: LoadedModel,
+    model: OnnxModel,
     given: object,
     *,
     batch: int,
@@ -53,7 +52,6 @@ def graph_probe(
     seed: int,
 ) -> Probe:
     """A probe from arrays by name, a file of them, or nothing; what is left out is made up."""
-    assert isinstance(model, OnnxModel)
     taken = model.graph.inputs
     arrays, origin = _read(model, taken, given)
     known = {item.name: item for item in taken}

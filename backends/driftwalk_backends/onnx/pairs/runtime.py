@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +21,11 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, same_bits
 
-from ...fingerprint import versions
 from ...looks import Look
-from ..export import Exported
+from ..backend import DTYPES, OnnxBackend
 from ..graph import OnnxGraph, branches
 from ..reading import hash_of, read_graph
-from ..runtime import BESIDE, DTYPES, WEIGHTS_APART, OnnxRuntime
+from ..sessions import UNPACKED, WEIGHTS_APART
 from ..values import FLOAT_KINDS, STEP_KINDS
 from .blocks import NODES, Places, places_of
 from .model import OnnxModel
@@ -36,19 +34,16 @@ from .probe import fed
 from .survivors import is_empty, made_by
 
 DEPTHS = ("block", "op")
-_UNPACKED = "session.disable_prepacking", "1"
-"""Weights as they lie in the file: most of what a session costs is packing them anew."""
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
 _RANDOM |= {"Bernoulli", "Multinomial"}
 
 
-class GraphRuntime(OnnxRuntime):
+class GraphRuntime(OnnxBackend):
     """One graph in ONNX Runtime, whose points are those of the model's graph."""
 
-    def __init__(self, spec: Spec, model: object) -> None:
-        super().__init__(spec, model)
-        assert isinstance(self._model, OnnxModel)
-        self._graph_model: OnnxModel = self._model
+    def __init__(self, spec: Spec, model: OnnxModel) -> None:
+        super().__init__(spec, model.label)
+        self._model = model
         if unused := [option for option in ("exporter", "quantize") if option in spec.options]:
             raise UsageError(
                 f"{spec}: {self._model.label} is a graph already; {unused[0]}= has nothing to do."
@@ -62,7 +57,7 @@ class GraphRuntime(OnnxRuntime):
 
     @cached_property
     def graph(self) -> OnnxGraph:
-        own = self._graph_model
+        own = self._model
         graph = own.graph if self.path == own.path else read_graph(self.path)
         if self.spec.dtype and self.spec.dtype != graph.dtype:
             raise UsageError(
@@ -73,16 +68,14 @@ class GraphRuntime(OnnxRuntime):
 
     @property
     def info(self) -> BackendInfo:
-        base = super().info
-        flags = dict(base.flags) | {
+        flags = {
             "exporter": "none: a file",
             "file": self.path.name,
             "sha256": hash_of(self.path)[:16],
         }
         if self.graph.quantised:
             flags["quantised"] = "yes"
-        packages = versions("onnxruntime", "onnx") | {"onnxruntime": base.versions["onnxruntime"]}
-        return BackendInfo(base.spec, base.name, base.device, self.dtype, packages, flags)
+        return self._info(self.dtype, (), flags)
 
     @property
     def dtype(self) -> str:
@@ -100,11 +93,11 @@ class GraphRuntime(OnnxRuntime):
     @property
     def model_graph(self) -> OnnxGraph:
         """The graph whose points these are; this one, unless another file was named."""
-        return self._graph_model.graph
+        return self._model.graph
 
     @property
     def optimises(self) -> bool:
-        return self._level != "off"
+        return self._sessions.level != "off"
 
     def feed(self, probe: Probe) -> dict[str, Any]:
         return fed(self.path.name, self.graph.inputs, probe.inputs)
@@ -127,17 +120,15 @@ class GraphRuntime(OnnxRuntime):
         """What the runtime's optimiser leaves of this graph; everything where it does nothing."""
         if not self.optimises:
             return self._whole
-        start = time.perf_counter()
         folder = tempfile.TemporaryDirectory(prefix="driftwalk-optimised-")
         self._scratch.append(folder)
         target = Path(folder.name) / "optimised.onnx"
-        options = self._options()
+        options = self._sessions.options()
         options.optimized_model_filepath = str(target)
         for key, value in WEIGHTS_APART.items():
             options.add_session_config_entry(key, value)
-        options.add_session_config_entry(*_UNPACKED)  # it will not run
-        self._made(self.path, options)
-        self._seconds["load"] = self._seconds.get("load", 0.0) + time.perf_counter() - start
+        options.add_session_config_entry(*UNPACKED)  # it will not run
+        self._sessions.make(self.path, options)
         if not target.is_file():  # a provider that compiles the graph writes none
             return self._whole
         if is_empty(target):  # all of it was folded into constants
@@ -165,7 +156,12 @@ class GraphRuntime(OnnxRuntime):
         """
         asked = _is_number if whole else _is_float
         wanted = frozenset(names)
-        session = self._exposing(wanted, packed)
+        if wanted not in self._exposed:
+            # What was optimised already is run as it stands: looking cannot undo a fusion there.
+            graph, level = self._optimised or self.graph, "off" if self._optimised else ""
+            ordered = [name for name in graph.producers if name in wanted]
+            self._exposed[wanted] = self._sessions.exposing(graph, ordered, level, packed)
+        session = self._exposed[wanted]
         kinds = {o.name: o.type for o in session.get_outputs()}
         ends = [value.name for value in self.graph.outputs]
         fits = FLOAT_KINDS + STEP_KINDS if whole else FLOAT_KINDS
@@ -179,10 +175,9 @@ class GraphRuntime(OnnxRuntime):
 
     def once(self, model: Any, names: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
         """A graph made of nodes of this one, run as written and let go of."""
-        options = self._options("off")
-        options.add_session_config_entry(BESIDE, str(self.graph.folder.resolve()))
-        options.add_session_config_entry(*_UNPACKED)
-        return self._run(self._made(model.SerializeToString(), options), names, feed)
+        written, folder = model.SerializeToString(), self.graph.folder
+        session = self._sessions.of_bytes(written, folder, "off", packed=False)
+        return self._run(session, names, feed)
 
     def repeats_itself(self, probe: Probe) -> bool:
         """Whether two plain runs of one session give the same bits."""
@@ -199,7 +194,7 @@ class GraphRuntime(OnnxRuntime):
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         if sink is None:
             ends = [value.name for value in self.graph.outputs]
-            return self._renamed(self._run(self._session(self.path), ends, self.feed(probe)))
+            return self._renamed(self._run(self._sessions.of(self.path), ends, self.feed(probe)))
         places = self.places(self._look.depth)
         found = [(place, self.find(place.tensor)) for place in places.all]
         shown = [(place, own) for place, own in found if own is not None]
@@ -213,12 +208,6 @@ class GraphRuntime(OnnxRuntime):
         for name, array in outputs.items():
             sink(State(Point(name, "output"), array))
         return outputs
-
-    def _export(self, probe: Probe) -> Exported:
-        raise BackendError(f"{self.spec} runs a graph as it is; driftwalk exports none.")
-
-    def layer_laps(self, probe: Probe) -> Mapping[str, float]:
-        return {}
 
     def _renamed(self, outputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs under the names that the model's graph has for them, as arrays of numbers."""
@@ -234,24 +223,10 @@ class GraphRuntime(OnnxRuntime):
 
     def _run(self, session: Any, names: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._ask(session, names, feed, self.path.name)
+            return self._sessions.ask(session, names, feed, self.path.name)
         except BackendError as error:
             hint = "(If the made-up inputs are at fault, give them: --probe FILE.safetensors.)"
             raise BackendError(f"{error} {hint}") from error
-
-    def _exposing(self, names: frozenset[str], packed: bool = True) -> Any:
-        if names not in self._exposed:
-            start = time.perf_counter()
-            # What was optimised already is run as it stands: looking cannot undo a fusion there.
-            graph = self._optimised or self.graph
-            options = self._options("off" if self._optimised else "")
-            options.add_session_config_entry(BESIDE, str(graph.folder.resolve()))
-            if not packed:
-                options.add_session_config_entry(*_UNPACKED)
-            ordered = [name for name in graph.producers if name in names]
-            self._exposed[names] = self._made(graph.exposing(ordered), options)
-            self._seconds["load"] = self._seconds.get("load", 0.0) + time.perf_counter() - start
-        return self._exposed[names]
 
     def _close(self) -> None:
         self._exposed.clear()

@@ -1,0 +1,42 @@
+"""Which backend a spec means, where one name stands for several: see `registry.KINDS`."""
+
+from __future__ import annotations
+
+from driftwalk.adapter import Backend
+from driftwalk.spec import Spec
+
+from .onnx.pairs.model import OnnxModel
+from .sources import open_model
+
+EXPORTERS = ("torch", "optimum")
+
+
+def torch_backend(spec: Spec, model: object) -> Backend:
+    """`torch`: eager PyTorch; with `compile=`, the model through a compiler."""
+    if "compile" in spec.options:
+        from .compiled import TorchCompiled
+
+        return TorchCompiled(spec, model)
+    from .torch_eager import TorchEager
+
+    return TorchEager(spec, model)
+
+
+def onnxruntime_backend(spec: Spec, model: object) -> Backend:
+    """`onnxruntime`: of a graph, that graph or another; of a torch model, whose export it says."""
+    opened = open_model(model)
+    if isinstance(opened, OnnxModel):
+        from .onnx.pairs.runtime import GraphRuntime
+
+        return GraphRuntime(spec, opened)
+    if "file" in spec.options or spec.choice("exporter", EXPORTERS, "torch") == "optimum":
+        from .onnx.file import OnnxFile
+
+        return OnnxFile(spec, opened)
+    if "quantize" in spec.options:
+        from .onnx.int8 import OnnxInt8
+
+        return OnnxInt8(spec, opened)
+    from .onnx.runtime import OnnxRuntime
+
+    return OnnxRuntime(spec, opened)

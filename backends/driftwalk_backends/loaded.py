@@ -1,0 +1,193 @@
+"""A torch model in memory, and what is known of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftwalk.errors import ModelError, UsageError
+from driftwalk.exercised import Exercised
+from driftwalk.states import Probe
+
+from .calls import first_line, inputs_for
+from .crosscheck import Run, find_layout
+from .demo import ByteTokenizer
+from .evidence import Evidence, arithmetic
+from .exercised import Watch
+from .fingerprint import fingerprint, has_known_code, versions
+from .points import Layout
+from .precision import converted, has_experts, is_in
+from .tensors import from_numpy
+from .untouched import untouched
+
+
+class LoadedModel:
+    """A model in memory, with what is needed to make probes for it and copies of it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        label: str,
+        *,
+        source: str = "nn.Module",
+        folder: str | None = None,
+        tokenizer: ByteTokenizer | None = None,
+        blocks: str | None = None,
+        trust_remote_code: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.module = module
+        self.label = label
+        self.source = source
+        self._notes = notes
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._blocks = blocks
+        self._trust_remote_code = trust_remote_code
+        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._watch = Watch()
+        if hasattr(module, "_orig_mod"):  # what torch.compile makes of a module
+            raise UsageError(
+                f"{label} is compiled already, and its layers cannot be seen. Give the module that "
+                "was compiled, and say how: the backend torch,compile=inductor."
+            )
+
+    @property
+    def blocks(self) -> str | None:
+        """The stack of blocks, where a user named it by hand."""
+        return self._blocks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report must say of the model: how it was loaded, what of it has no point."""
+        found = (note for layout in self._layouts.values() for note in layout.notes)
+        return (*self._notes, *dict.fromkeys(found))
+
+    @property
+    def config(self) -> Any:
+        """The transformers config, or None for a plain module."""
+        return getattr(self.module, "config", None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.module)
+
+    @property
+    def has_known_code(self) -> bool:
+        """Whether a result computed from this model may be stored and trusted later."""
+        return has_known_code(self.module)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What this process saw the model give: the proof that a stored result is still its own."""
+        return Evidence(self)
+
+    @property
+    def arithmetic(self) -> str:
+        """What bits depend on beside the model and the probe."""
+        return arithmetic()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The packages whose code this model runs."""
+        return versions("torch", "transformers", "driftwalk")
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer; a missing one is an error that says what to give instead."""
+        if self._tokenizer is not None:
+            return self._tokenizer
+        instead = "Give token ids or arrays instead of text, or leave the probe out."
+        remedy = f"Save one beside the weights (tokenizer.save_pretrained). {instead}"
+        if not self._folder:
+            raise ModelError(f"{self.label} came without a tokenizer. {instead}")
+        from transformers import AutoTokenizer
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = AutoTokenizer.from_pretrained(
+                    self._folder, trust_remote_code=self._trust_remote_code
+                )
+        except Exception as error:  # AutoTokenizer raises whatever its parts raise
+            raise ModelError(
+                f"No tokenizer could be loaded for {self.label}: {first_line(error)}. {remedy}"
+            ) from error
+        # transformers 5 makes up a tokenizer where none is stored: special tokens, and maybe "▁".
+        if len(set(found.get_vocab()) - set(found.all_special_tokens)) < 2:
+            raise ModelError(f"{self.label} came without a tokenizer. {remedy}")
+        return found
+
+    def at(
+        self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
+    ) -> nn.Module:
+        """The module in a dtype on a device: itself where it already is, else a copy."""
+        # Of the ways to run a mixture of experts, one has no data-dependent shapes to trace.
+        experts = "batched_mm" if for_export and has_experts(self.module) else None
+        if attn is None and experts is None and is_in(self.module, dtype, device):
+            return self.module
+        if attn is not None and not hasattr(self.module, "set_attn_implementation"):
+            raise UsageError(f"attn={attn}: {self.label} is not a transformers model.")
+        try:
+            return converted(self.module, dtype, device, attn, experts)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{self.label} in {dtype} does not fit on {device}: {first_line(error)}"
+            ) from error
+        except (ValueError, ImportError) as error:
+            raise ModelError(f"{self.label} cannot take attn={attn}: {error}") from error
+
+    def inputs(
+        self, module: nn.Module, probe: Probe, device: torch.device
+    ) -> dict[str, torch.Tensor]:
+        """The probe's arrays as tensors on the device, floats in a dtype that the module takes."""
+        return inputs_for(module, probe, device)
+
+    def layout(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Layout:
+        """The model's points; found once for each set of input names, on the first run."""
+        key = tuple(sorted(inputs))
+
+        def alone(**extra: Any) -> Any:
+            with untouched(module):  # or blocks would not run again in a model that remembers
+                return run(**extra)
+
+        if key not in self._layouts:
+            # The first of these runs serves to see which weights the probe uses, too.
+            watched = self._watch.first_run(module, inputs, alone)
+            self._layouts[key] = find_layout(module, watched, self._blocks)
+        return self._layouts[key]
+
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is no point, in the runs in which points were found."""
+        layouts = self._layouts.values()
+        return tuple(dict.fromkeys(n for layout in layouts for n in layout.outputs.skipped))
+
+    def exercised(
+        self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Run
+    ) -> Exercised | None:
+        """What these inputs use of the model; run once more if no run of theirs was watched."""
+        if self._watch.known(inputs) is None:
+            self._watch.run(module, inputs, run)
+        return self._watch.known(inputs)
+
+    def exercised_by(self, probe: Probe) -> Exercised | None:
+        """What a probe uses of the model; None where it was not run with it."""
+        return self._watch.known({name: from_numpy(a) for name, a in probe.inputs.items()})
+
+    def describe(self) -> dict[str, str]:
+        parameters = sum(p.numel() for p in self.module.parameters())
+        confirmed = {layout.confirmed for layout in self._layouts.values()}
+        return {
+            "label": self.label,
+            "source": self.source,
+            "class": type(self.module).__name__,
+            "parameters": str(parameters),
+            "fingerprint": self.fingerprint,
+            "hidden_states": "; ".join(sorted(confirmed)),
+        }

@@ -1,0 +1,251 @@
+"""What every backend has that runs a torch module: dtype and device, its points, the clock."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.exercised import Exercised
+from driftwalk.mixture import Mixture
+from driftwalk.spec import Spec
+from driftwalk.states import Probe
+
+from .ambient import settings_set_aside
+from .calls import call, explaining, quietly
+from .eager_run import as_arrays, output_arrays
+from .fingerprint import versions
+from .given import GivenModel
+from .held.states import Holding
+from .hooks import TensorSink
+from .looks import Looks
+from .options import THREADS_HELP, parse_threads
+from .points import Layout
+from .sources import torch_model
+from .stopwatch import device_clock, wait
+from .tensors import TORCH_DTYPES
+from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+class TorchRuntime(Looks, Backend):
+    """A module, its inputs and its points on a device, ready to be run in one way or another."""
+
+    name: ClassVar[str] = "torch"
+    options: ClassVar[Mapping[str, str]] = {
+        "attn": "attention implementation of a transformers model: eager or sdpa",
+        "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
+        "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
+        "threads": THREADS_HELP,
+    }
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec)
+        self._model = torch_model(model)
+        self._given = self._model if isinstance(self._model, GivenModel) else None
+        self._device = device_of(spec.device or "cpu")
+        self._dtype = spec.dtype or "fp32"
+        self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
+        self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
+        self._threads = parse_threads(spec)
+        if self._dtype not in TORCH_DTYPES:
+            raise UsageError(
+                f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
+                + (" For TF32 write torch:cuda:fp32,tf32=on." if self._dtype == "tf32" else "")
+            )
+        if why := why_not(self._device):
+            raise BackendUnavailable(f"torch:{self._device} is not usable here: {why}.")
+        if self._tf32 and self._device.type != "cuda":
+            raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
+        self._module: nn.Module | None = None
+        self._hold = False
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        found = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
+        for device in DEVICES[1:]:
+            why = why_not(torch.device(device))
+            found.append(Offer(f"torch:{device}", not why, why or device_name(device)))
+        return found
+
+    @property
+    def info(self) -> BackendInfo:
+        return BackendInfo(
+            spec=str(self.spec),
+            name=self.name,
+            device=str(self._device),
+            dtype="tf32" if self._tf32 else self._mixture.dtype,
+            versions=versions("torch", "transformers"),
+            flags=self._flags(),
+            dtypes=self._mixture.dtypes,
+            stored=self._mixture.stored,
+        )
+
+    @property
+    def _mixture(self) -> Mixture:
+        """What it computes in: of a module as it is, what was seen so far."""
+        return self._given.mixture if self._given is not None else Mixture(self._dtype)
+
+    def prepare(self, probe: Probe) -> None:
+        if self._given is not None and self._given.is_mixed:
+            with self.at_work(probe):
+                pass  # what a module computes in is seen when its points are found
+
+    @property
+    def layout(self) -> Layout | None:
+        """The points found so far; None before the first traced run."""
+        return next(iter(self._model._layouts.values()), None)
+
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        return self._model.outputs_skipped
+
+    def _flags(self) -> dict[str, str]:
+        flags = {
+            "threads": str(self._threads or torch.get_num_threads()),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            **settings_set_aside(),
+        }
+        config = getattr(self._module or self._model.module, "config", None)
+        if attention := getattr(config, "_attn_implementation", None):
+            flags["attn"] = str(attention)
+        if self._given is not None and self._given.quantised:
+            flags["quantised"] = self._given.quantised
+        if self._device.type == "cuda":
+            flags["tf32"] = "on" if self._tf32 else "off"
+            flags["gpu"] = torch.cuda.get_device_name(self._device)
+            flags["capability"] = ".".join(map(str, torch.cuda.get_device_capability(self._device)))
+            flags["cuda"] = str(torch.version.cuda)
+            flags["driver"] = driver_version()
+            flags["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+            matmul = torch.backends.cuda.matmul
+            flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
+            flags["bf16_reduced_reduction"] = str(matmul.allow_bf16_reduced_precision_reduction)
+        return flags
+
+    def _open(self) -> nn.Module:
+        if self._module is None:
+            start = time.perf_counter()
+            self._module = self._model.at(self._dtype, str(self._device), self._attn)
+            self._seconds["load"] = time.perf_counter() - start
+        return self._module
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        with self._ready(probe) as (module, inputs):
+            if sink is None:
+                return output_arrays(self._plain(module, inputs))
+            run = partial(self._watched, module, inputs, self._find_layout(module, inputs))
+            if not self._hold:
+                return as_arrays(run, sink)
+            return as_arrays(run, sink, Holding(self._device).keep)
+
+    @contextmanager
+    def _ready(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs]]:
+        """The module and the probe's tensors, in the arithmetic that was asked for."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            yield module, self._inputs(module, probe)
+
+    @contextmanager
+    def at_work(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs, Layout]]:
+        """The module, the probe's tensors and the points, ready for a run of another kind."""
+        with self._ready(probe) as (module, inputs):
+            yield module, inputs, self._find_layout(module, inputs)
+
+    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
+        return self._model.inputs(module, probe, self._device)
+
+    @abstractmethod
+    def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
+        """What the model gives."""
+
+    @abstractmethod
+    def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        """The same, and every state to the sink as it is made."""
+
+    def lap(self, probe: Probe) -> Lap:
+        """One plain run; copies are timed apart, and the device is waited for."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            start = time.perf_counter()
+            inputs = self._inputs(module, probe)
+            wait(self._device)
+            ready = time.perf_counter()
+            with device_clock(self._device) as clock:
+                output = self._plain(module, inputs)
+            wait(self._device)
+            done = time.perf_counter()
+            output_arrays(output)
+            copied = time.perf_counter()
+        if self._device.type == "cpu":  # nothing was copied anywhere
+            return Lap(done - ready)
+        return Lap(done - ready, ready - start, copied - done, clock())
+
+    def device_memory(self) -> Mapping[str, int]:
+        if self._device.type != "cuda":
+            return {}
+        return {
+            "cuda allocated": torch.cuda.max_memory_allocated(self._device),
+            "cuda reserved": torch.cuda.max_memory_reserved(self._device),
+        }
+
+    @property
+    def holds_on(self) -> str:
+        """The GPU that states can be left on; empty on the CPU, where they are at hand anyway."""
+        if self._device.type != "cuda":
+            return ""
+        index = self._device.index
+        return f"cuda:{torch.cuda.current_device() if index is None else index}"
+
+    def hold(self, on: bool) -> None:
+        self._hold = on
+
+    def exercised(self, probe: Probe) -> Exercised | None:
+        """What of the model the probe uses; one more run, unless one of it was watched."""
+        with self._ready(probe) as (module, inputs):
+            return self._model.exercised(module, inputs, lambda: call(module, inputs))
+
+    def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
+        start = time.perf_counter()
+        layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
+        if self._given is not None:
+            self._given.watch(layout, lambda: call(module, inputs))
+        self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
+        return replace(layout, look=self._look)
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """Threads and TF32 as asked for, for this run only."""
+        with ExitStack() as restore:
+            if self._threads:
+                restore.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self._threads)
+            if self._device.type == "cuda":
+                restore.enter_context(_tf32(self._tf32))
+                restore.enter_context(torch.cuda.device(self._device))
+            yield
+
+    def _close(self) -> None:
+        self._module = None
+
+
+@contextmanager
+def _tf32(on: bool) -> Iterator[None]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = on
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

@@ -1,0 +1,162 @@
+"""The stage of every task: a model, the backends that run it and a probe, opened and closed once.
+
+The one module that opens what backends/ keeps: models, probes, and modules given as backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from .adapter import Backend, BringsProbe
+from .errors import UsageError
+from .judge.drill import looking
+from .progress import Progress
+from .registry import backend_class, create
+from .spec import Spec
+from .states import Probe
+
+if TYPE_CHECKING:
+    from driftwalk_backends.sources import AnyModel, LoadedModel
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a user says of the model and of the probe. None stands for the default in each case."""
+
+    model: object
+    probe: object = None
+    batch: int | None = None
+    """Rows of the default probe; `length` is its tokens, `seed` what it is made from."""
+    length: int | None = None
+    seed: int = 0
+    blocks: str | None = None
+    """Where the stack of blocks is, where it is named by hand."""
+    trust_remote_code: bool = False
+
+    def open_model(self) -> AnyModel:
+        """The model, loaded: one that torch runs, or a graph."""
+        more = {"blocks": self.blocks, "trust_remote_code": self.trust_remote_code}
+        return open_model(self.model, **more)
+
+    def make_probe(self, model: AnyModel) -> Probe:
+        """The probe, checked against the model."""
+        return make_probe(model, self.probe, self.batch, self.length, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """All that must be there before anything runs."""
+
+    model: AnyModel
+    backends: tuple[Backend, ...]
+    probe: Probe
+
+    @property
+    def torch_model(self) -> LoadedModel:
+        """The model, for tasks that were refused to a graph."""
+        return cast("LoadedModel", self.model)
+
+
+@contextmanager
+def open_stage(
+    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+) -> Iterator[Stage]:
+    """Load the model, make the backends and the probe; each mistake is found as early as can be.
+
+    Without a probe, that of a side that brings its own (a recording) is taken.
+    """
+    show = show or Progress()
+    check_names(sides)
+    with show.stage("loading the model"):
+        model = setting.open_model()
+    with ExitStack() as opened:
+        if not is_graph(model):
+            evidence = cast("LoadedModel", model).evidence
+            evidence.forget()
+            opened.callback(evidence.forget)
+        # All backends are made, and refuse what they cannot do, before anything slow runs.
+        backends = tuple(open_backend(side, model, opened) for side in sides)
+        for backend in backends:
+            opened.enter_context(looking(backend, depth))
+        if setting.probe is None:
+            brought = (one.own_probe for one in backends if isinstance(one, BringsProbe))
+            setting = replace(setting, probe=next(filter(None, brought), None))
+        with show.stage("making the probe"):
+            probe = setting.make_probe(model)
+        yield Stage(model, backends, probe)
+
+
+def is_graph(model: object) -> bool:
+    """Whether what a user calls a model is an ONNX graph."""
+    if isinstance(model, str | Path):
+        return str(model).endswith(".onnx")
+    return getattr(model, "source", "") == "ONNX graph"
+
+
+def open_model(model: object, **options: Any) -> AnyModel:
+    """A model by its name or as an object: `driftwalk_backends.sources.open_model`."""
+    from driftwalk_backends import sources
+
+    return sources.open_model(model, **options)
+
+
+def torch_model(model: object, **options: Any) -> LoadedModel:
+    """The same for what torch must be able to run; a graph is refused."""
+    from driftwalk_backends import sources
+
+    return sources.torch_model(model, **options)
+
+
+def make_probe(
+    model: AnyModel,
+    given: object = None,
+    batch: int | None = None,
+    length: int | None = None,
+    seed: int = 0,
+) -> Probe:
+    """A probe for a model from whatever a user may give; the default one from nothing."""
+    from driftwalk_backends import probes
+
+    rows, tokens = default_shape()
+    return probes.make_probe(model, given, batch=batch or rows, length=length or tokens, seed=seed)
+
+
+def default_shape() -> tuple[int, int]:
+    """Rows and tokens of the default probe."""
+    from driftwalk_backends.probes import BATCH, LENGTH
+
+    return BATCH, LENGTH
+
+
+def check_names(sides: Sequence[object]) -> None:
+    """A typo in a spec is found before a model is loaded."""
+    for spec in sides:
+        if isinstance(spec, str):
+            backend_class(Spec.parse(spec).name)
+
+
+def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:
+    """A backend that is closed with the task, unless the caller made it."""
+    made = as_backend(given, model)
+    return made if made is given else opened.enter_context(made)
+
+
+def as_backend(given: object, model: AnyModel) -> Backend:
+    """A backend from a spec, a Backend, or an nn.Module that is another implementation."""
+    from torch import nn
+
+    from driftwalk_backends.torch_eager import TorchEager
+
+    if isinstance(given, Backend):
+        return given
+    if isinstance(given, nn.Module):
+        return TorchEager.around(given, blocks=model.blocks)
+    if isinstance(given, str):
+        return create(given, model)
+    raise UsageError(
+        f"Cannot take {given!r} for a backend; give a spec, a Backend or an nn.Module."
+    )

@@ -1,0 +1,78 @@
+"""Processes of tests: they can be interrupted, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 240
+"""Seconds that anything may take on a machine that is busy with other work."""
+
+
+@contextmanager
+def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, which is ended at the end of the test, passed or not.
+
+    Ctrl-C ends it, also where this process ignores it (`nohup`, a background job of a script).
+    """
+    # Ignored signals stay ignored in a child; those with a handler get their default.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+            **options,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            end(process.pid)
+
+
+def end(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def alive(process: int) -> bool:
+    """A child that nobody waits for has ended all the same."""
+    try:
+        os.kill(process, 0)
+        return " Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def children(process: int) -> list[int]:
+    """Those that a process has started and that have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) == process and alive(int(folder.name)):
+            found.append(int(folder.name))
+    return found
+
+
+def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether something becomes true within the time that a busy machine may take."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
