@@ -50,8 +50,9 @@ def report() -> HardwareReport:
         ),
     )
     return HardwareReport(
-        Tool("driftwalk", "0.1.0"), "2026-01-02T03:04:05Z", "driftwalk hwcheck --device cuda",
-        "quick", "fault", "Fault: cuda:0, repeat: layer.2 in model fp16.", (device,),
+        tool=Tool("driftwalk", "0.1.0"), created="2026-01-02T03:04:05Z", level="quick",
+        command="driftwalk hwcheck --device cuda", verdict="fault",
+        reason="Fault: cuda:0, repeat: layer.2 in model fp16.", devices=(device,),
         injected="state=layer.2", complete=False, environment={"python": "3.11"},
     )  # fmt: skip
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -22,6 +23,25 @@ def test_what_is_committed_is_what_the_dataclasses_say(kind: str) -> None:
     Draft202012Validator.check_schema(committed)
     made = json.loads(to_text(schema_of(kind)))
     assert made == committed, "run `python -m driftwalk_reports.schema`"
+
+
+def dataclasses_in(hint: Any, seen: set[type]) -> set[type]:
+    """All that a dataclass is made of."""
+    if is_dataclass(hint) and isinstance(hint, type) and hint not in seen:
+        seen.add(hint)
+        names = [f.name for f in fields(hint)]
+        for inner in (get_type_hints(hint)[name] for name in names):
+            dataclasses_in(inner, seen)
+    for inner in get_args(hint):
+        dataclasses_in(inner, seen)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_parts_of_a_result_have_one_name(kind: str) -> None:
+    """A schema calls them by the names of their classes."""
+    names = [one.__name__ for one in dataclasses_in(KINDS[kind].type, set())]
+    assert len(names) == len(set(names))
 
 
 def resolved(schema: Any, whole: Any) -> Any:
@@ -85,7 +105,7 @@ def test_a_difference_would_be_found() -> None:
     old = load_schema()
     for change in ("required", "properties"):
         new = copy.deepcopy(old)
-        layer = new["$defs"]["layer_drift.LayerDrift"]
+        layer = new["$defs"]["LayerDrift"]
         layer[change] = layer[change][1:] if change == "required" else {}
         assert differences(old, new, old, new) or differences(old, new, old, new | {"x": 1})
     new = copy.deepcopy(old)

@@ -23,7 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "children",
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
         *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
-        *("registry", "children", "document", "traces"),
+        *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),

@@ -106,7 +106,7 @@ def _schema(hint: Any, defs: dict[str, Schema]) -> Schema:
         ends = {"minItems": len(items), "maxItems": len(items)}
         return {"type": "array", "prefixItems": items, **ends}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        name = f"{hint.__module__.removeprefix('driftwalk.')}.{hint.__name__}"
+        name = hint.__name__
         if name not in defs:
             defs[name] = {}  # a dataclass may hold itself
             defs[name] = _object(hint, defs)
