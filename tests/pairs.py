@@ -12,7 +12,7 @@ from driftwalk.measure.metrics import Measured, measure
 from driftwalk.measure.reduction import begin
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
-from driftwalk_backends.held.states import HeldTensor
+from driftwalk_backends.on_device.states import HeldTensor
 from driftwalk_backends.tensors import to_numpy
 
 POINT = Point("layer.0")

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from driftwalk.errors import BackendError
 from driftwalk.states import Point
 
-from .looks import INPUT, Look, Part, parts_of
+from .depth import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
 from .slots import from_call, with_call
 from .tensors import (

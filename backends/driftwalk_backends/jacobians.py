@@ -28,8 +28,8 @@ from driftwalk.progress import Progress
 from driftwalk.states import OUTPUT, Point, Probe, State
 
 from .calls import call
+from .depth import BLOCKS
 from .hooks import capture
-from .looks import BLOCKS
 from .points import Layout, Stack
 from .tensors import from_numpy, to_numpy
 from .torch_eager import TorchEager

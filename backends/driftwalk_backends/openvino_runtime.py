@@ -20,8 +20,8 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
+from .depth import Looks
 from .fingerprint import versions
-from .looks import Looks
 from .onnx.export import Exported
 from .onnx.export_cache import Exports
 from .onnx.layer_times import AFTER, tensor_points

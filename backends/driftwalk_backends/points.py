@@ -19,8 +19,8 @@ from torch import nn
 from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
+from .depth import BLOCKS, Look
 from .lineage import Lineage
-from .looks import BLOCKS, Look
 from .model_outputs import NO_OUTPUTS, OutputPoints
 from .shared import Shared
 from .slots import Slot

@@ -1,7 +1,7 @@
 """What all blocks are handed beside the stream: rotary tables, masks, relative positions.
 
 A fault in one of them shows in every layer, and would be blamed on the first. So they are states of
-their own, where a backend is asked for them (looks.py): `shared.rotary.0`, `shared.mask` ...
+their own, where a backend is asked for them (depth.py): `shared.rotary.0`, `shared.mask` ...
 
 Masks that are added to scores hold minus infinity or the least float there is, and a bool mask may
 be meant either way round. Handed on is which positions are kept, as ones and zeros.

@@ -17,11 +17,11 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import call
+from .depth import BLOCKS
 from .eager_run import watched
 from .given import GivenModel
 from .hooks import TensorSink
 from .loaded import LoadedModel
-from .looks import BLOCKS
 from .model_outputs import is_output
 from .points import Layout, has_modules
 from .stopwatch import between, stamp, wait

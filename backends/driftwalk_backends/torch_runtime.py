@@ -23,12 +23,12 @@ from driftwalk.states import Probe
 
 from .ambient import settings_set_aside
 from .calls import call, explaining, quietly
+from .depth import Looks
 from .eager_run import as_arrays, output_arrays
 from .fingerprint import versions
 from .given import GivenModel
-from .held.states import Holding
 from .hooks import TensorSink
-from .looks import Looks
+from .on_device.states import Holding
 from .options import THREADS_HELP, parse_threads
 from .points import Layout
 from .sources import torch_model

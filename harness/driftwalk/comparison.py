@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .assembly import Terms, assemble
 from .errors import UsageError
 from .judge.walk import Walk
+from .make_report import Terms, assemble
 from .result import Report
 from .signatures.compare import L2, compare_signed
 from .signatures.data import Signature

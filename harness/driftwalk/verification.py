@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .adapter import Backend, Prepares, SkipsOutputs
-from .assembly import Terms, assemble
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
@@ -19,6 +18,7 @@ from .judge.accusation import accuse
 from .judge.drill import look
 from .judge.walk import Walk
 from .judge.witness import Witness
+from .make_report import Terms, assemble
 from .measure.reduction import holding, not_held
 from .observing import Observation, observe
 from .progress import Progress

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftwalk.bench.laps import summarise
+from driftwalk.bench.timing_stats import summarise
 from driftwalk.result import Benchmark, Report
 
 from .numbers import NOTHING, cut, seconds

@@ -14,7 +14,7 @@ import driftwalk
 import zoo
 from driftwalk.errors import UsageError
 from driftwalk_backends.demo import decoder
-from driftwalk_backends.looks import parts_of
+from driftwalk_backends.depth import parts_of
 
 IDS = np.arange(16).reshape(2, 8)
 

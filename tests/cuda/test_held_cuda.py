@@ -34,7 +34,7 @@ def a_pair(shape, formats, noise: float, seed: int):
 @pytest.fixture
 def left_to_the_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the kernels could not do."""
-    line = pytest.importorskip("driftwalk_backends.held.line")
+    line = pytest.importorskip("driftwalk_backends.on_device.batching")
     left: list[object] = []
     read = line.read
 
@@ -73,7 +73,7 @@ def test_many_pairs_at_once_keep_their_numbers_apart(formats, left_to_the_host) 
     """States of several sizes, padded or not, under several tolerances: begun first, then read."""
     from driftwalk.measure.reduction import begin
     from driftwalk.states import HeldState
-    from driftwalk_backends.held.states import HeldTensor
+    from driftwalk_backends.on_device.states import HeldTensor
     from pairs import POINT, check_alike, on_host
 
     shapes = [(2, 9, 8208), (1, 32, 4096), (2, 60, 1024), (1, 8, 16400)]
@@ -129,7 +129,7 @@ def test_sizes_beyond_float32_s_squares(size) -> None:
 
 @pytest.mark.parametrize("formats", FORMATS, ids=str)
 def test_without_triton_too(formats, monkeypatch) -> None:
-    from driftwalk_backends.held import states
+    from driftwalk_backends.on_device import states
     from pairs import check_alike, on_device, on_host
 
     monkeypatch.setattr(states, "_kernels", lambda device: None)
@@ -141,7 +141,7 @@ def test_without_triton_too(formats, monkeypatch) -> None:
 
 def test_triton_is_used_where_it_is_there() -> None:
     pytest.importorskip("triton")
-    from driftwalk_backends.held.states import _kernels
+    from driftwalk_backends.on_device.states import _kernels
 
     assert _kernels(torch.device("cuda", 0)) is not None
 
@@ -149,7 +149,7 @@ def test_triton_is_used_where_it_is_there() -> None:
 @pytest.mark.parametrize("candidate", ["torch:cuda:fp32", "torch:cuda:fp16", "torch:cuda:bf16"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "t5"])
 def test_verify_on_the_gpu_says_what_it_says_on_the_host(name, candidate, monkeypatch) -> None:
-    from driftwalk_backends.held.states import HeldTensor
+    from driftwalk_backends.on_device.states import HeldTensor
     from driftwalk_backends.torch_eager import TorchEager
 
     fetched: list[tuple[int, ...]] = []

@@ -29,7 +29,14 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),
     "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
-        *("exercised", "bench.laps", "layer_drift", "result", "bench.result", "selftest.result"),
+        *(
+            "exercised",
+            "bench.timing_stats",
+            "layer_drift",
+            "result",
+            "bench.result",
+            "selftest.result",
+        ),
         *("hardware.result", "studies.common", "studies.contrast_result"),
         *("studies.geometry_result", "studies.meaning", "studies.patching_result"),
         *("studies.propagation_result", "studies.visibility_result"),
@@ -43,7 +50,14 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "gate": ("judge.gate",),
     "judge": ("judge", "environment"),
     "stage": ("stage",),
-    "verification": ("assembly", "observing", "graphs", "signatures", "comparison", "verification"),
+    "verification": (
+        "make_report",
+        "observing",
+        "graphs",
+        "signatures",
+        "comparison",
+        "verification",
+    ),
 }
 """From the ground up. What stands nowhere here is a task or an entry point: it may import all
 floors, and none of them may import it."""

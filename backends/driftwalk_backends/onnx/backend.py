@@ -9,8 +9,8 @@ from driftwalk.adapter import Backend, BackendInfo, Offer
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
+from ..depth import Looks
 from ..fingerprint import versions
-from ..looks import Looks
 from ..options import THREADS_HELP
 from .export_cache import Scratch
 from .sessions import Sessions, provider_offers

@@ -22,9 +22,9 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
 from ..calls import call, explaining, inputs_for, quietly
+from ..depth import Look
 from ..fingerprint import versions
 from ..loaded import LoadedModel
-from ..looks import Look
 from ..points import Layout
 from .export import Exported, export, read_export
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from driftwalk.states import Point
 
-from ..looks import INPUT
+from ..depth import INPUT
 from .graph import Node, OnnxGraph
 
 METADATA, NAMES = "scope metadata", "node names"

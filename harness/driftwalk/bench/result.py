@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..adapter import BackendInfo
 from ..document import Document
 from ..result import Benchmark
-from .laps import Ratio, Summary, compare_laps, summarise
+from .timing_stats import Ratio, Summary, compare_laps, summarise
 
 SLOWER_LATER = 1.15
 """A second half slower than the first by this factor looks like throttling."""

@@ -25,9 +25,9 @@ from ..stage import Setting, as_backend, check_names, default_shape, make_probe,
 from ..states import Probe
 from ..verification import Addition
 from ..workers import cores
-from .laps import FEWEST_PAIRS
 from .result import BenchReport, Case, Entry
 from .runner import Local, Recipe, Remote, Runner
+from .timing_stats import FEWEST_PAIRS
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import AnyModel

@@ -11,7 +11,7 @@ from ..errors import UsageError, nearest
 from .console import say
 
 if TYPE_CHECKING:
-    from ..bench.laps import Ratio
+    from ..bench.timing_stats import Ratio
     from ..result import Report
 
 DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
@@ -81,7 +81,7 @@ def _flips(report: Report) -> Iterator[str]:
 
 
 def _timed_slower(report: Report, most: float) -> bool:
-    from ..bench.laps import compare_laps
+    from ..bench.timing_stats import compare_laps
 
     spec, timed = report.candidate.spec, report.benchmarks
     theirs, ours = timed["reference"].samples, timed["candidate"].samples

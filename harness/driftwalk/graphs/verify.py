@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..adapter import Backend
-from ..assembly import Terms, report_of
 from ..errors import BackendError, UsageError
 from ..layer_drift import Culprit, LayerDrift
+from ..make_report import Terms, report_of
 from ..measure.decisions import Decisions, decision_impact
 from ..observing import observe
 from ..progress import Progress

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from ..assembly import Terms, report_of
 from ..dtypes import FORMATS, Format
 from ..errors import UsageError
 from ..judge.exact import NOTE
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
+from ..make_report import Terms, report_of
 from ..measure.metrics import Metrics, Nonfinite
 from ..mixture import nominal_formats
 from ..result import Report

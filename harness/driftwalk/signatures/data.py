@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..assembly import probe_info
 from ..errors import UsageError
 from ..jsonable import decode, encode
+from ..make_report import probe_info
 from ..result import ProbeInfo
 from ..states import BackendInfo, Probe, Trace
 from ..traces.trace_file import MANIFEST

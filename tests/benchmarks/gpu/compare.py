@@ -24,9 +24,9 @@ from driftwalk.measure.reduction import begin
 from driftwalk.states import HeldState, State
 from driftwalk.tolerance import BY_DTYPE
 from driftwalk_backends.calls import call, inputs_for, quietly
-from driftwalk_backends.held.line import _line
-from driftwalk_backends.held.states import Holding
 from driftwalk_backends.hooks import capture
+from driftwalk_backends.on_device.batching import _line
+from driftwalk_backends.on_device.states import Holding
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.torch_eager import TorchEager

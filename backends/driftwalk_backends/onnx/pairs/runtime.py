@@ -21,7 +21,7 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, same_bits
 
-from ...looks import Look
+from ...depth import Look
 from ..backend import DTYPES, OnnxBackend
 from ..graph import OnnxGraph, branches
 from ..reading import hash_of, read_graph

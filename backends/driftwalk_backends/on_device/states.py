@@ -1,6 +1,6 @@
 """States left on their device, and their sums formed there.
 
-Triton kernels (line.py) do it where they can; else plain tensor operations (eager.py).
+Triton kernels (batching.py) do it where they can; else plain tensor operations (eager.py).
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _kernels(device: torch.device) -> Any:
     if device.type != "cuda":
         return None
     try:
-        from . import line
+        from . import batching
 
-        some = HeldTensor(*line.copied(torch.ones((2, 16), dtype=KNOWN[0], device=device)))
+        some = HeldTensor(*batching.copied(torch.ones((2, 16), dtype=KNOWN[0], device=device)))
         # The second launch takes a shorter way than the first.
-        begun = [line.fused(some, some, Tolerance(1.0), None) for _ in range(2)]
+        begun = [batching.fused(some, some, Tolerance(1.0), None) for _ in range(2)]
         works = all(wait is not None and wait() is not None for wait in begun)
     except Exception:  # whatever a compiler raises
         return None
-    return line if works else None
+    return batching if works else None

@@ -16,8 +16,8 @@ from driftwalk.measure.metrics import Measured
 from driftwalk.measure.reduction import holding
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
-from driftwalk_backends.held import eager, states
-from driftwalk_backends.held.states import HeldTensor
+from driftwalk_backends.on_device import eager, states
+from driftwalk_backends.on_device.states import HeldTensor
 from driftwalk_backends.torch_eager import TorchEager
 from pairs import check_alike, on_device, on_host
 
