@@ -15,7 +15,7 @@ import torch
 import transformers as tf
 from torch import nn
 
-from driftwalk.verification import verify_all
+from driftwalk.api import verify_all
 from driftwalk_backends.sources import LoadedModel, open_model
 
 LAYERS, WIDTH = 12, 256
