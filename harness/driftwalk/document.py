@@ -106,8 +106,8 @@ KINDS: dict[str, Kind] = {
     ),
     "selftest": Kind(
         "driftwalk.selftest.result:SelfTest",
-        "driftwalk_reports.selftest_text:render",
-        _reports("selftest", "selftest_page:render"),
+        "driftwalk_reports.selftest:render",
+        _reports("selftest", "selftest:render_page"),
         always=(VERSION,),
         known_by="trials",
     ),

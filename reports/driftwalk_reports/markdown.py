@@ -39,8 +39,7 @@ def _sections(view: View) -> Iterator[Markdown]:
     yield Markdown(" · ").join(Markdown("{} {}").format(*pair) for pair in about)
     for run in view.around:
         yield _details(run)
-    said = (view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed)
-    yield from (paragraph(text) for text in said if text)
+    yield from map(paragraph, view.said)
     if view.rows:
         yield _table(view.rows)
         yield paragraph(view.coverage)

@@ -51,7 +51,7 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
     yield Text()
     for row in marked:
         yield from _details(row, console.width)
-    paragraphs = [view.tolerance, view.decisions, view.meaning, *view.effects, *view.disturbed]
+    paragraphs = list(view.said)
     uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
     if uneven or report.coverage.outputs_skipped:
         paragraphs.insert(0, view.coverage)

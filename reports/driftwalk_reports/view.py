@@ -80,6 +80,12 @@ class View:
     created: str
     tool: str
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The sentences that terminal and Markdown show below the points, in order."""
+        told = (self.tolerance, self.decisions, self.meaning, *self.effects, *self.disturbed)
+        return tuple(text for text in told if text)
+
 
 def look(report: Report) -> View:
     """Everything a report shows."""

@@ -18,7 +18,7 @@ from driftwalk.selftest.result import SelfTest
 from driftwalk.selftest.run import selftest
 from driftwalk_backends.faults import code, planning
 from driftwalk_backends.faults.planning import Fault, Plan
-from driftwalk_reports.selftest_text import render
+from driftwalk_reports.selftest import render
 
 WTE = "transformer.wte.weight"
 IDS = {"input_ids": torch.arange(3, 19).reshape(2, 8).numpy()}

@@ -37,7 +37,7 @@ from driftwalk_backends.faults.trusted.witnesses import keep_bits, void_truth
 from driftwalk_backends.model_outputs import OutputPoints
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
-from driftwalk_reports.selftest_text import render
+from driftwalk_reports.selftest import render
 
 Tell = Callable[..., Told]
 Blind = Callable[[pytest.MonkeyPatch], None]

@@ -1,13 +1,21 @@
-"""A self-test in words: what every format of it shows, without markup."""
+"""A self-test: what is shown of it, then how: on a terminal, and as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from driftwalk.selftest.result import SelfTest, TrustedTrial
 
+from .console import plain_console, printed
+from .door import renderer
 from .numbers import number, seconds
+from .page import fill
 from .view import model_name
 
 
@@ -158,3 +166,34 @@ def _believed(lie: TrustedTrial) -> str:
     right = {"nobody": "no side is wrong", "both": "both sides are wrong"}
     expected = right.get(lie.wrong, f"only the {lie.wrong} is wrong")
     return f"at fault: {(lie.at_fault or 'unknown')} ({where}), but {expected}"
+
+
+@renderer
+def render(result: SelfTest, color: bool = False, width: int = 100) -> str:
+    """The result as text; ANSI colours only where asked for."""
+    view = look(result)
+    return printed(plain_console(width, color), _parts(view), Text("\n".join(view.headlines)))
+
+
+def _parts(view: SelfTestView) -> Iterator[RenderableType]:
+    about = dict(view.about)
+    yield Text(f"{about['model']} on {about['candidate']}, seed {about['seed']}")
+    yield from map(_table, view.grids)
+    yield from map(Text, view.remarks)
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(box=box.SIMPLE)
+    for place, name in enumerate(grid.columns):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    for row in grid.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+@renderer
+def render_page(result: SelfTest) -> str:
+    """The whole page as text; the sentence about what failed stands on top."""
+    view = look(result)
+    said = sorted(view.headlines, key=lambda line: line.startswith("✗"))[::-1]
+    return fill("selftest.html.j2", view=view, top=said[0], rest=said[1:])
