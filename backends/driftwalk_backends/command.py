@@ -11,7 +11,6 @@ program may always write all that it has: of states inside a layer, the unasked 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -25,8 +24,9 @@ from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.children import Child
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk.names import place_of
 from driftwalk.spec import Spec
-from driftwalk.states import OUTPUT, Probe, Trace
+from driftwalk.states import Probe, Trace
 
 from .recorded import MAP, naming
 
@@ -36,7 +36,6 @@ DEPTH, LAYER = "DRIFTWALK_DEPTH", "DRIFTWALK_LAYER"
 _SECONDS = 600.0
 _LINES, _LETTERS = 12, 2000
 """How much of a program's own words an error shows."""
-_INSIDE = re.compile(r"(.*?layer\.\d+)\..+", re.DOTALL)
 
 
 class Command(Backend):
@@ -157,8 +156,10 @@ class Command(Backend):
         depth, layer = self._look
 
         def wanted(name: str) -> bool:
-            inside = None if name.startswith(OUTPUT) else _INSIDE.fullmatch(name)
-            return inside is None or (depth != "block" and layer in ("", inside[1]))
+            place = place_of(name)
+            if place is None or place.is_state:
+                return True
+            return depth != "block" and layer in ("", place.layer)
 
         kept = tuple(state for state in trace if wanted(state.point.name))
         return replace(trace, states=kept)

@@ -10,10 +10,11 @@ from torch import nn
 
 from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
+from driftwalk.names import is_output
 from driftwalk.states import Held, HeldState, Point, State
 
 from .hooks import TensorSink, capture
-from .model_outputs import is_output, named_outputs
+from .model_outputs import named_outputs
 from .points import Layout
 from .tensors import to_numpy
 

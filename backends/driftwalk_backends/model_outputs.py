@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from driftwalk.states import OUTPUT as PREFIX
+from driftwalk.names import LOGITS
+from driftwalk.names import OUTPUT as PREFIX
 from driftwalk.states import Point
 
-LOGITS = "logits"
 _BARE = "output"
 """The name of a tensor that is all a model gives, and of the first in a tuple."""
 LOSS = "loss"
@@ -183,11 +183,6 @@ def point_name(output: str, main: str | None) -> str:
     if output == main:
         return LOGITS
     return output if output.startswith(PREFIX) else f"{PREFIX}{output}"
-
-
-def is_output(point: str) -> bool:
-    """Whether a point is an output of the model, and no state inside it."""
-    return point == LOGITS or point.startswith(PREFIX)
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from driftwalk.errors import ModelError
+from driftwalk.names import EMBED, NORM, in_stack, layer
 from driftwalk.states import Point
 
 from .depth import BLOCKS, Look
@@ -50,13 +51,13 @@ class Stack:
     """Calls after it."""
 
     def name(self, rest: str) -> str:
-        return f"{self.prefix}.{rest}" if self.prefix else rest
+        return in_stack(self.prefix, rest)
 
     @property
     def points(self) -> tuple[Point, ...]:
-        layers = [Point(self.name(f"layer.{i}"), path) for i, path in enumerate(self.blocks)]
-        norm = [Point(self.name("norm"), self.norm)] if self.norm else []
-        return (Point(self.name("embed"), f"input of {self.blocks[0]}"), *layers, *norm)
+        layers = [Point(self.name(layer(i)), path) for i, path in enumerate(self.blocks)]
+        norm = [Point(self.name(NORM), self.norm)] if self.norm else []
+        return (Point(self.name(EMBED), f"input of {self.blocks[0]}"), *layers, *norm)
 
 
 @dataclass(frozen=True)

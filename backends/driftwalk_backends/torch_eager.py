@@ -13,6 +13,7 @@ from torch import nn
 from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
+from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
@@ -22,7 +23,6 @@ from .eager_run import watched
 from .given import GivenModel
 from .hooks import TensorSink
 from .loaded import LoadedModel
-from .model_outputs import is_output
 from .points import Layout, has_modules
 from .stopwatch import between, stamp, wait
 from .tensors import from_numpy, to_numpy

@@ -10,9 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from .dtypes import Array, dtype_name
 from .jsonable import Later, Sparse
-
-OUTPUT = "output."
-"""Before the name of an output of the model, in the name of its point; the main one is `logits`."""
+from .names import is_shared
 
 
 def read_only(array: Array) -> Array:
@@ -20,10 +18,6 @@ def read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-SHARED = "shared"
-"""Begins the names of what all layers are handed beside the stream: `shared.rotary.0` ..."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +32,7 @@ class Point:
     @property
     def is_shared(self) -> bool:
         """Whether it is no layer's state, but what layers share; a backend need not give it."""
-        parts = [*self.name.split("."), ""]
-        if SHARED not in parts:
-            return False
-        place = parts.index(SHARED)  # a stack, or a module inside a layer, may be called so, too
-        return "layer" not in parts[:place] and parts[place + 1] not in ("layer", "embed", "norm")
+        return is_shared(self.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import Array
-from .point import OUTPUT, SHARED, BackendInfo, Held, HeldState, Point, State, read_only
+from .names import OUTPUT, SHARED
+from .point import BackendInfo, Held, HeldState, Point, State, read_only
 from .probe import Probe
 from .traces.trace_file import read_trace, save_trace
 

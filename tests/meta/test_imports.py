@@ -20,7 +20,7 @@ from meta.sources import (
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
-        "children",
+        *("children", "names"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
         *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
         *("registry", "document", "traces"),

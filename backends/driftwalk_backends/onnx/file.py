@@ -18,11 +18,11 @@ import numpy as np
 from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
+from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
 from ..loaded import LoadedModel
-from ..model_outputs import is_output
 from ..sources import torch_model
 from ..torch_eager import TorchEager
 from .backend import DTYPES, OnnxBackend

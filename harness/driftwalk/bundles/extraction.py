@@ -20,10 +20,11 @@ from ..dtypes import Array
 from ..environment import now, this_tool
 from ..errors import BackendError, ModelError, ProbeError, UsageError, nearest
 from ..jsonable import encode
-from ..judge.drill import layer_of, look
+from ..judge.drill import look
 from ..judge.replay import replay_trace
 from ..layer_drift import LayerDrift
 from ..measure.norms import Norms, distance
+from ..names import layer_of
 from ..progress import Progress
 from ..registry import BUILT_IN, create
 from ..result import Report

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..dtypes import FORMATS, Array
-from ..states import OUTPUT, Probe, State, Trace, same_bits
-
-NAME = re.compile(r"(?:(?P<stack>.+?)\.)?(?P<rest>embed|layer\.\d+(\.out\d+)?|norm)\Z")
-
-
-def is_output(name: str) -> bool:
-    """Whether a point is an output of the model; those come last, the main one first."""
-    return name == "logits" or name.startswith(OUTPUT)
+from ..names import EMBED, NORM, layer, place_of
+from ..states import Probe, State, Trace, same_bits
 
 
 def check(good: bool, otherwise: str) -> None:
@@ -43,13 +36,14 @@ def check_clear(error: BaseException, word: str) -> None:
 
 def check_stack(names: Sequence[str]) -> None:
     """embed first, then every layer counted from 0, second streams behind their layer, norm."""
-    found = [match["rest"] for name in names if (match := NAME.match(name))]
-    depth = sum(re.fullmatch(r"layer\.\d+", rest) is not None for rest in found)
-    expected = ["embed"] if "embed" in found else []
+    places = [place for name in names if (place := place_of(name)) is not None]
+    depth = sum(place.number is not None and place.is_state for place in places)
+    found = [(place.end or layer(place.number or 0), place.inside) for place in places]
+    expected = [(EMBED, "")] if (EMBED, "") in found else []
     for number in range(depth):
-        layer = f"layer.{number}"
-        expected += [layer, *(rest for rest in found if rest.startswith(f"{layer}.out"))]
-    expected += ["norm"] if "norm" in found else []
+        streams = [one for one in found if one[0] == layer(number) and one[1]]
+        expected += [(layer(number), ""), *streams]
+    expected += [(NORM, "")] if (NORM, "") in found else []
     check(depth > 0, f"no layers among {list(names)}")
     check(found == expected, f"states are not in order of execution: {list(names)}")
 

@@ -20,6 +20,7 @@ from ..adapter import Backend
 from ..dtypes import format_of
 from ..errors import BackendUnavailable, DriftwalkError
 from ..measure.metrics import measure
+from ..names import is_output, place_of, stack_of
 from ..registry import backend_class, create
 from ..spec import DTYPE_NAMES, Spec
 from ..stage import make_probe, torch_model
@@ -27,14 +28,12 @@ from ..states import OUTPUT, Probe, State, same_bits
 from ..tolerance import make_policy
 from ..verification import verify
 from .checks import (
-    NAME,
     check,
     check_clear,
     check_kept,
     check_same,
     check_stack,
     fits,
-    is_output,
     other_values,
     padded_pair,
     raises,
@@ -103,9 +102,10 @@ class BackendConformance:
     def test_names_are_canonical(self, model: Any) -> None:
         names = self._names(model)
         for name in names:
-            good = is_output(name) or NAME.match(name)
+            place = place_of(name)
+            good = is_output(name) or (place is not None and place.is_canonical)
             check(
-                bool(good),
+                good,
                 f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits, "
                 "output.NAME",
             )
@@ -114,8 +114,8 @@ class BackendConformance:
         names = self._names(model)
         stacks: dict[str, list[str]] = {}
         for name in names:
-            if not is_output(name) and (match := NAME.match(name)):
-                stacks.setdefault(match["stack"] or "", []).append(name)
+            if (its := stack_of(name)) is not None:
+                stacks.setdefault(its, []).append(name)
         check(bool(stacks), f"no layer states among {names}")
         together = [name for stack in stacks.values() for name in stack]
         tail = [name for name in names if is_output(name)]

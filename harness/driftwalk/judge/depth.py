@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from ..layer_drift import LayerDrift
-
-_LAYER = re.compile(r"(?P<stack>.*?)layer\.(?P<number>\d+)\Z")
+from ..names import in_stack, layer, place_of
 
 
 def with_extra(rows: Iterable[LayerDrift], extra: Iterable[LayerDrift]) -> list[LayerDrift]:
     """All rows in order of execution: an extra layer after the one of the number before it."""
     found = list(rows)
     for row in extra:
-        match = _LAYER.match(row.point.name)
-        before = f"{match['stack']}layer.{int(match['number']) - 1}" if match else ""
+        at = place_of(row.point.name)
+        before = ""
+        if at is not None and at.number is not None and at.is_state:
+            before = in_stack(at.stack, layer(at.number - 1))
         names = [item.point.name for item in found]
         place = names.index(before) + 1 if before in names else len(found)
         found.insert(place, row)
@@ -30,8 +30,9 @@ def uneven_layer(layers: Iterable[LayerDrift]) -> str | None:
     rows = [row for row in layers if not row.allowed]
     stacks: dict[str, list[LayerDrift]] = {}
     for row in rows:
-        if match := _LAYER.match(row.point.name):
-            stacks.setdefault(match["stack"], []).append(row)
+        at = place_of(row.point.name)
+        if at is not None and at.number is not None and at.is_state:
+            stacks.setdefault(at.stack, []).append(row)
     for stack in stacks.values():
         met = [row.verdict not in ("missing", "extra") for row in stack]
         tail = stack[len(met) - met[::-1].index(True) :] if any(met) else []

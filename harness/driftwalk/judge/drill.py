@@ -11,7 +11,6 @@ is computed between modules has a name of its own where a module takes it in:
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
 from ..measure.norms import Norms, distance, norms_of
-from ..states import OUTPUT, Point, Probe, State, Trace
+from ..names import layer_of
+from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
 from .exact import measurable
 from .replay import replay_trace
@@ -37,7 +37,6 @@ TIMES_EVEN = 5.0
 SPREAD = "; no module inside stands out"
 VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the export itself"
 
-_LAYER = re.compile(r".*?layer\.\d+(?=\.|\Z)")
 _INPUT = ":in"
 
 
@@ -143,12 +142,6 @@ def introduced(
     with np.errstate(all="ignore"):
         replay_trace(truth, trace, meet)
     return found
-
-
-def layer_of(point: str) -> str | None:
-    """The layer a point belongs to; None for `embed`, `norm` and the model's outputs."""
-    match = None if point.startswith(OUTPUT) else _LAYER.match(point)
-    return match[0] if match else None
 
 
 def drill(

@@ -12,7 +12,6 @@ The second condition spares whoever means the same by other numbers (rotary halv
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from ..adapter import Backend, GivesShared
 from ..layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift
 from ..measure.metrics import measure
 from ..measure.norms import ZERO, distance
+from ..names import layer_of, stack_of
 from ..states import State, Trace
 from ..tolerance import Tolerance
 from .blame import blame
@@ -35,8 +35,6 @@ UNSEEN = (
     "; every layer after it is guilty alike: suspect also what all layers share (rotary table, "
     "mask, relative positions), which could not be compared here"
 )
-
-_LAYER = re.compile(r"(?P<stack>.*?)layer\.\d+\Z")
 
 
 @contextmanager
@@ -75,10 +73,9 @@ class Accused:
 
 def guilty_alike(blames: Mapping[str, Blame], cause: str | None) -> bool:
     """Whether the cause is a layer, and most layers of its stack from there on are guilty too."""
-    match = _LAYER.match(cause or "")
-    if cause is None or match is None or cause not in blames:
+    if cause is None or layer_of(cause) != cause or cause not in blames:
         return False
-    names = [n for n in blames if (m := _LAYER.match(n)) and m["stack"] == match["stack"]]
+    names = [n for n in blames if layer_of(n) == n and stack_of(n) == stack_of(cause)]
     following = names[names.index(cause) :]
     return 2 * sum(blames[name].guilty for name in following) > len(following) > 1
 

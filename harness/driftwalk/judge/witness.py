@@ -14,18 +14,14 @@ from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
 from ..measure.norms import Norms, ratio
 from ..mixture import Mixture
+from ..names import layer_of
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
 from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
-from .drill import (
-    introduced,
-    layer_of,
-    look,
-    looking,
-)
+from .drill import introduced, look, looking
 from .honest import Honest
 from .sides import JudgedSide
 

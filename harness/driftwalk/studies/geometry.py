@@ -15,9 +15,10 @@ import numpy as np
 from ..adapter import Backend
 from ..dtypes import Array
 from ..errors import BackendError, ModelError, UsageError
+from ..names import is_output
 from ..progress import Progress
 from ..stage import make_probe
-from ..states import OUTPUT, Point, Probe, State
+from ..states import Point, Probe, State
 from . import similarity
 from .causality import declared
 from .datasets import Dataset, load_dataset
@@ -122,7 +123,7 @@ def _is_layer(state: State, keep: Array) -> bool:
     token that means the sentence."""
     name = state.point.name
     fits = len(state.shape) == 3 and state.shape[:2] == keep.shape
-    return fits and name != "logits" and not name.startswith(("decoder.", OUTPUT))
+    return fits and not is_output(name) and not name.startswith("decoder.")
 
 
 def _layers(

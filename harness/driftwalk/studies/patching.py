@@ -15,8 +15,8 @@ from ..adapter import Backend, Replays
 from ..dtypes import Array
 from ..errors import UsageError
 from ..judge.drill import looking
+from ..names import is_output
 from ..progress import Progress
-from ..states import OUTPUT as OTHERS
 from ..states import Probe, State, Trace
 from .patching_result import Patch, Patching
 
@@ -44,7 +44,7 @@ def patching(
         patches = []
         for name in points if flips.any() else ():  # nothing flipped: nothing to bring back
             state = reference.state(name)
-            if name == OUTPUT or name.startswith(OTHERS) or state is None:
+            if is_output(name) or state is None:
                 continue
             with show.stage(f"patching: {name} restored", extra=True):
                 _, patched = _run(candidate, probe, {name: state.array})

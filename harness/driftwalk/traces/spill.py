@@ -16,7 +16,8 @@ import numpy as np
 
 from ..adapter import Backend
 from ..dtypes import Array
-from ..states import OUTPUT, Point, Probe, State, Trace, read_only
+from ..names import is_output
+from ..states import Point, Probe, State, Trace, read_only
 
 _ALIGN = 64
 
@@ -89,7 +90,7 @@ class Spill:
         if self._left >= 0:
             return state
         stored = Stored(self._file, array)
-        if state.point.name == "logits" or state.point.name.startswith(OUTPUT):
+        if is_output(state.point.name):
             # What a sink is given is a view, which is gone at once; whose memory it is, is not.
             owner = array if array.base is None else array.base
             if isinstance(owner, np.ndarray):

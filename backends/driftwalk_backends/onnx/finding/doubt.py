@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from driftwalk.dtypes import Array
+from driftwalk.names import EMBED, in_stack, is_on_stream, layer_of, stack_of
 from driftwalk.states import Point, State
 
 from ...matching import MARGIN, Hit, distinct
 from .picks import VALUE, Pick, Picks
 from .steering import Decide, Enough
-from .stream import in_chain, is_layer, stack_of
 
 PLACE = "repeated structure"
 
@@ -36,7 +36,7 @@ def resolve(picks: Picks, points: Sequence[Point], replay: Replay, doubt: State)
     if scoped is not None and len(rivals) == 1 and not picks.distrusted:
         return scoped
     scores = [(_ahead(picks, replay, doubt, hit), hit) for hit in rivals]
-    winner = _proven(scores, picks.limits.agrees, in_chain(doubt.point.name))
+    winner = _proven(scores, picks.limits.agrees, is_on_stream(doubt.point.name))
     if winner is not None:
         own = scoped is not None and winner.same_as(scoped.hit)
         return Pick(winner, scoped.way if own and scoped is not None else VALUE, False)
@@ -53,7 +53,7 @@ def _rivals(picks: Picks, doubt: State, scoped: Pick | None) -> list[Hit]:
     """The closest tensors and the narrow places; beside a scope's only what is clearly closer."""
     name = doubt.point.name
     rivals = distinct(picks.hits(doubt), most=_RIVALS)
-    if in_chain(name):
+    if is_on_stream(name):
         narrow = frozenset(picks.parts.cuts(name, picks.before(name)))
         first = sorted(picks.hits(doubt, narrow), key=lambda hit: hit.candidate.order)
         rivals = distinct([*rivals, *distinct(first)[:_RIVALS]])
@@ -67,7 +67,7 @@ def _ahead(picks: Picks, replay: Replay, doubt: State, taken: Hit) -> list[float
     """How well the next states agree if the doubtful one is this tensor."""
     errors: list[float] = []
     passed = False
-    chain = in_chain(doubt.point.name)
+    chain = is_on_stream(doubt.point.name)
     after = picks.root(taken) if chain else None
 
     def decide(state: State) -> Array | None:
@@ -88,7 +88,7 @@ def _ahead(picks: Picks, replay: Replay, doubt: State, taken: Hit) -> list[float
             raise Enough
         if best is None or best.error > picks.limits.agrees:
             return None
-        if chain and same and in_chain(name):
+        if chain and same and is_on_stream(name):
             after = picks.root(best)
         return best.array
 
@@ -119,8 +119,8 @@ def _placed(picks: Picks, points: Sequence[Point], doubt: State) -> Pick | None:
     """The end of the layer's own block, where the graph repeats as often as the model."""
     name, parts = doubt.point.name, picks.parts
     stack = stack_of(name)
-    layers = [p.name for p in points if is_layer(p.name) and stack_of(p.name) == stack]
-    embed = picks.decided.get(f"{stack}.embed" if stack else "embed")
+    layers = [p.name for p in points if layer_of(p.name) == p.name and stack_of(p.name) == stack]
+    embed = picks.decided.get(in_stack(stack or "", EMBED))
     if name not in layers or embed is None or not embed.sure:
         return None
     ends = parts.repeated(picks.root(embed.hit), len(layers))

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from driftwalk.names import LOGITS, is_on_stream, is_output, stack_of
 from driftwalk.states import Point, Probe, State
 
 from ...matching import MARGIN, Candidate, Hit, Pool, clear, distinct
-from ...model_outputs import LOGITS, is_output
 from ...points import Layout
 from ..outputs import is_float
 from ..parts import Parts
-from .stream import in_chain, stack_of
 
 VALUE, OUTPUT_NAME, OUTPUT_SHAPE = "value", "output name", "output shape"
 
@@ -150,7 +149,7 @@ class Picks:
         chain = [
             self.root(pick.hit)
             for other, pick in self.decided.items()
-            if pick is not None and in_chain(other) and stack_of(other) == stack
+            if pick is not None and is_on_stream(other) and stack_of(other) == stack
         ]
         return chain[-1] if chain and stack is not None else None
 
