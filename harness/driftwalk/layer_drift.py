@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
 from .jsonable import Beside, Later, Size, Sparse
-from .measure.metrics import Metrics
+from .measure.metric_list import Metrics
 from .measure.norms import Norms
 from .measure.tokens import TokenErrors
 from .states import Point

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from driftwalk.jsonable import encode
 from driftwalk.layer_drift import LayerDrift
+from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
 from . import sentences
@@ -22,6 +23,12 @@ CLOSE_CALLS = 5
 """Points within tolerance that a short table still shows, the closest first."""
 
 Fact = tuple[str, str]
+
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "number": number,
+    "cosine": cosine,
+    "dB": lambda value: f"{number(value)} dB",
+}
 
 
 @dataclass(frozen=True)
@@ -140,13 +147,9 @@ def _measured(layer: LayerDrift) -> Iterator[Fact]:
         )
     # Where nothing is finite on both sides, sums over nothing would look perfect.
     if max(bad.reference, bad.candidate) < max(metrics.total, 1):
-        yield "max abs", number(metrics.max_abs)
-        yield "max rel", number(metrics.max_rel)
-        yield "mean abs", number(metrics.mean_abs)
-        yield "RMSE", number(metrics.rmse)
-        yield "rel L2", number(metrics.rel_l2)
-        yield "cosine", cosine(metrics.cosine)
-        yield "SNR", f"{number(metrics.snr_db)} dB"
+        for metric in METRICS:
+            if metric.written != "ULP":
+                yield metric.label, _WRITTEN[metric.written](getattr(metrics, metric.name))
         if not math.isnan(metrics.ulp_max):
             yield "ULP", f"{number(metrics.ulp_max)} max, {number(metrics.ulp_p99)} p99"
     part = metrics.mismatched / metrics.total if metrics.total else 0.0

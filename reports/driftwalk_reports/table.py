@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Iterator
 
 from driftwalk.layer_drift import LayerDrift
+from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
 from .door import renderer
@@ -36,7 +37,7 @@ def render(report: Report) -> str:
 COLUMNS = (
     *("point", "index", "module", "verdict", "allowed", "marks", "shape"),
     *("dtype_reference", "dtype_candidate"),
-    *("max_abs", "max_rel", "mean_abs", "rmse", "rel_l2", "cosine", "snr_db", "ulp_max", "ulp_p99"),
+    *(metric.name for metric in METRICS),
     *("mismatched", "total", "nonfinite_reference", "nonfinite_candidate"),
     *("worst_index", "worst_reference", "worst_candidate"),
     *("tolerance_atol", "tolerance_rtol", "tolerance_scale", "tolerance_needed"),

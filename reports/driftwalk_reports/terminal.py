@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
 from .console import plain_console, printed
@@ -115,7 +116,7 @@ def _remark(report: Report) -> Fact | None:
 
 _FACTS = (
     ("module", "shape", "dtypes"),
-    ("not finite", "max abs", "max rel", "mean abs", "RMSE", "rel L2", "cosine", "SNR", "ULP"),
+    ("not finite", *(metric.label for metric in METRICS)),
     ("mismatched", "worst at", "reference there", "candidate there", "allowed there"),
     ("allowance", "used", "would pass"),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from driftwalk.adapter import BackendInfo
 from driftwalk.layer_drift import Allowed, Blame, Culprit, Dtypes, LayerDrift, TruthErrors
 from driftwalk.measure.decisions import Decisions, Flip
-from driftwalk.measure.metrics import Metrics, Nonfinite, Worst
+from driftwalk.measure.metric_list import Metrics, Nonfinite, Worst
 from driftwalk.measure.norms import Norms
 from driftwalk.measure.tokens import TokenErrors
 from driftwalk.result import (

@@ -27,7 +27,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),
-    "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
+    "compare": ("measure.metric_list", "measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
         *(
             "exercised",

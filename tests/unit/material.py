@@ -13,7 +13,7 @@ from driftwalk.adapter import BackendInfo
 from driftwalk.dtypes import FORMATS, Array, Format
 from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
 from driftwalk.measure.decisions import Decisions, Flip
-from driftwalk.measure.metrics import Metrics, Nonfinite, Worst
+from driftwalk.measure.metric_list import Metrics, Nonfinite, Worst
 from driftwalk.result import (
     Coverage,
     InputInfo,

@@ -9,7 +9,7 @@ import pytest
 
 from driftwalk.judge.gate import exit_code, run_verdict
 from driftwalk.judge.walk import Walk, coverage
-from driftwalk.measure.metrics import Nonfinite
+from driftwalk.measure.metric_list import Nonfinite
 from driftwalk.result import Observer
 from driftwalk.tolerance import make_policy
 from unit.material import layer, report, trace

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.measure import metrics
-from driftwalk.measure.metrics import Measured, Nonfinite, Worst, measure
+from driftwalk.measure.metric_list import METRICS, Metric, Metrics, Nonfinite, Worst
+from driftwalk.measure.metrics import Measured, measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, pairs, seeds
 
@@ -354,3 +355,21 @@ def test_fp8_states_are_measured():
     c = np.array([1.125, 2.0, -448.0]).astype(FORMATS["fp8"].dtype)
     found = measure(r, c, ANY).metrics
     assert (found.max_abs, found.mismatched) == (896, 2)
+
+
+def test_every_number_of_a_comparison_is_listed() -> None:
+    """A metric that were not in the list would be in no table and could not be bounded."""
+    numbers = [field.name for field in dataclasses.fields(Metrics)][: len(METRICS)]
+    assert [metric.name for metric in METRICS] == numbers
+    rest = [field.name for field in dataclasses.fields(Metrics)][len(METRICS) :]
+    assert rest == ["mismatched", "total", "nonfinite", "worst"]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_what_a_metric_is_without_a_difference(metric: Metric) -> None:
+    state = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
+    same = measure(state, state.copy(), Tolerance(1e-3)).metrics
+    other = measure(state, state + np.float32(0.01), Tolerance(1e-3)).metrics
+    found, worse = getattr(same, metric.name), getattr(other, metric.name)
+    assert found == pytest.approx(metric.no_difference)
+    assert worse > found if metric.bigger_is_worse else worse < found

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from driftwalk.measure.metrics import Nonfinite, measure
+from driftwalk.measure.metric_list import Nonfinite
+from driftwalk.measure.metrics import measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, SHAPES, pairs, seeds
 

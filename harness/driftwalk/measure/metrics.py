@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 
 from ..dtypes import Array, format_of
-from ..jsonable import Size
 from ..tolerance import Tolerance
 from .fused import add_fused, usable
+from .metric_list import METRICS, Metrics, Nonfinite, Worst
 from .sums import Float64, Numbers, Pair, Sums
 from .tokens import TokenErrors, profile
 from .ulp import UlpHistogram
@@ -27,42 +27,6 @@ BLOCK = 1 << 15
 
 Values = Callable[[tuple[int, ...]], tuple[float, float]]
 """What stands on both sides at an index."""
-
-
-@dataclass(frozen=True)
-class Worst:
-    """One element: where, and what stood on both sides."""
-
-    index: tuple[int, ...]
-    reference: float
-    candidate: float
-
-
-@dataclass(frozen=True)
-class Nonfinite:
-    """How many elements are NaN or infinite on each side."""
-
-    reference: int = 0
-    candidate: int = 0
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """The difference at one point. All but `nonfinite` and `worst` speak of finite pairs only."""
-
-    max_abs: Size
-    max_rel: Size
-    mean_abs: Size
-    rmse: Size
-    rel_l2: Size
-    cosine: float
-    snr_db: float
-    ulp_max: Size
-    ulp_p99: Size
-    mismatched: int
-    total: int
-    nonfinite: Nonfinite
-    worst: Worst | None
 
 
 @dataclass(frozen=True)
@@ -234,44 +198,14 @@ def _first_false(flags: Array, numbers: Numbers) -> tuple[int, int] | None:
 
 
 def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) -> Metrics:
-    count, width = sums.count, _width(shape)
+    width = _width(shape)
     return Metrics(
-        max_abs=max(sums.max_abs, 0.0),
-        max_rel=sums.max_rel,
-        mean_abs=sums.abs_d / count * sums.d_unit if count else 0.0,
-        rmse=math.sqrt(sums.dd / count) * sums.d_unit if count else 0.0,
-        rel_l2=_rel_l2(sums),
-        cosine=_cosine(sums),
-        snr_db=_snr_db(sums),
-        ulp_max=sums.ulp_max,
-        ulp_p99=sums.ulp_p99,
+        **{metric.name: metric.formula(sums) for metric in METRICS},
         mismatched=sums.mismatched,
         total=rows.size * width,
         nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
         worst=_worst(sums, shape, width, values),
     )
-
-
-def _rel_l2(sums: Sums) -> float:
-    if sums.rr > 0:
-        return math.sqrt(sums.dd) / math.sqrt(sums.rr) * (sums.d_unit / sums.r_unit)
-    return math.inf if sums.dd > 0 else 0.0
-
-
-def _cosine(sums: Sums) -> float:
-    norms = math.sqrt(sums.rr) * math.sqrt(sums.cc)
-    if norms > 0:
-        return max(-1.0, min(1.0, sums.rc / norms))
-    return 1.0 if sums.rr == sums.cc else 0.0
-
-
-def _snr_db(sums: Sums) -> float:
-    if sums.dd == 0:
-        return math.inf
-    if sums.rr == 0:
-        return -math.inf
-    units = math.log10(sums.r_unit) - math.log10(sums.d_unit)
-    return 20 * (math.log10(math.sqrt(sums.rr) / math.sqrt(sums.dd)) + units)
 
 
 def _worst(sums: Sums, shape: tuple[int, ...], width: int, values: Values) -> Worst | None:

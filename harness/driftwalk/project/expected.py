@@ -18,10 +18,11 @@ from typing import Literal
 from ..errors import nearest
 from ..judge.gate import EXIT_CODES
 from ..layer_drift import LayerDrift
+from ..measure.metric_list import METRICS
 from ..result import ExpectedDrift, Report, RunVerdict
 from .toml_table import Table, read_toml
 
-METRICS = ("rel_l2", "max_abs", "max_rel", "mean_abs", "rmse", "ulp_max", "ulp_p99")
+BOUNDED = tuple(metric.name for metric in METRICS if metric.bigger_is_worse)
 """Metrics that can be bounded from above; of the others, more is better."""
 
 KEYS = ("point", "metric", "bound", "reason", "expires", "model", "candidate")
@@ -98,8 +99,8 @@ def load_expected(path: str | Path) -> tuple[Known, ...]:
 def _known(table: Table) -> Known:
     table.allow(KEYS).require("point", "metric", "bound", "reason", "expires")
     metric = table.text("metric") or ""
-    if metric not in METRICS:
-        table.refuse(f"no metric {metric!r} can be bounded. {nearest(metric, METRICS)}")
+    if metric not in BOUNDED:
+        table.refuse(f"no metric {metric!r} can be bounded. {nearest(metric, BOUNDED)}")
     bound = table.number("bound")
     if bound <= 0:
         table.refuse(f"'bound' should be more than 0, found {bound:g}.")

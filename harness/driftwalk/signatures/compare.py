@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..judge.exact import NOTE
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
 from ..make_report import Terms, report_of
-from ..measure.metrics import Metrics, Nonfinite
+from ..measure.metric_list import METRICS, Metrics, Nonfinite
 from ..mixture import nominal_formats
 from ..result import Report
 from ..states import Point, Trace
@@ -179,17 +179,15 @@ def _metrics(
     l2 = bounds.l2_low if lower else bounds.l2_high
     size, root = reference.l2, math.sqrt(max(1, reference.counted))
     relative = l2 / size if size > 0 else (math.inf if l2 > 0 else 0.0)
-    unknown = 0.0 if bounds.exact else math.nan
+    known = {
+        "max_abs": bounds.max_abs_low if lower else bounds.max_abs_high,
+        "rmse": l2 / root,
+        "rel_l2": relative,
+        "snr_db": -20 * math.log10(relative) if relative > 0 else math.inf,
+    }
+    unknown = {m.name: m.no_difference if bounds.exact else math.nan for m in METRICS}
     return Metrics(
-        max_abs=bounds.max_abs_low if lower else bounds.max_abs_high,
-        max_rel=unknown,
-        mean_abs=unknown,
-        rmse=l2 / root,
-        rel_l2=relative,
-        cosine=1.0 if bounds.exact else math.nan,
-        snr_db=-20 * math.log10(relative) if relative > 0 else math.inf,
-        ulp_max=unknown,
-        ulp_p99=unknown,
+        **(unknown | known),
         mismatched=int(lower),
         total=reference.counted,
         nonfinite=Nonfinite(reference.nonfinite, candidate.nonfinite),
