@@ -1,4 +1,4 @@
-"""Many processes at one cache: gets of several keys, with damage, deletion and a tiny budget.
+"""Many processes at one cache: gets and reads of some keys, with damage, deletion, a tiny budget.
 
 PYTHONPATH=harness:tests python3 tests/benchmarks/cache_stress.py [operations] [processes]
 
@@ -107,8 +107,15 @@ def work(root: str, seed: int, operations: int, linked: bool) -> dict[str, int]:
                 damage(chance, Path(root) / "stress", in_place=not linked)
             continue
         key = chance.choice(KEYS)
+        store = cache.FolderCache("stress", Path(root), BUDGET)
         try:
-            store = cache.FolderCache("stress", Path(root), BUDGET)
+            if chance.random() < 0.3:
+                done["reads"] += 1
+                found = store.read(key, lambda _: True)
+                right = {name: content(key, name) for name in FILES}
+                done["found"] += found is not None
+                done["wrong answers"] += found is not None and found != right
+                continue
             folder = store.get(key, lambda folder, key=key: make(key, folder))
         except Exception:
             done["errors"] += 1
