@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from meta.sources import PACKAGES
 
+MOST_OF_OURS = 6
+"""Modules of ours that help may import: its time is that of typer and rich."""
 HEAVY = ("torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum")
 TELL = f"""
 import atexit, sys
@@ -87,19 +88,5 @@ def test_help_imports_none_of_the_other_rooms() -> None:
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "driftwalk.cli.app" in names, "the report of imports was understood"
     assert not [n for n in names if n.partition(".")[0] in (*HEAVY, "driftwalk_backends")]
-
-
-@pytest.mark.slow
-def test_help_is_quick() -> None:
-    """Less than three times what its two libraries take, both in turns; noise only adds to it."""
-    ours: list[float] = []
-    libraries: list[float] = []
-    for _ in range(7):
-        for arguments, times in (
-            (["-m", "driftwalk", "--help"], ours),
-            (["-c", "import typer, rich"], libraries),
-        ):
-            start = time.perf_counter()
-            assert run(*arguments).returncode == 0
-            times.append(time.perf_counter() - start)
-    assert min(ours) < 3 * min(libraries)
+    own = [name for name in names if name.partition(".")[0].startswith("driftwalk")]
+    assert len(own) <= MOST_OF_OURS, f"help is to be instant; it imports {own}"

@@ -1,5 +1,6 @@
 """Numbers of pairs of states: what they are, never whether they are good enough.
 
+metric_list.py   all metrics: name, formula, how it is written
 metrics.py       all numbers of a pair, from sums that may be formed in several ways
 sums.py          what is added up
 fused.py         in one pass of compiled code (../native), for float32 and halves

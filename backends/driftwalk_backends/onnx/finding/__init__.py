@@ -7,5 +7,4 @@ scope says so, or the graph repeats just as the model does.
     picks      which tensor a state may be: an output, a scope, or its numbers
     doubt      a state that no tensor clearly is: look ahead from all that it may be
     steering   one forward pass of the model, its states chosen while it runs
-    stream     the residual stream in the names of points
 """
