@@ -55,8 +55,12 @@ class Evidence:
             self._hashes.pop(where, None)
 
     def trace(self, probe: Probe, dtype: str) -> Trace | None:
-        """The run of the model itself in that very dtype, where this process has seen one."""
-        return self._traces.get((probe.sha256, dtype))
+        """The run in `dtype` whose very bits `of` proves; None where there is none.
+
+        Of a result in another dtype than the evidence, no bits of that dtype are proved.
+        """
+        proved = dtype == evidence_dtype(dtype)
+        return self._traces.get((probe.sha256, dtype)) if proved else None
 
     def of(self, probe: Probe, dtype: str) -> str:
         """The hash for a probe, fit to prove a result in `dtype`.

@@ -267,3 +267,20 @@ def test_errors_of_the_reference_that_are_stored_are_those_that_would_be_measure
     monkeypatch.setattr(Evidence, "trace", lambda *_: None)
     assert errors() == cold
     assert measured == ["reference"]
+
+
+def test_a_reference_that_is_wrong_in_its_own_dtype_alone_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is stored for bf16 is proved by a run in fp32, which knows nothing of bf16 kernels."""
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    sides = {"reference": "torch:cpu:bf16", "candidate": "torch", "probe": PROBE}
+    assert driftwalk.verify(encoder(), **sides).ok
+    real = nn.LayerNorm.forward
+
+    def wrong_in_half(norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+        return real(norm, x) * (1.25 if x.dtype == torch.bfloat16 else 1)
+
+    monkeypatch.setattr(nn.LayerNorm, "forward", wrong_in_half)
+    report = driftwalk.verify(encoder(), **sides)
+    assert (report.verdict, report.at_fault) == ("drift", "reference")
