@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from driftwalk.errors import BackendUnavailable
-from driftwalk.fleet.cluster import Event
-from driftwalk.fleet.job import Golden, Job, Place
-from driftwalk.fleet.process import Process, unpacked
 from driftwalk.jsonable import decode, encode
+from driftwalk.tasks.fleet.cluster import Event
+from driftwalk.tasks.fleet.job import Golden, Job, Place
+from driftwalk.tasks.fleet.process import Process, unpacked
 
 INSTALL = "pip install 'driftwalk[ray]'"
 REACH = 5.0

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from .adapter import BackendInfo as BackendInfo
     from .api import verify as verify
     from .api import verify_all as verify_all
-    from .bundles.extraction import extract as extract
     from .comparison import compare as compare
     from .errors import DriftwalkError as DriftwalkError
-    from .hardware import hwcheck as hwcheck
     from .layer_drift import LayerDrift as LayerDrift
     from .result import Report as Report
     from .result import load as load
@@ -26,9 +24,11 @@ if TYPE_CHECKING:
     from .states import Probe as Probe
     from .states import State as State
     from .states import Trace as Trace
-    from .studies.contrast import contrast as contrast
-    from .studies.geometry import geometry as geometry
-    from .studies.visibility import visibility as visibility
+    from .tasks.bundles.extraction import extract as extract
+    from .tasks.hardware import hwcheck as hwcheck
+    from .tasks.studies.contrast import contrast as contrast
+    from .tasks.studies.geometry import geometry as geometry
+    from .tasks.studies.visibility import visibility as visibility
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
     from .verification import record as record
@@ -47,15 +47,15 @@ _WHERE = {
     "Trace": "states",
     "backend": "verification",
     "compare": "comparison",
-    "contrast": "studies.contrast",
-    "extract": "bundles.extraction",
-    "geometry": "studies.geometry",
-    "hwcheck": "hardware",
+    "contrast": "tasks.studies.contrast",
+    "extract": "tasks.bundles.extraction",
+    "geometry": "tasks.studies.geometry",
+    "hwcheck": "tasks.hardware",
     "load": "result",
     "record": "verification",
     "verify": "api",
     "verify_all": "api",
-    "visibility": "studies.visibility",
+    "visibility": "tasks.studies.visibility",
 }
 
 __all__ = [*_WHERE]  # noqa: PLE0604

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import verification
-from .bench.run import Timings
 from .result import Report
-from .studies.effects import Patching, Propagation
-from .studies.units import InUnitsOfMeaning
+from .tasks.bench.run import Timings
+from .tasks.studies.effects import Patching, Propagation
+from .tasks.studies.units import InUnitsOfMeaning
 from .tolerance import DEFAULT_POLICY, PolicyLike
 
 

@@ -53,7 +53,7 @@ def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[s
 
 def _study(name: str) -> Kind:
     return Kind(
-        f"driftwalk.studies.{name}_result:{name.title()}",
+        f"driftwalk.tasks.studies.{name}_result:{name.title()}",
         f"driftwalk_reports.studies.{name}_text:render",
         _reports(name, f"studies.{name}_page:render"),
     )
@@ -74,7 +74,7 @@ KINDS: dict[str, Kind] = {
         head=(VERSION,),
     ),
     "bench": Kind(
-        "driftwalk.bench.result:BenchReport",
+        "driftwalk.tasks.bench.result:BenchReport",
         "driftwalk_reports.bench_text:render",
         _reports(
             "bench",
@@ -87,7 +87,7 @@ KINDS: dict[str, Kind] = {
         known_by=BENCH_VERSION,
     ),
     "hardware": Kind(
-        "driftwalk.hardware.result:HardwareReport",
+        "driftwalk.tasks.hardware.result:HardwareReport",
         "driftwalk_reports.hardware.text:render",
         _reports(
             "hwcheck",
@@ -96,7 +96,7 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "fleet": Kind(
-        "driftwalk.fleet.result:FleetReport",
+        "driftwalk.tasks.fleet.result:FleetReport",
         "driftwalk_reports.fleet.text:render",
         _reports(
             "fleet",
@@ -105,7 +105,7 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "selftest": Kind(
-        "driftwalk.selftest.result:SelfTest",
+        "driftwalk.tasks.selftest.result:SelfTest",
         "driftwalk_reports.selftest:render",
         _reports("selftest", "selftest:render_page"),
         always=(VERSION,),

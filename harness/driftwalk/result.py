@@ -9,14 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from .adapter import BackendInfo
 from .document import RESULT, Document, Tool, read, to_dict, to_json
+from .effects import Meaning, Patching, Propagation
 from .exercised import Exercised
 from .files import read_json
 from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
-from .studies.meaning import Meaning
-from .studies.patching_result import Patching
-from .studies.propagation_result import Propagation
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.bench.result import BenchReport
+from driftwalk.tasks.bench.result import BenchReport
 
 from .bench_view import look
 from .door import renderer

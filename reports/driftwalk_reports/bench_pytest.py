@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from driftwalk.bench.result import BenchReport, Case, Entry
-from driftwalk.bench.timing_stats import summarise
+from driftwalk.tasks.bench.result import BenchReport, Case, Entry
+from driftwalk.tasks.bench.timing_stats import summarise
 
 from .door import renderer
 from .numbers import cut

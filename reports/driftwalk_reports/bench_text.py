@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.bench.result import BenchReport
+from driftwalk.tasks.bench.result import BenchReport
 
 from .bench_view import BenchRow, BenchView, CaseView, look
 from .console import plain_console, printed

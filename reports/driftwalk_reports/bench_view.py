@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from driftwalk.bench.result import BenchReport, Case, Entry
-from driftwalk.bench.timing_stats import Ratio
+from driftwalk.tasks.bench.result import BenchReport, Case, Entry
+from driftwalk.tasks.bench.timing_stats import Ratio
 
 from .numbers import NOTHING, count, cut, number, seconds
 from .view import model_name

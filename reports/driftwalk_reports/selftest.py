@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.selftest.result import SelfTest, TrustedTrial
+from driftwalk.tasks.selftest.result import SelfTest, TrustedTrial
 
 from .console import plain_console, printed
 from .door import renderer

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftwalk.bench.timing_stats import summarise
 from driftwalk.result import Benchmark, Report
+from driftwalk.tasks.bench.timing_stats import summarise
 
 from .numbers import NOTHING, cut, seconds
 

@@ -13,15 +13,15 @@ import pytest
 import driftwalk
 from bench.slowed import Slowed
 from driftwalk.adapter import Lap
-from driftwalk.bench.result import BenchReport, Case, Entry
-from driftwalk.bench.run import bench
-from driftwalk.bench.runner import Recipe, Remote, environment_of
 from driftwalk.children import Child
 from driftwalk.document import from_dict, to_json
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.progress import Progress
 from driftwalk.result import Benchmark, Tool
 from driftwalk.states import BackendInfo, Probe
+from driftwalk.tasks.bench.result import BenchReport, Case, Entry
+from driftwalk.tasks.bench.run import bench
+from driftwalk.tasks.bench.runner import Recipe, Remote, environment_of
 from processes import PATIENCE
 
 TINY = "cli.factories:Tiny"
@@ -198,7 +198,7 @@ def test_no_process_is_left_behind() -> None:
 
 def test_the_worker_knows_no_other_orders() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "driftwalk.bench.worker"],
+        [sys.executable, "-m", "driftwalk.tasks.bench.worker"],
         input='{"do": "lap"}\n{"do": "delete"}\nnonsense\n',
         capture_output=True,
         encoding="utf-8",
@@ -252,7 +252,7 @@ def test_what_verify_was_told_of_the_model_is_told_to_bench(monkeypatch) -> None
         told.update(options)
         return report([0.1], [0.1])
 
-    monkeypatch.setattr("driftwalk.bench.run.bench", recorded)
+    monkeypatch.setattr("driftwalk.tasks.bench.run.bench", recorded)
     found = driftwalk.verify(
         "demo:decoder", candidate="torch:cpu:fp64", blocks="transformer.h", bench=3
     )

@@ -15,7 +15,7 @@ import torch
 import transformers as tf
 from torch import nn
 
-from driftwalk.studies.visibility import visibility
+from driftwalk.tasks.studies.visibility import visibility
 
 
 def write(line: str) -> None:

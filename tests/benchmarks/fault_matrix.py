@@ -67,7 +67,7 @@ def _run(
     """The self-test of each pair that has no file yet; `numbers` are its faults and its lies."""
     import zoo
     from driftwalk.jsonable import encode
-    from driftwalk.selftest.run import selftest
+    from driftwalk.tasks.selftest.run import selftest
 
     out.mkdir(parents=True, exist_ok=True)
     for name in names:

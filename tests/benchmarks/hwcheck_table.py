@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import driftwalk
-from driftwalk.hardware.result import DeviceResult, HardwareReport
+from driftwalk.tasks.hardware.result import DeviceResult, HardwareReport
 
 
 def head(report: HardwareReport) -> list[str]:

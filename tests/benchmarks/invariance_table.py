@@ -17,8 +17,8 @@ import transformers as tf
 from torch import nn
 
 import driftwalk
-from driftwalk.hardware.invariance import matrix
-from driftwalk.hardware.result import Cell
+from driftwalk.tasks.hardware.invariance import matrix
+from driftwalk.tasks.hardware.result import Cell
 from driftwalk_backends.sources import open_model
 from driftwalk_reports.hardware.text import invariance_table
 from driftwalk_reports.hardware.view import _matrix

@@ -10,7 +10,7 @@ from collections import Counter
 
 import driftwalk
 from bench.slowed import Slowed
-from driftwalk.bench.run import bench
+from driftwalk.tasks.bench.run import bench
 
 SHAPE = {"batch": (2,), "length": (64,)}
 

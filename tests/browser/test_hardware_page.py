@@ -8,7 +8,8 @@ import pytest
 
 from browser.reader import Reader
 from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
-from driftwalk.hardware.result import (
+from driftwalk.result import Tool
+from driftwalk.tasks.hardware.result import (
     Case,
     Cell,
     Check,
@@ -19,7 +20,6 @@ from driftwalk.hardware.result import (
     Reading,
     Round,
 )
-from driftwalk.result import Tool
 from driftwalk_reports.hardware.page import render
 
 __all__ = ["axe"]

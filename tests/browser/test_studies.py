@@ -11,9 +11,9 @@ from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
 from driftwalk.adapter import BackendInfo
 from driftwalk.result import Tool
 from driftwalk.states import Point
-from driftwalk.studies.common import Study
-from driftwalk.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
-from driftwalk.studies.geometry_result import Agreement, Geometry, GeometryLayer
+from driftwalk.tasks.studies.common import Study
+from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
+from driftwalk.tasks.studies.geometry_result import Agreement, Geometry, GeometryLayer
 
 __all__ = ["axe"]
 

@@ -14,10 +14,9 @@ from browser import pages
 from browser.reader import Reader
 from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
 from driftwalk.adapter import BackendInfo
+from driftwalk.effects import Carried, Patch, Patching, Propagation
 from driftwalk.result import Tool
-from driftwalk.studies.patching_result import Patch, Patching
-from driftwalk.studies.propagation_result import Carried, Propagation
-from driftwalk.studies.visibility_result import Pairs, Visibility
+from driftwalk.tasks.studies.visibility_result import Pairs, Visibility
 from driftwalk_reports import html
 
 if TYPE_CHECKING:

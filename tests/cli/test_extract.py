@@ -84,7 +84,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    monkeypatch.setattr("driftwalk.bundles.extraction.rehearse", rehearse)
+    monkeypatch.setattr("driftwalk.tasks.bundles.extraction.rehearse", rehearse)
 
 
 def numbers(text: str, label: str) -> list[float]:

@@ -14,8 +14,8 @@ from cli.program import invoke
 from documents.stored import DATA, HEAD, STORED, name_of
 from driftwalk.document import FLEET_JOB, KINDS, Document, from_dict, load, to_dict, to_json
 from driftwalk.errors import UsageError
-from driftwalk.fleet.result import FleetReport
 from driftwalk.registry import load_target
+from driftwalk.tasks.fleet.result import FleetReport
 from driftwalk_reports.schema import load_schema
 from light.program import driftwalk
 from unit.reports.test_golden import lost

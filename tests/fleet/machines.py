@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from driftwalk.fleet.cluster import Event
-from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.result import Finding
+from driftwalk.tasks.fleet.cluster import Event
+from driftwalk.tasks.fleet.job import Job, Place
+from driftwalk.tasks.fleet.result import Finding
 
 Script = Callable[[Job, Place, int], str]
 """What an attempt comes to: `ok`, `fault`, `crash`, `usage`, `garbage`, `timeout`, `lost`,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.result import Attempt, Check, Finding, FleetReport, Record
-from driftwalk.fleet.run import put_together
+from driftwalk.tasks.fleet.job import Job, Place
+from driftwalk.tasks.fleet.result import Attempt, Check, Finding, FleetReport, Record
+from driftwalk.tasks.fleet.run import put_together
 
 CHECKS = ("repeat", "units", "load", "golden", "invariance")
 STATES = ("repeat | model fp32 | layer.0", "repeat | model fp32 | layer.1", "units | matmul | out")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk.fleet.engine import Engine
-from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.result import Record
-from driftwalk.fleet.store import Store
+from driftwalk.tasks.fleet.engine import Engine
+from driftwalk.tasks.fleet.job import Job, Place
+from driftwalk.tasks.fleet.result import Record
+from driftwalk.tasks.fleet.store import Store
 from fleet.machines import Machines, Script, job, read
 
 A, B, C = (Place(name, "cpu") for name in "abc")

@@ -11,12 +11,12 @@ import pytest
 from driftwalk.cli.options import parse_policy
 from driftwalk.document import to_dict
 from driftwalk.errors import UsageError
-from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.jobs import hwcheck_jobs, policy_words, verify_jobs
-from driftwalk.fleet.reading import read
-from driftwalk.fleet.result import Finding
-from driftwalk.hardware.levels import LEVELS, Level
 from driftwalk.project.config import load_config
+from driftwalk.tasks.fleet.job import Job, Place
+from driftwalk.tasks.fleet.jobs import hwcheck_jobs, policy_words, verify_jobs
+from driftwalk.tasks.fleet.reading import read
+from driftwalk.tasks.fleet.result import Finding
+from driftwalk.tasks.hardware.levels import LEVELS, Level
 from driftwalk.tolerance import Tolerance, make_policy
 
 CONFIG = """
@@ -120,7 +120,7 @@ def test_one_check_for_every_device() -> None:
 @pytest.fixture(scope="module")
 def checked() -> dict[str, Any]:
     """A real check of this machine's CPU, as small as can be."""
-    from driftwalk.hardware import check
+    from driftwalk.tasks.hardware import check
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(LEVELS, "quick", Level("quick", 3, 3, 2, 2, 0.2))

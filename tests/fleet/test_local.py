@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from driftwalk.errors import UsageError
-from driftwalk.fleet.cluster import Event
-from driftwalk.fleet.job import GOLDEN, Golden, Job
-from driftwalk.fleet.local import LocalCluster
-from driftwalk.fleet.process import unpacked
-from driftwalk.fleet.run import pack
+from driftwalk.tasks.fleet.cluster import Event
+from driftwalk.tasks.fleet.job import GOLDEN, Golden, Job
+from driftwalk.tasks.fleet.local import LocalCluster
+from driftwalk.tasks.fleet.process import unpacked
+from driftwalk.tasks.fleet.run import pack
 from processes import PATIENCE, alive, eventually
 
 PYTHON = (sys.executable, "-S", "-c")

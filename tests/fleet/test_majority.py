@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk.fleet.differences import differences, differences_of
-from driftwalk.fleet.job import Place
-from driftwalk.fleet.majority import vote
-from driftwalk.fleet.result import Finding, Record
+from driftwalk.tasks.fleet.differences import differences, differences_of
+from driftwalk.tasks.fleet.job import Place
+from driftwalk.tasks.fleet.majority import vote
+from driftwalk.tasks.fleet.result import Finding, Record
 from fleet.machines import job
 
 STATES = ("embed", "layer.0", "layer.1", "logits")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from driftwalk.fleet.job import Place
+from driftwalk.tasks.fleet.job import Place
 from meta.sources import PACKAGES
 
 pytest.importorskip("ray", reason="tox -e ray has it")

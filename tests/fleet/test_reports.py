@@ -12,9 +12,9 @@ from markdown_it import MarkdownIt
 
 from driftwalk.document import from_dict, to_dict, to_json
 from driftwalk.errors import UsageError
-from driftwalk.fleet.job import Job, Place
-from driftwalk.fleet.result import Attempt, FleetReport
-from driftwalk.fleet.run import put_together
+from driftwalk.tasks.fleet.job import Job, Place
+from driftwalk.tasks.fleet.result import Attempt, FleetReport
+from driftwalk.tasks.fleet.run import put_together
 from driftwalk_reports.door import safe
 from driftwalk_reports.fleet.live import Lines, LiveTable
 from driftwalk_reports.fleet.page import render as page

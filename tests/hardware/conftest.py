@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from driftwalk.hardware import check
-from driftwalk.hardware.levels import LEVELS, Level
-from driftwalk.hardware.result import HardwareReport
+from driftwalk.tasks.hardware import check
+from driftwalk.tasks.hardware.levels import LEVELS, Level
+from driftwalk.tasks.hardware.result import HardwareReport
 
 TINY = Level("quick", 3, 3, 2, 2, 0.2)
 

@@ -14,11 +14,11 @@ from torch import nn
 
 import driftwalk
 from driftwalk.errors import DriftwalkError, UsageError
-from driftwalk.hardware.levels import LEVELS
-from driftwalk.hardware.log import Log
-from driftwalk.hardware.repeats import Findings
-from driftwalk.hardware.result import HardwareReport
-from driftwalk.hardware.work import Work
+from driftwalk.tasks.hardware.levels import LEVELS
+from driftwalk.tasks.hardware.log import Log
+from driftwalk.tasks.hardware.repeats import Findings
+from driftwalk.tasks.hardware.result import HardwareReport
+from driftwalk.tasks.hardware.work import Work
 from driftwalk_backends.hardware.inject import Injection
 from driftwalk_backends.hardware.station import Station
 
@@ -191,7 +191,7 @@ class Shuffled(nn.Module):
 
 
 def test_what_is_random_by_design_is_not_blamed(fast: None) -> None:
-    from driftwalk.hardware import check
+    from driftwalk.tasks.hardware import check
 
     found = check(
         model=Shuffled(), probe={"input_ids": [[1, 2, 3]]}, checks=["repeat"], dtypes=["fp32"]
@@ -203,7 +203,7 @@ def test_what_is_random_by_design_is_not_blamed(fast: None) -> None:
 
 
 def test_golden_bits_and_golden_noise(fast: None, tmp_path: Path) -> None:
-    from driftwalk.hardware.golden_check import record
+    from driftwalk.tasks.hardware.golden_check import record
 
     golden = record().save(tmp_path / "golden.trace")
     found = driftwalk.hwcheck(golden=golden, checks=["golden"])
@@ -236,7 +236,7 @@ def test_the_golden_trace_of_another_machine() -> None:
 
 
 def test_a_golden_trace_of_other_weights_is_not_comparable(fast: None, tmp_path: Path) -> None:
-    from driftwalk.hardware.golden_check import record
+    from driftwalk.tasks.hardware.golden_check import record
 
     other = record().save(tmp_path / "other.trace")
     manifest = other / "manifest.json"

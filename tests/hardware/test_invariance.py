@@ -11,8 +11,8 @@ from torch import nn
 
 import driftwalk
 import zoo
-from driftwalk.hardware.invariance import matrix
-from driftwalk.hardware.result import Cell
+from driftwalk.tasks.hardware.invariance import matrix
+from driftwalk.tasks.hardware.result import Cell
 from driftwalk_backends.sources import open_model
 
 PROBE = driftwalk.Probe({"input_ids": np.arange(1, 13).reshape(1, 12)})

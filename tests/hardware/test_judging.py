@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from driftwalk.errors import UsageError
-from driftwalk.hardware.between import between
-from driftwalk.hardware.levels import LEVELS, level_named
-from driftwalk.hardware.log import MOST, Log
-from driftwalk.hardware.majority import vote
-from driftwalk.hardware.repeats import Findings, Tally
-from driftwalk.hardware.result import DeviceResult, Flip, Round, worst_verdict
+from driftwalk.tasks.hardware.between import between
+from driftwalk.tasks.hardware.levels import LEVELS, level_named
+from driftwalk.tasks.hardware.log import MOST, Log
+from driftwalk.tasks.hardware.majority import vote
+from driftwalk.tasks.hardware.repeats import Findings, Tally
+from driftwalk.tasks.hardware.result import DeviceResult, Flip, Round, worst_verdict
 
 
 def told(expected: Any, found: Any, state: str) -> tuple[int, int, tuple[Flip, ...]]:

@@ -11,7 +11,7 @@ import pytest
 
 from driftwalk.document import from_dict, read, to_dict, to_json
 from driftwalk.errors import UsageError
-from driftwalk.hardware.result import (
+from driftwalk.tasks.hardware.result import (
     Case,
     Cell,
     Check,

@@ -103,9 +103,9 @@ def test_linux_tells_it_as_files(tmp_path: Path) -> None:
 
 
 def test_new_memory_errors_are_a_fault() -> None:
-    from driftwalk.hardware.load_check import _errors
-    from driftwalk.hardware.repeats import Findings
-    from driftwalk.hardware.result import Reading
+    from driftwalk.tasks.hardware.load_check import _errors
+    from driftwalk.tasks.hardware.repeats import Findings
+    from driftwalk.tasks.hardware.result import Reading
 
     first = Reading(0.0, "idle", {"ecc corrected": 1.0, "ecc uncorrected": 0.0})
     for name, verdict in (("ecc corrected", None), ("ecc uncorrected", "fault")):

@@ -29,18 +29,12 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sums": ("measure.sums", "measure.fused", "measure.tokens"),
     "compare": ("measure.metric_list", "measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
-        *(
-            "exercised",
-            "bench.timing_stats",
-            "layer_drift",
-            "result",
-            "bench.result",
-            "selftest.result",
-        ),
-        *("hardware.result", "studies.common", "studies.contrast_result"),
-        *("studies.geometry_result", "studies.meaning", "studies.patching_result"),
-        *("studies.propagation_result", "studies.visibility_result"),
-        *("fleet.job", "fleet.result", "fleet.watch", "fleet.cluster", "fleet.process"),
+        *("exercised", "layer_drift", "effects", "result"),
+        *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
+        *("tasks.hardware.result", "tasks.studies.common", "tasks.studies.contrast_result"),
+        *("tasks.studies.geometry_result", "tasks.studies.visibility_result"),
+        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.watch", "tasks.fleet.cluster"),
+        "tasks.fleet.process",
     ),
     "calibrate": (
         *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),
@@ -79,15 +73,8 @@ FRAMEWORKS = {
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = (
-    *(
-        "driftwalk.stage",
-        "driftwalk.cli",
-        "driftwalk.conformance",
-        "driftwalk.selftest",
-    ),
-    *("driftwalk.bench", "driftwalk.plugin", "driftwalk.bundles", "driftwalk.hardware"),
-    "driftwalk.testing",
-    *("driftwalk.graphs", "driftwalk.studies", "driftwalk.fleet"),
+    *("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli"),
+    *("driftwalk.conformance", "driftwalk.testing"),
 )
 LATE_AND_DECLARED = {("driftwalk.stage", "torch")}
 """A task takes an nn.Module for a candidate, and must know one when it sees one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import driftwalk.selftest.run as under_test
+import driftwalk.tasks.selftest.run as under_test
 from cli.program import invoke
 from driftwalk_backends.faults import planning
 from driftwalk_backends.faults.planning import Plan

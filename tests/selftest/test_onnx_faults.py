@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import driftwalk.selftest.run as under_test
+import driftwalk.tasks.selftest.run as under_test
 import zoo
 from driftwalk.registry import create
 from driftwalk_backends.faults import planning

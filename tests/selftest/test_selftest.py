@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-import driftwalk.selftest.run as under_test
+import driftwalk.tasks.selftest.run as under_test
 import zoo
 from driftwalk.document import to_json
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.selftest.result import SelfTest
-from driftwalk.selftest.run import selftest
+from driftwalk.tasks.selftest.result import SelfTest
+from driftwalk.tasks.selftest.run import selftest
 from driftwalk_backends.faults import code, planning
 from driftwalk_backends.faults.planning import Fault, Plan
 from driftwalk_reports.selftest import render

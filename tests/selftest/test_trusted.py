@@ -25,9 +25,9 @@ from driftwalk.judge.witness import Witness
 from driftwalk.mixture import Mixture
 from driftwalk.progress import Progress
 from driftwalk.registry import create
-from driftwalk.selftest.result import FAILED, SelfTest, TrustedTrial
-from driftwalk.selftest.run import _Gate, selftest
-from driftwalk.selftest.trusted import Told, _tried, answer, own_cache, tell_lies
+from driftwalk.tasks.selftest.result import FAILED, SelfTest, TrustedTrial
+from driftwalk.tasks.selftest.run import _Gate, selftest
+from driftwalk.tasks.selftest.trusted import Told, _tried, answer, own_cache, tell_lies
 from driftwalk_backends import given, padding
 from driftwalk_backends.anatomy import examine
 from driftwalk_backends.evidence import Evidence

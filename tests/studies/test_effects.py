@@ -12,9 +12,8 @@ from jsonschema import Draft202012Validator
 
 import driftwalk
 from cli.program import invoke
+from driftwalk.effects import Carried, Patch, Patching, Propagation
 from driftwalk.result import from_dict, to_json
-from driftwalk.studies.patching_result import Patch, Patching
-from driftwalk.studies.propagation_result import Carried, Propagation
 from driftwalk_backends.demo import decoder
 from driftwalk_reports import html, markdown, terminal
 from driftwalk_reports.schema import load_schema

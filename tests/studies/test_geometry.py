@@ -17,8 +17,8 @@ from backends.test_real_models import MINILM, folder_of
 from cli.program import invoke
 from driftwalk.document import from_dict, load, to_json
 from driftwalk.errors import UsageError
-from driftwalk.studies.datasets import BUILT_IN, Dataset, load_dataset
-from driftwalk.studies.geometry_result import Geometry
+from driftwalk.tasks.studies.datasets import BUILT_IN, Dataset, load_dataset
+from driftwalk.tasks.studies.geometry_result import Geometry
 from driftwalk_backends.demo import decoder
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.geometry_page import render as page
@@ -83,7 +83,7 @@ def test_a_padded_batch_gives_the_mean_of_each_sentence() -> None:
     """Against one sentence at a time, which has no padding, from a plain trace."""
     found = driftwalk.geometry("demo:encoder", SOME, batch=5)
     assert found.pooling == "mean"
-    from driftwalk.studies.geometry import _batches, pooled
+    from driftwalk.tasks.studies.geometry import _batches, pooled
     from driftwalk_backends.sources import open_model
 
     model = open_model("demo:encoder")
@@ -99,7 +99,7 @@ def test_a_padded_batch_gives_the_mean_of_each_sentence() -> None:
 
 def test_only_pooled_vectors_are_kept() -> None:
     """A state per token of all sentences would be many times as much."""
-    from driftwalk.studies.geometry import _batches, pooled
+    from driftwalk.tasks.studies.geometry import _batches, pooled
     from driftwalk_backends.sources import open_model
 
     model = open_model("demo:decoder")

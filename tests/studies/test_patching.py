@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import zoo
+from driftwalk.effects import Patch, Patching
 from driftwalk.errors import UsageError
 from driftwalk.registry import create
-from driftwalk.studies.patching import flipped, patching
-from driftwalk.studies.patching_result import Patch, Patching
+from driftwalk.tasks.studies.patching import flipped, patching
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.torch_eager import TorchEager

@@ -11,9 +11,9 @@ import torch
 import transformers as tf
 
 import zoo
+from driftwalk.effects import Carried, Propagation
 from driftwalk.registry import create
-from driftwalk.studies.propagation import propagation
-from driftwalk.studies.propagation_result import Carried, Propagation
+from driftwalk.tasks.studies.propagation import propagation
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.torch_eager import TorchEager

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftwalk.bench.timing_stats import FEWEST_PAIRS, MARGIN, compare_laps, summarise, word_of
+from driftwalk.tasks.bench.timing_stats import (
+    FEWEST_PAIRS,
+    MARGIN,
+    compare_laps,
+    summarise,
+    word_of,
+)
 
 seconds = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
 

@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from driftwalk.hardware.result import Flip
+from driftwalk.tasks.hardware.result import Flip
 
 ROW = 1 << 14
 """Words that share one table of weights; the table times an odd number per row is the next."""

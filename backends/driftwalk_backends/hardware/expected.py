@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.hardware.result import Flip
+from driftwalk.tasks.hardware.result import Flip
 
 from .digest import locate
 from .units import DTYPES, OPERATIONS, Unit

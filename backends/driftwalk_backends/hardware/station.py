@@ -13,8 +13,8 @@ import torch
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
-from driftwalk.hardware.result import Flip
 from driftwalk.states import Probe, Trace
+from driftwalk.tasks.hardware.result import Flip
 
 from ..calls import first_line
 from ..loaded import LoadedModel

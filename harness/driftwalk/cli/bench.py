@@ -21,7 +21,7 @@ from .options import (
 from .rendering import FolderOption, finish_document
 
 if TYPE_CHECKING:
-    from ..bench.result import BenchReport
+    from ..tasks.bench.result import BenchReport
 
 INTERRUPTED = 130
 
@@ -75,9 +75,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Time backends of MODEL against each other: plain runs, taking turns."""
-    from ..bench.run import bench as run
     from ..errors import UsageError
     from ..files import writable_folder
+    from ..tasks.bench.run import bench as run
 
     if fail_on not in (None, "slower"):
         raise UsageError(f"--fail-on {fail_on}: only 'slower' is known.")

@@ -55,7 +55,7 @@ def contrast(
     """
     from ..errors import UsageError
     from ..files import writable_folder
-    from ..studies.contrast import contrast as run
+    from ..tasks.studies.contrast import contrast as run
 
     if (first is None) != (second is None):
         raise UsageError("A contrast needs two inputs, A and B; or none, for the default pair.")

@@ -80,9 +80,9 @@ def extract(
     and numpy, and onnxruntime where the candidate is an ONNX graph. The probe is made again from
     the report; what it does not hold (ids, arrays) is given as it was given to verify.
     """
-    from ..bundles.extraction import extract as run
     from ..errors import UsageError
     from ..stored import load_results
+    from ..tasks.bundles.extraction import extract as run
 
     reports = load_results([result])
     if len(reports) != 1:

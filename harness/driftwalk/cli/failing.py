@@ -11,8 +11,8 @@ from ..errors import UsageError, nearest
 from .console import say
 
 if TYPE_CHECKING:
-    from ..bench.timing_stats import Ratio
     from ..result import Report
+    from ..tasks.bench.timing_stats import Ratio
 
 DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
 
@@ -81,7 +81,7 @@ def _flips(report: Report) -> Iterator[str]:
 
 
 def _timed_slower(report: Report, most: float) -> bool:
-    from ..bench.timing_stats import compare_laps
+    from ..tasks.bench.timing_stats import compare_laps
 
     spec, timed = report.candidate.spec, report.benchmarks
     theirs, ours = timed["reference"].samples, timed["candidate"].samples

@@ -18,12 +18,12 @@ from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_p
 from .rendering import finish_document
 
 if TYPE_CHECKING:
-    from ..fleet.cluster import Cluster
-    from ..fleet.job import Golden, Job
-    from ..fleet.result import FleetReport
-    from ..fleet.run import Fleet
-    from ..fleet.watch import Watcher
     from ..project.config import Run
+    from ..tasks.fleet.cluster import Cluster
+    from ..tasks.fleet.job import Golden, Job
+    from ..tasks.fleet.result import FleetReport
+    from ..tasks.fleet.run import Fleet
+    from ..tasks.fleet.watch import Watcher
 
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
 INTERRUPTED = 130
@@ -103,8 +103,8 @@ def hwcheck(
 ) -> None:
     """Check every device, hold them against each other, and name those that compute wrongly."""
     from ..errors import UsageError
-    from ..fleet.jobs import hwcheck_jobs
-    from ..fleet.run import Fleet, pack
+    from ..tasks.fleet.jobs import hwcheck_jobs
+    from ..tasks.fleet.run import Fleet, pack
 
     if level not in ("quick", "standard", "soak"):
         raise UsageError(f"Unknown level {level!r}. Known: quick, standard, soak.")
@@ -166,8 +166,8 @@ def verify(
 ) -> None:
     """Verify many models on many candidates, a job for each pair, shared out over all nodes."""
     from ..errors import UsageError
-    from ..fleet.jobs import verify_jobs
-    from ..fleet.run import Fleet
+    from ..tasks.fleet.jobs import verify_jobs
+    from ..tasks.fleet.run import Fleet
 
     if models:
         if config is not None or only is not None:
@@ -231,7 +231,7 @@ def _run(
     golden: Path | None = None,
     packed: Golden | None = None,
 ) -> FleetReport:
-    from ..fleet.run import open_cluster, run
+    from ..tasks.fleet.run import open_cluster, run
 
     # Ray tells of every lost node on stdout, in a hundred lines; stdout is for the result.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
@@ -271,8 +271,8 @@ def _with_pages(report: FleetReport, folder: Path) -> FleetReport:
     """The page of every device's own check, beside its result."""
     from ..document import KINDS, from_dict
     from ..files import write_atomically
-    from ..fleet.store import own_result
     from ..registry import load_target
+    from ..tasks.fleet.store import own_result
 
     render = load_target(KINDS["hardware"].formats["html"][1])
     records = []
@@ -286,9 +286,9 @@ def _with_pages(report: FleetReport, folder: Path) -> FleetReport:
 
 def _published(report: FleetReport, folder: Path) -> FleetReport:
     """The drift report of every verification that has one, with an index above them."""
-    from ..fleet.store import own_result
     from ..publish import folder_names, publish
     from ..result import from_dict
+    from ..tasks.fleet.store import own_result
 
     done = [record for record in report.records if record.file]
     reports = [from_dict(own_result(folder, record)) for record in done]

@@ -58,7 +58,7 @@ def geometry(
     Exit code 1: the candidate gives NaN or Inf.
     """
     from ..files import writable_folder
-    from ..studies.geometry import geometry as run
+    from ..tasks.studies.geometry import geometry as run
 
     if report is not None:
         writable_folder(report)

@@ -61,7 +61,7 @@ def hwcheck(
     """
     from ..errors import UsageError
     from ..files import writable_folder
-    from ..hardware import check as run
+    from ..tasks.hardware import check as run
 
     if record_golden is not None:
         _record(record_golden, device, dtype, model)
@@ -93,7 +93,7 @@ def hwcheck(
 
 def _record(path: Path, device: str, dtype: list[str] | None, model: str | None) -> None:
     from ..errors import UsageError
-    from ..hardware.golden_check import record
+    from ..tasks.hardware.golden_check import record
 
     if model is not None:
         raise UsageError("--record-golden records the built-in model; `driftwalk record` any.")

@@ -56,9 +56,9 @@ def selftest(
     got through; 1: some were not, or one did; 3: no fault could be injected.
     """
     from ..files import writable_folder
-    from ..selftest.run import FAULTS
-    from ..selftest.run import selftest as run
-    from ..selftest.trusted import LIES
+    from ..tasks.selftest.run import FAULTS
+    from ..tasks.selftest.run import selftest as run
+    from ..tasks.selftest.trusted import LIES
 
     if report is not None:
         writable_folder(report)

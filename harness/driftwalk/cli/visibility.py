@@ -83,7 +83,7 @@ def visibility(
     Exit code 1: a causal model's states depend on tokens that come later.
     """
     from ..files import writable_folder
-    from ..studies.visibility import visibility as run
+    from ..tasks.studies.visibility import visibility as run
 
     if report is not None:
         writable_folder(report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.fleet.result import FleetReport
+from driftwalk.tasks.fleet.result import FleetReport
 
 from ..door import renderer
 from ..page import fill

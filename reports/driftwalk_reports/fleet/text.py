@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.fleet.result import FleetReport
+from driftwalk.tasks.fleet.result import FleetReport
 
 from ..console import plain_console, printed
 from ..door import renderer

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from driftwalk.fleet.result import FleetReport, Record, Verdict
+from driftwalk.tasks.fleet.result import FleetReport, Record, Verdict
 
 from ..numbers import NOTHING, cut, names, seconds
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.hardware.result import HardwareReport
+from driftwalk.tasks.hardware.result import HardwareReport
 
 from ..door import renderer
 from ..page import fill

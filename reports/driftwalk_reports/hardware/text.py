@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.hardware.result import HardwareReport
+from driftwalk.tasks.hardware.result import HardwareReport
 
 from ..console import plain_console, printed
 from ..door import renderer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftwalk.hardware.result import DeviceResult, Mismatch, Reading
+from driftwalk.tasks.hardware.result import DeviceResult, Mismatch, Reading
 
 WIDTH, LEFT, RIGHT = 1000.0, 108.0, 14.0
 LANE, SENSOR, GAP = 26.0, 84.0, 26.0

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftwalk.hardware.result import Case, Cell, Check, DeviceResult, HardwareReport, Mismatch
+from driftwalk.tasks.hardware.result import (
+    Case,
+    Cell,
+    Check,
+    DeviceResult,
+    HardwareReport,
+    Mismatch,
+)
 
 from ..numbers import NOTHING, apart, cut, number, seconds
 from .timeline import Timeline, timeline

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from driftwalk.dtypes import Array
-from driftwalk.studies.visibility_result import Visibility
+from driftwalk.tasks.studies.visibility_result import Visibility
 
 from ..heatmap import LEVELS, field_paths
 from ..numbers import cut, number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.studies.contrast_result import Contrast
+from driftwalk.tasks.studies.contrast_result import Contrast
 
 from ..chart import Chart, Column, Plot, Series, draw
 from ..door import renderer

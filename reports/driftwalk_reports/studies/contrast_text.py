@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.studies.contrast_result import Contrast
+from driftwalk.tasks.studies.contrast_result import Contrast
 
 from ..console import plain_console, printed
 from ..door import renderer

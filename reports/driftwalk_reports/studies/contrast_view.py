@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftwalk.measure.tokens import TokenErrors
-from driftwalk.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
+from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
 
 from ..numbers import NOTHING, cut, number, part_of
 from ..sentences import in_units

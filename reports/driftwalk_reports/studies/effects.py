@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from driftwalk.effects import Carried, Patching, Propagation
 from driftwalk.result import Report
-from driftwalk.studies.patching_result import Patching
-from driftwalk.studies.propagation_result import Carried, Propagation
 
 from ..chart import Chart, Column, Plot, Series, draw
 from ..numbers import count, cut, number, seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.studies.geometry_result import Agreement, Geometry
+from driftwalk.tasks.studies.geometry_result import Agreement, Geometry
 
 from ..chart import Chart, Column, Plot, Series, draw
 from ..door import renderer

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.studies.geometry_result import Geometry
+from driftwalk.tasks.studies.geometry_result import Geometry
 
 from ..console import plain_console, printed
 from ..door import renderer

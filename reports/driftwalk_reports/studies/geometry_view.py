@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftwalk.studies.geometry_result import Geometry, GeometryLayer, Spot
+from driftwalk.tasks.studies.geometry_result import Geometry, GeometryLayer, Spot
 
 from ..numbers import NOTHING, cut, number
 from ..view import model_name

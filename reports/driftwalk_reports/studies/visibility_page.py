@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftwalk.studies.visibility_result import Normalisation, Visibility
+from driftwalk.tasks.studies.visibility_result import Normalisation, Visibility
 
 from ..door import renderer
 from ..heatmap import LEVELS

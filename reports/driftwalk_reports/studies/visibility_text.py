@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftwalk.dtypes import Array
-from driftwalk.studies.visibility_result import Visibility
+from driftwalk.tasks.studies.visibility_result import Visibility
 
 from ..console import plain_console, printed
 from ..door import renderer

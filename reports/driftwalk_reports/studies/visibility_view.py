@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from driftwalk.dtypes import Array
-from driftwalk.studies.visibility_result import Visibility
+from driftwalk.tasks.studies.visibility_result import Visibility
 
 from ..numbers import count, cut, number, part_of, seconds
 from ..view import model_name

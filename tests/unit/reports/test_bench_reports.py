@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from bench.test_bench import report
-from driftwalk.bench.result import BenchReport
+from driftwalk.tasks.bench.result import BenchReport
 from driftwalk_reports import bench_page, bench_text, bench_view
 
 STEADY = [0.01 + 0.00001 * (i % 3) for i in range(24)]

@@ -1,0 +1,198 @@
+"""Who runs what: every job is done once, redone elsewhere when its place is lost, or accounted for.
+
+The engine knows places and endings, and neither processes nor Ray. It starts a job only on a place
+that is idle, writes an answer down before it looks at the next event, and keeps a list of attempts
+for whatever went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ...errors import DriftwalkError
+from .cluster import Cluster, Event
+from .job import Job, Place
+from .result import Attempt, Record, Status
+from .store import Store
+from .watch import Watcher
+
+PATIENCE = 60.0
+"""Seconds past a job's own limit after which a silent place is taken for lost."""
+TICK = 0.25
+ANSWERS = (0, 1, 3)
+"""Exit codes of a command that has printed a result."""
+USAGE = 2
+
+
+@dataclass
+class _Turn:
+    """A job that is not settled."""
+
+    job: Job
+    attempts: list[Attempt] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    started: float = 0.0
+
+    @property
+    def nodes(self) -> set[str]:
+        return {place.node for place in self.places}
+
+
+class Engine:
+    """Runs jobs on a cluster and settles every one of them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        *,
+        timeout: float,
+        retries: int = 1,
+        watch: Watcher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._timeout = timeout
+        self._most = retries + 1
+        self._watch = watch or Watcher()
+        self._clock = clock
+        self._places = list(cluster.places())
+        self._gone: set[Place] = set()
+        self._running: dict[Place, _Turn] = {}
+        self._queue: deque[_Turn] = deque()
+        self._records: dict[str, Record] = {}
+        self.complete = True
+
+    def run(self, jobs: Iterable[Job], resume: bool = False) -> list[Record]:
+        """A record for every job, in the order given; on Ctrl-C, for what was done until then."""
+        asked = list({job.id: job for job in jobs}.values())
+        if resume:
+            self._records = {job.id: old for job in asked if (old := self._store.load(job))}
+        self._queue = deque(_Turn(job) for job in asked if job.id not in self._records)
+        try:
+            self._watch.expect(asked, list(self._records.values()), self._places)
+            while self._queue or self._running:
+                self._share_out()
+                if not self._running:
+                    break  # nobody left who could take what is queued
+                for event in self._cluster.wait(TICK):
+                    self._take(event)
+                self._look_for_silence()
+                self._watch.tick()
+        except KeyboardInterrupt:
+            self.complete = False
+            for place in list(self._running):
+                self._cluster.abandon(place)
+                self._queue.append(self._running.pop(place))
+        for turn in self._queue:
+            self._give_up(turn, "interrupted" if not self.complete else self._nobody(turn.job))
+        return [self._records[job.id] for job in asked]
+
+    def _share_out(self) -> None:
+        """Give every idle place the first job in the queue that it may take."""
+        for place in self._places:
+            if place in self._gone or place in self._running:
+                continue
+            turn = next((turn for turn in self._queue if self._may(turn, place)), None)
+            if turn is None:
+                continue
+            self._queue.remove(turn)
+            turn.places.append(place)
+            turn.started = self._clock()
+            self._running[place] = turn
+            self._watch.started(turn.job, place)
+            self._cluster.start(place, turn.job, self._timeout)
+
+    def _may(self, turn: _Turn, place: Place) -> bool:
+        """A second try goes to another node, as long as there is one."""
+        if not turn.job.fits(place):
+            return False
+        others = {
+            other.node
+            for other in self._places
+            if other not in self._gone and turn.job.fits(other) and other.node not in turn.nodes
+        }
+        return place.node not in turn.nodes or not others
+
+    def _take(self, event: Event) -> None:
+        turn = self._running.get(event.place)
+        if turn is None or turn.job != event.job:
+            return  # of an attempt that was given up before
+        del self._running[event.place]
+        seconds = self._clock() - turn.started
+        if event.ending == "lost":
+            self._gone.add(event.place)
+            self._missed(turn, event.place, "lost", event.err or "the node was lost", seconds)
+        elif event.ending == "timeout":
+            said = f"no result after {self._timeout:.0f} s"
+            self._missed(turn, event.place, "timeout", said, seconds)
+        elif event.code not in ANSWERS:
+            self._missed(turn, event.place, "failed", _last_words(event), seconds, event.code)
+        else:
+            self._answered(turn, event, seconds)
+
+    def _answered(self, turn: _Turn, event: Event, seconds: float) -> None:
+        attempt = Attempt(event.place.name, "done", "", seconds)
+        try:
+            result = json.loads(event.out)
+            tries = [*turn.attempts, attempt]
+            record = self._store.save(turn.job, event.place, tries, result, event.code)
+        except (DriftwalkError, ValueError, RecursionError) as error:
+            # A command that cannot verify exits with 3 and prints no result: its words say why.
+            said = _last_words(event) if not event.out else f"its result cannot be read: {error}"
+            self._missed(turn, event.place, "failed", said, seconds, event.code)
+            return
+        self._settle(record)
+
+    def _missed(
+        self, turn: _Turn, place: Place, how: Status, why: str, seconds: float, code: int = 0
+    ) -> None:
+        """An attempt without an answer: try again, or settle for that."""
+        attempt = Attempt(place.name, how, why, seconds)
+        turn.attempts.append(attempt)
+        usable = any(turn.job.fits(other) for other in self._places if other not in self._gone)
+        again = code != USAGE and len(turn.attempts) < self._most and usable
+        self._watch.failed(turn.job, attempt, again)
+        if again:
+            self._queue.append(turn)
+        else:
+            self._give_up(turn, why)
+
+    def _give_up(self, turn: _Turn, why: str) -> None:
+        status: Status = turn.attempts[-1].ending if turn.attempts else "not run"
+        place = turn.places[-1] if turn.places else None
+        done = tuple(turn.attempts)
+        self._settle(Record(turn.job.id, turn.job, status, place, done, note=why))
+
+    def _settle(self, record: Record) -> None:
+        self._records[record.id] = record
+        self._watch.ended(record)
+
+    def _look_for_silence(self) -> None:
+        """A place that does not even keep its own time limit is not there any more."""
+        for place, turn in list(self._running.items()):
+            seconds = self._clock() - turn.started
+            if seconds > self._timeout + PATIENCE:
+                self._cluster.abandon(place)
+                del self._running[place]
+                self._gone.add(place)
+                said = f"no word after {seconds:.0f} s: the node is lost, or its device is taken"
+                self._missed(turn, place, "timeout", said, seconds)
+
+    def _nobody(self, job: Job) -> str:
+        if any(job.fits(place) for place in self._places):
+            return "no node is left that could do it"
+        what = f"is called {job.at!r}" if job.at else f"has a {job.needs} device"
+        return f"no node {what}"
+
+
+def _last_words(event: Event) -> str:
+    """Why a job has no result: the last line it said, or how it ended."""
+    lines = [line.strip() for line in event.err.splitlines() if line.strip()]
+    how = f"killed by signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
+    return f"{lines[-1].removeprefix('driftwalk: ')} ({how})" if lines else how

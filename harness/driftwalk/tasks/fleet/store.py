@@ -1,0 +1,94 @@
+"""The results folder: each job's answer in a file of its own, written the moment it is there.
+
+A file is believed only if it is the answer to the very question that is asked now, is whole, and
+can still be read; anything else is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...document import FLEET_JOB as KIND
+from ...errors import DriftwalkError
+from ...files import read_json, write_atomically
+from ...jsonable import decode, encode, to_text
+from .job import Job, Place
+from .result import Attempt, Finding, Record
+
+JOBS = "jobs"
+SCHEMA_VERSION = 1
+Read = Callable[[Job, Any, int], Finding]
+"""Makes a finding of a job's JSON result and exit code, or raises a DriftwalkError."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """All of a file but the answer itself."""
+
+    kind: str
+    schema_version: int
+    job: Job
+    place: Place
+    attempts: tuple[Attempt, ...]
+    sha256: str
+    code: int
+
+
+class Store:
+    """One folder of results."""
+
+    def __init__(self, folder: Path, read: Read) -> None:
+        self.folder = folder
+        self.read = read
+
+    def path(self, job: Job) -> Path:
+        return self.folder / JOBS / f"{job.id}.json"
+
+    @property
+    def used(self) -> bool:
+        """Whether an earlier run has left results here."""
+        return any((self.folder / JOBS).glob("*.json"))
+
+    def save(
+        self, job: Job, place: Place, attempts: Sequence[Attempt], result: Any, code: int
+    ) -> Record:
+        """Keep an answer, and say what it was; raises, and keeps nothing, if it is none."""
+        finding = self.read(job, result, code)
+        done = tuple(attempts)
+        head = Stored(KIND, SCHEMA_VERSION, job, place, done, _hash(result), code)
+        document = encode(head) | {"result": result}
+        text = to_text(document)
+        path = write_atomically(self.path(job), text)
+        name = path.relative_to(self.folder).as_posix()
+        return Record(job.id, job, "done", place, done, finding, name)
+
+    def load(self, job: Job) -> Record | None:
+        """The answer of an earlier run; None where there is none that can be believed."""
+        path = self.path(job)
+        try:
+            data = read_json(path)
+            head = decode(Stored, data, "fleet job")
+            result = data["result"]
+            asked = (head.kind, head.schema_version, head.job) == (KIND, SCHEMA_VERSION, job)
+            if not asked or head.sha256 != _hash(result):
+                return None
+            finding = self.read(job, result, head.code)
+        except (DriftwalkError, KeyError, ValueError, RecursionError):
+            return None
+        name = path.relative_to(self.folder).as_posix()
+        return Record(job.id, job, "done", head.place, head.attempts, finding, name, resumed=True)
+
+
+def own_result(folder: Path, record: Record) -> Any:
+    """A job's own result, whole."""
+    return read_json(folder / record.file)["result"]
+
+
+def _hash(result: Any) -> str:
+    text = json.dumps(result, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
