@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import tempfile
@@ -21,10 +22,10 @@ from typing import Any
 from driftwalk.errors import BackendUnavailable
 from driftwalk.jsonable import decode, encode
 from driftwalk.tasks.fleet.cluster import Event
-from driftwalk.tasks.fleet.job import Golden, Job, Place
-from driftwalk.tasks.fleet.process import Process, unpacked
+from driftwalk.tasks.fleet.job import Golden, Job, Place, unpacked
+from driftwalk.tasks.fleet.local import Process
 
-INSTALL = "pip install 'driftwalk[ray]'"
+NOT_INSTALLED = "Ray is not installed: pip install 'driftwalk[ray]' checks every node of a cluster."
 REACH = 5.0
 """Seconds to wait for a port to answer."""
 CLAIM = 60.0
@@ -61,19 +62,12 @@ class Seat:
         asked = decode(Job, job, "job")
         # Ray shows an actor its own GPU only, and there it is the first.
         here = decode(Place, place | {"device": self._device}, "place")
-        process = Process(asked.command(here, self._golden), timeout, asked.folder)
-        self._process = process
+        self._process = Process(asked.command(here, self._golden), timeout, asked.folder)
         try:
-            code = process.wait()
-            return {
-                "ending": "timeout" if process.timed_out else "ended",
-                "code": code,
-                "out": process.printed(),
-                "err": process.said(),
-            }
+            self._process.poll(math.inf)
+            return self._process.result()
         finally:
             self._process = None
-            process.close()
 
     def stop(self) -> None:
         """End the job, not the actor; called beside `work`."""
@@ -206,7 +200,7 @@ class RayCluster:
 def _connected(address: str) -> Any:
     """Ray, talking to a cluster that is there already; never one that Ray starts by itself."""
     if not installed():
-        raise BackendUnavailable(f"Ray is not installed here: {INSTALL}")
+        raise BackendUnavailable(f"{NOT_INSTALLED} --address local runs on this machine alone.")
     _reach(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a check phones nobody
     import ray

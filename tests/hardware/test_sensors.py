@@ -103,7 +103,7 @@ def test_linux_tells_it_as_files(tmp_path: Path) -> None:
 
 
 def test_new_memory_errors_are_a_fault() -> None:
-    from driftwalk.tasks.hardware.load_check import _errors
+    from driftwalk.tasks.hardware.checks import new_memory_errors
     from driftwalk.tasks.hardware.repeats import Findings
     from driftwalk.tasks.hardware.result import Reading
 
@@ -111,5 +111,5 @@ def test_new_memory_errors_are_a_fault() -> None:
     for name, verdict in (("ecc corrected", None), ("ecc uncorrected", "fault")):
         findings = Findings("load")
         last = Reading(9.0, "end", {**first.values, name: 3.0})
-        assert len(_errors(first, last, findings)) == 1
+        assert len(new_memory_errors(first, last, findings)) == 1
         assert findings.verdict == verdict

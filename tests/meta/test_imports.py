@@ -33,8 +33,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.common", "tasks.studies.contrast_result"),
         *("tasks.studies.geometry_result", "tasks.studies.visibility_result"),
-        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.watch", "tasks.fleet.cluster"),
-        "tasks.fleet.process",
+        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (
         *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),

@@ -6,7 +6,7 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -223,12 +223,13 @@ class Station:
         }
 
 
-def device_names(wanted: str) -> tuple[str, ...]:
-    """`all` as names; anything else is one name, or several with commas between."""
+def device_names(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """`all` as names; any other text is one name, or several with commas between."""
     if wanted == "all":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return tuple(f"cuda:{number}" for number in range(count)) or ("cpu",)
-    names = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    named = wanted.split(",") if isinstance(wanted, str) else wanted
+    names = tuple(name.strip() for name in named if name.strip())
     for name in names:
         kind, _, number = name.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):

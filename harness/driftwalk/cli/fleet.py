@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .configured import ConfigOption, OnlyOption
+from .configured import ConfigOption, OnlyOption, chosen, the_config
 from .console import guarded, say, this_command
+from .hwcheck import BuiltInOption, CheckOption, DtypeOption, LevelOption, MinutesOption
 from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_policy
 from .rendering import finish_document
 
 if TYPE_CHECKING:
-    from ..project.config import Run
-    from ..tasks.fleet.cluster import Cluster
-    from ..tasks.fleet.job import Golden, Job
+    from ..tasks.fleet.cluster import Cluster, Watcher
+    from ..tasks.fleet.job import Job
     from ..tasks.fleet.result import FleetReport
     from ..tasks.fleet.run import Fleet
-    from ..tasks.fleet.watch import Watcher
 
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
 INTERRUPTED = 130
@@ -74,26 +73,15 @@ def hwcheck(
     device: Annotated[
         str, typer.Option("--device", metavar="D", help="Of each node: all, cpu or cuda.")
     ] = "all",
-    level: Annotated[
-        str, typer.Option("--level", metavar="L", help="quick, standard or soak.")
-    ] = "quick",
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0.0, help="How long a soak takes.")
-    ] = None,
+    level: LevelOption = "quick",
+    minutes: MinutesOption = None,
     golden: Annotated[
         Path | None,
         typer.Option("--golden", metavar="F", help="A trace of a trusted machine, sent to all."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="M", help="Instead of the built-in one.")
-    ] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option("--check", metavar="NAME", help="Only this one of hwcheck's checks."),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", metavar="T", help="Only in this dtype.")
-    ] = None,
+    model: BuiltInOption = None,
+    check: CheckOption = None,
+    dtype: DtypeOption = None,
     address: AddressOption = None,
     timeout: TimeoutOption = 1800.0,
     retries: RetriesOption = 1,
@@ -103,29 +91,28 @@ def hwcheck(
 ) -> None:
     """Check every device, hold them against each other, and name those that compute wrongly."""
     from ..errors import UsageError
+    from ..tasks.fleet.job import Golden, pack
     from ..tasks.fleet.jobs import hwcheck_jobs
-    from ..tasks.fleet.run import Fleet, pack
+    from ..tasks.fleet.run import Fleet
 
     if level not in ("quick", "standard", "soak"):
         raise UsageError(f"Unknown level {level!r}. Known: quick, standard, soak.")
+    if minutes is not None and 60 * minutes > timeout:
+        raise UsageError(
+            f"A soak of {minutes:g} minutes does not end within --timeout {timeout:g} (seconds)."
+        )
     options = ["--level", level]
     options += ["--minutes", f"{minutes:g}"] if minutes is not None else []
     options += ["--model", model] if model is not None else []
     options += [word for name in check or () for word in ("--check", name)]
     options += [word for name in dtype or () for word in ("--dtype", name)]
-    if minutes is not None and 60 * minutes > timeout:
-        raise UsageError(
-            f"A soak of {minutes:g} minutes does not end within --timeout {timeout:g} (seconds)."
-        )
-    packed = pack(golden) if golden is not None else None
-    fleet = Fleet(address, device, timeout, retries)
-    folder = _folder(output, resume)
+    packed = pack(golden) if golden is not None else Golden()
+    fleet = Fleet(address, device, timeout, retries, golden=packed)
 
-    def jobs_for(cluster: Cluster) -> Sequence[Job]:
-        return hwcheck_jobs(cluster.places(), options, packed.sha256 if packed else "")
+    def jobs(cluster: Cluster) -> Sequence[Job]:
+        return hwcheck_jobs(cluster.places(), options, packed.sha256)
 
-    report = _run(fleet, folder, resume, jobs_for, golden, packed)
-    _finish(_with_pages(report, folder), folder, as_json)
+    _carry_out(fleet, jobs, output, resume, as_json, _with_pages)
 
 
 @app.command()
@@ -166,6 +153,7 @@ def verify(
 ) -> None:
     """Verify many models on many candidates, a job for each pair, shared out over all nodes."""
     from ..errors import UsageError
+    from ..project.config import DEFAULT_CANDIDATE, Common, Inputs, Run
     from ..tasks.fleet.jobs import verify_jobs
     from ..tasks.fleet.run import Fleet
 
@@ -174,11 +162,15 @@ def verify(
             raise UsageError(
                 "--config and --only are for running the configuration; leave out MODEL."
             )
-        runs = _named(models, reference, candidate, prompt, parse_policy(policy, rule or []))
+        common = Common(
+            reference,
+            tuple(candidate or [DEFAULT_CANDIDATE]),
+            parse_policy(policy, rule or []),
+        )
+        inputs = Inputs(given=list(prompt) if prompt else None)
+        runs = [Run(model, model, common, inputs) for model in dict.fromkeys(models)]
         home = Path.cwd()
     else:
-        from .configured import chosen, the_config
-
         if reference or candidate or prompt or rule:
             raise UsageError("No MODEL is named: the configuration says what it is held to.")
         whole = the_config(config)
@@ -187,68 +179,46 @@ def verify(
     jobs = verify_jobs(runs, home)
     device = "all" if any(job.needs == "cuda" for job in jobs) else "cpu"
     fleet = Fleet(address, device, timeout, retries, workers)
-    folder = _folder(output, resume)
-    report = _run(fleet, folder, resume, lambda _: jobs)
-    _finish(_published(report, folder), folder, as_json)
+    _carry_out(fleet, lambda _: jobs, output, resume, as_json, _published)
 
 
-def _named(
-    models: Sequence[str],
-    reference: str | None,
-    candidates: Sequence[str] | None,
-    prompts: Sequence[str] | None,
-    policy: object,
-) -> list[Run]:
-    """Runs as the configuration would name them, from what was typed."""
-    from ..project.config import DEFAULT_CANDIDATE, Common, Inputs, Run
-    from ..tolerance import Policy
-
-    assert isinstance(policy, Policy)
-    common = Common(reference, tuple(candidates or [DEFAULT_CANDIDATE]), policy)
-    inputs = Inputs(given=list(prompts) if prompts else None)
-    return [Run(model, model, common, inputs) for model in dict.fromkeys(models)]
-
-
-def _folder(output: Path | None, resume: bool) -> Path:
-    """The results folder; one that nobody named says when, and is made when it is needed."""
+def _carry_out(
+    fleet: Fleet,
+    jobs: Callable[[Cluster], Sequence[Job]],
+    output: Path | None,
+    resume: bool,
+    as_json: bool,
+    with_pages: Callable[[FleetReport, Path], FleetReport],
+) -> None:
+    """Do the jobs, write the pages of each and the report of all, show it, and leave."""
     from datetime import UTC, datetime
 
     from ..errors import UsageError
     from ..files import writable_folder
+    from ..tasks.fleet.run import open_cluster, run
 
     if output is None and resume:
         raise UsageError("--resume needs the results folder to go on with: -o RESULTS.")
+    # A folder that nobody named says when, and is made when it is needed.
+    folder = Path(RESULTS) / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if output is not None:
-        return writable_folder(output)
-    return Path(RESULTS) / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-
-
-def _run(
-    fleet: Fleet,
-    folder: Path,
-    resume: bool,
-    jobs_for: Callable[[Cluster], Sequence[Job]],
-    golden: Path | None = None,
-    packed: Golden | None = None,
-) -> FleetReport:
-    from ..tasks.fleet.run import open_cluster, run
-
+        folder = writable_folder(output)
     # Ray tells of every lost node on stdout, in a hundred lines; stdout is for the result.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        cluster, note = open_cluster(fleet, golden, packed)
+        cluster, note = open_cluster(fleet)
         if note:
             say(f"driftwalk: {note}")
         with _watching() as watch:
-            return run(
-                cluster,
-                jobs_for(cluster),
-                folder,
-                fleet,
+            report = run(
+                *(cluster, jobs(cluster), folder, fleet),
                 resume=resume,
                 watch=watch,
                 command=this_command(),
                 notes=[note] if note else [],
             )
+    report = with_pages(report, folder)
+    stopped = not report.complete and report.verdict != "fault"
+    finish_document(report, folder, as_json, INTERRUPTED if stopped else report.exit_code)
 
 
 @contextmanager
@@ -299,9 +269,3 @@ def _published(report: FleetReport, folder: Path) -> FleetReport:
     pages = {record.id: f"{at}report.html" for record, at in zip(done, below, strict=True)}
     records = (replace(record, page=pages.get(record.id, "")) for record in report.records)
     return replace(report, records=tuple(records))
-
-
-def _finish(report: FleetReport, folder: Path, as_json: bool) -> None:
-    """Write the report's files, show it, and leave with the right exit code."""
-    stopped = not report.complete and report.verdict != "fault"
-    finish_document(report, folder, as_json, INTERRUPTED if stopped else report.exit_code)

@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from driftwalk.tasks.fleet.cluster import Watcher
 from driftwalk.tasks.fleet.job import Job, Place
 from driftwalk.tasks.fleet.result import Attempt, Record
-from driftwalk.tasks.fleet.watch import Watcher
 
 from ..numbers import clean, seconds
 from .view import SYMBOLS, TONES, many

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...errors import DriftwalkError
-from .cluster import Cluster, Event
+from .cluster import Cluster, Event, Watcher
 from .job import Job, Place
 from .result import Attempt, Record, Status
 from .store import Store
-from .watch import Watcher
 
 PATIENCE = 60.0
 """Seconds past a job's own limit after which a silent place is taken for lost."""

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...environment import environment
 from ...errors import UsageError
+from ...judge.calibrate import Calibration
 from ...judge.witness import Witness
 from ...progress import Progress
 from ...states import Point, State, Trace
-from .repeats import Difference, Findings
+from .repeats import NOT_LOCATED, Findings
 from .result import Case, Mismatch, Verdict
 from .work import Work
 
 if TYPE_CHECKING:
     from driftwalk_backends.hardware.station import Station
 
-NAME = "golden"
 PREFIX = "hw "
 """Before the names of a device's identity among a trace's environment."""
 
@@ -49,113 +49,106 @@ def run(work: Work, findings: Findings, golden: str | Path) -> str:
     if dtype not in work.station.dtypes():
         raise UsageError(f"The golden trace is in {dtype}, which {work.station.label} lacks.")
     case = f"golden {dtype}"
-    at = work.log.now
     with work.station.repeater(model, dtype, threads=1) as backend:
         states = work.station.model_states(backend, trace.probe, case, 0)
+    other_machine = _other_machine(work.station, trace)
+    if not other_machine:
+        return _exact(work, findings, trace, states, case)
+    if dtype == "fp64":
+        raise UsageError(
+            f"A golden trace in fp64 can only be compared bit by bit, and here is another machine "
+            f"({other_machine}). Record one in fp32."
+        )
+    witness = Witness(model, trace.probe, False, Progress())
+    try:
+        calibration = witness.calibration(dtype)
+    finally:
+        witness.close()
+    if calibration is None:
+        raise UsageError(witness.doubt(dtype) or " ".join(witness.notes(dtype)))
+    return _within(work, findings, trace, states, case, calibration, other_machine)
+
+
+def _other_machine(station: Station, trace: Trace) -> str:
+    """What differs between here and where the trace was recorded; empty where bits must agree."""
+    own = _identity(station)
     recorded = {
         name.removeprefix(PREFIX): value
         for name, value in trace.environment.items()
         if name.startswith(PREFIX)
     }
-    own = _identity(work.station)
-    differs = [
+    if not recorded:
+        return "the trace does not say what made it"
+    return "; ".join(
         f"{name} {recorded.get(name, '?')} there, {own.get(name, '?')} here"
         for name in {**recorded, **own}
         if recorded.get(name) != own.get(name)
-    ]
-    if recorded and not differs:
-        return _exact(work, findings, trace, states, case, at)
-    told = "; ".join(differs) if recorded else "the trace does not say what made it"
-    if dtype == "fp64":
-        raise UsageError(
-            f"A golden trace in fp64 can only be compared bit by bit, and here is another machine "
-            f"({told}). Record one in fp32."
-        )
-    return _within(work, findings, trace, model, states, case, at, told)
+    )
 
 
 def _exact(
-    work: Work, findings: Findings, trace: Trace, states: Mapping[str, Any], case: str, at: float
+    work: Work, findings: Findings, trace: Trace, states: Mapping[str, Any], case: str
 ) -> str:
     """The same device model and libraries: the same bits."""
     golden = work.station.as_states(trace)
-    right, found = work.station.digests(golden), work.station.digests(states)
-    wrong = [name for name in right if right[name] != found.get(name)]
-    for name in wrong[:1]:
-        differing: Difference = (0, 0, ())
-        if name in states:
-            differing = work.station.differences(golden, states, name)
-        findings.add(
-            Mismatch(NAME, case, name, 0, at, *differing, note="not the bits of the golden trace")
-        )
-    verdict: Verdict = "fault" if wrong else "no fault found"
-    findings.cases.append(Case(case, verdict, 1, note="bit by bit"))
-    if wrong:
-        return (
-            f"{len(wrong)} of {len(right)} states are not the golden bits, first {wrong[0]}; "
-            "the device model and the libraries are the same."
-        )
-    return f"All {len(right)} states are the golden bits; same device model, same libraries."
+    right, own = work.station.digests(golden), work.station.digests(states)
+    wrong = [name for name in right if right[name] != own.get(name)]
+    findings.cases.append(Case(case, "fault" if wrong else "no fault found", 1, note="bit by bit"))
+    if not wrong:
+        return f"All {len(right)} states are the golden bits; same device model, same libraries."
+    first, difference = wrong[0], NOT_LOCATED
+    if first in states:
+        difference = work.station.differences(golden, states, first)
+    note = "not the bits of the golden trace"
+    findings.add(Mismatch("golden", case, first, 0, work.log.now, *difference, note=note))
+    return (
+        f"{len(wrong)} of {len(right)} states are not the golden bits, first {first}; "
+        "the device model and the libraries are the same."
+    )
 
 
 def _within(
     work: Work,
     findings: Findings,
     trace: Trace,
-    model: Any,
     states: Mapping[str, Any],
     case: str,
-    at: float,
-    told: str,
+    calibration: Calibration,
+    why: str,
 ) -> str:
     """Another device or other libraries: as near to float64 as the dtype has to be."""
-    witness = Witness(model, trace.probe, False, Progress())
-    try:
-        known = witness.calibration(trace.backend.dtype)
-    finally:
-        witness.close()
-    if known is None:
-        dtype = trace.backend.dtype
-        raise UsageError(witness.doubt(dtype) or " ".join(witness.notes(dtype)))
-    worst, where, missing = 0.0, "", []
-    arrays = work.station.as_arrays(states)
-    for name, array in arrays.items():
-        error = known.error(State(Point(name), array))
-        if error is None:
-            missing.append(name)
-            continue
-        ratio = error.over(known.allowed(name))[0]
-        if not ratio <= worst:
-            worst, where = ratio, name
-    golden = 0.0
-    for state in trace:
-        error = known.error(state)
-        if error is not None:
-            golden = max(golden, error.over(known.allowed(state.point.name))[0])
-    absent = [*missing, *(name for name in trace.names if name not in arrays)]
-    bad = not worst <= 1 or not golden <= 1 or absent
-    findings.cases.append(
-        Case(
-            case,
-            "fault" if bad else "no fault found",
-            1,
-            worst=worst,
-            note=f"within tolerance, not bit by bit: {told}" if not bad else told,
-        )
-    )
+    own = {
+        name: allowance_used(calibration, State(Point(name), array))
+        for name, array in work.station.as_arrays(states).items()
+    }
+    used = {name: ratio for name, ratio in own.items() if ratio is not None}
+    absent = [name for name in own if name not in used]
+    absent += [name for name in trace.names if name not in own]
+    where = max(used, key=lambda name: used[name], default="")
+    worst = used.get(where, 0.0)
+    recorded = max((allowance_used(calibration, state) or 0.0 for state in trace), default=0.0)
+    bad = absent or not worst <= 1 or not recorded <= 1
+    note = why if bad else f"within tolerance, not bit by bit: {why}"
+    verdict: Verdict = "fault" if bad else "no fault found"
+    findings.cases.append(Case(case, verdict, 1, worst=worst, note=note))
     if absent:
         return f"States of the golden trace have no partner here: {', '.join(absent[:4])}."
     if not worst <= 1:
-        findings.add(
-            Mismatch(NAME, case, where, 0, at, 0, 0, note=f"{worst:.3g} times what is allowed")
-        )
-        return f"{where} is {worst:.3g} times as far from float64 as its dtype allows ({told})."
-    if not golden <= 1:
+        note = f"{worst:.3g} times what is allowed"
+        findings.add(Mismatch("golden", case, where, 0, work.log.now, *NOT_LOCATED, note=note))
+        return f"{where} is {worst:.3g} times as far from float64 as its dtype allows ({why})."
+    if not recorded <= 1:
         return (
-            f"The golden states are {golden:.3g} times as far from this machine's own float64 as "
-            f"allowed: this CPU, or the machine that recorded them, is wrong ({told})."
+            f"The golden states are {recorded:.3g} times as far from this machine's own float64 as "
+            f"allowed: this CPU, or the machine that recorded them, is wrong ({why})."
         )
-    return f"Within the calibrated tolerance, {worst:.0%} of it used at {where} ({told})."
+    return f"Within the calibrated tolerance, {worst:.0%} of it used at {where} ({why})."
+
+
+def allowance_used(calibration: Calibration, state: State) -> float | None:
+    """A state's error over what is allowed; None where the truth has no such state."""
+    error = calibration.error(state)
+    return None if error is None else error.over(calibration.allowed(state.point.name))[0]
 
 
 def _model_of(work: Work, trace: Trace) -> Any:

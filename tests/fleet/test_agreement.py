@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftwalk.tasks.fleet.differences import differences, differences_of
+from driftwalk.tasks.fleet.agreement import agreement, differences, differences_of
 from driftwalk.tasks.fleet.job import Place
-from driftwalk.tasks.fleet.majority import vote
 from driftwalk.tasks.fleet.result import Finding, Record
 from fleet.machines import job
 
@@ -21,7 +20,7 @@ def finding(bits: str = "right", model: str = "H200", **states: str) -> Finding:
 
 def test_one_of_three_is_named_with_what_it_computed_otherwise() -> None:
     found = {"a": finding(), "b": finding(layer_1="wrong", logits="wrong"), "c": finding()}
-    told = vote(found)
+    told = agreement(found)
     (outlier,) = told.outliers
     assert (outlier.place, outlier.patterns) == ("b", ("layer.1", "logits"))
     assert (outlier.like, outlier.of) == (2, 3)
@@ -29,35 +28,35 @@ def test_one_of_three_is_named_with_what_it_computed_otherwise() -> None:
 
 
 def test_of_two_that_disagree_neither_is_named() -> None:
-    told = vote({"a": finding(), "b": finding(logits="wrong")})
+    told = agreement({"a": finding(), "b": finding(logits="wrong")})
     assert told.outliers == ()
     (split,) = told.splits
     assert (split.pattern, split.sides) == ("logits", (("a",), ("b",)))
 
 
 def test_two_against_two_is_no_majority() -> None:
-    told = vote({"a": finding(), "b": finding(), "c": finding("x"), "d": finding("x")})
+    told = agreement({"a": finding(), "b": finding(), "c": finding("x"), "d": finding("x")})
     assert told.outliers == ()
     assert len(told.splits) == len(STATES)
 
 
 def test_most_common_is_not_enough() -> None:
     """Two of five agree, the others are all different: nobody has more than half."""
-    told = vote({name: finding(bits) for name, bits in zip("abcde", "xxyzw", strict=True)})
+    told = agreement({name: finding(bits) for name, bits in zip("abcde", "xxyzw", strict=True)})
     assert told.outliers == ()
     assert told.splits
 
 
 def test_other_models_are_not_held_against_each_other() -> None:
     found = {"a": finding("x", "H100"), "b": finding("y", "H200"), "c": finding("y", "H200")}
-    told = vote(found)
+    told = agreement(found)
     assert (told.outliers, told.splits, told.alone) == ((), (), ("a",))
 
 
 def test_who_computed_nothing_does_not_vote() -> None:
     silent = Finding("unsure", "", device="H200", basis={"model": "H200"})
     half = Finding("pass", "", "", "H200", {"embed": "right"}, {"model": "H200"})  # type: ignore[arg-type]
-    told = vote({"a": finding(), "b": finding(logits="w"), "c": silent, "d": half})
+    told = agreement({"a": finding(), "b": finding(logits="w"), "c": silent, "d": half})
     assert told.outliers == ()
     assert [split.pattern for split in told.splits] == ["logits"]
 
@@ -75,7 +74,7 @@ def test_a_minority_is_named_exactly(data: st.DataObject) -> None:
             changed = data.draw(st.sets(st.sampled_from(STATES), min_size=1))
             states |= {state: data.draw(st.sampled_from(["x", "y", "z"])) for state in changed}
         found[f"n{number}"] = Finding("pass", "", patterns=states, basis={"model": "m"})
-    told = vote(found)
+    told = agreement(found)
     assert {outlier.place for outlier in told.outliers} == {f"n{number}" for number in wrong}
     assert told.splits == ()
 
@@ -83,7 +82,7 @@ def test_a_minority_is_named_exactly(data: st.DataObject) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from("xyz"), min_size=2, max_size=8))
 def test_a_vote_is_a_majority_or_a_split(bits: list[str]) -> None:
-    told = vote({f"n{number}": finding(one) for number, one in enumerate(bits)})
+    told = agreement({f"n{number}": finding(one) for number, one in enumerate(bits)})
     most = max(bits.count(one) for one in bits)
     if len(set(bits)) == 1:
         assert (told.outliers, told.splits) == ((), ())
