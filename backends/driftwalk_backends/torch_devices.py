@@ -1,8 +1,13 @@
-"""The devices that torch can compute on here, and why not on the others."""
+"""The devices that torch can compute on here, and why not on the others.
+
+As a program (`python -m`), it prints their names as JSON: the CPU, then every CUDA device.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -47,3 +52,8 @@ def device_of(text: str) -> torch.device:
     if kind not in DEVICES:
         raise UsageError(f"Backend 'torch' has no device {kind!r}; it has {', '.join(DEVICES)}.")
     return torch.device(text)
+
+
+if __name__ == "__main__":
+    names = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    sys.stdout.write(json.dumps(names))

@@ -20,9 +20,8 @@ from ..calls import first_line
 from ..loaded import LoadedModel
 from ..tensors import from_numpy, to_numpy
 from ..torch_devices import why_not
-from . import memory
+from . import patterns
 from .digest import as_text, digest, locate
-from .expected import Judged, judge
 from .inject import Injection
 from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe, repeater
 from .sensors import cpu_model, sensors_of
@@ -138,11 +137,10 @@ class Station:
         """All states of one run, with the fault in it that is to be put in."""
         if self._injection is None:
             return backend.states(probe)
-        injection = self._injection
 
         def exchange(state: str, tensor: torch.Tensor) -> torch.Tensor | None:
-            struck = injection.strikes(self.label, case, state, repeat, self.core)
-            return injection.flipped(tensor) if struck else None
+            given = self._with_fault(tensor, state, case, repeat)
+            return None if given is tensor else given
 
         return backend.states(probe, exchange)
 
@@ -164,21 +162,19 @@ class Station:
         return prepared
 
     def unit_states(self, prepared: Prepared, case: str, repeat: int) -> States:
-        return self._struck(prepared.run(), case, repeat)
-
-    def judged(self, prepared: Prepared, states: States) -> Judged:
-        return judge(prepared.unit, prepared.inputs, states["out"])
+        states = prepared.run()
+        return {name: self._with_fault(states[name], name, case, repeat) for name in states}
 
     def memory_states(
         self, kind: str, pattern: str, level: str, repeat: int, case: str
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    ) -> patterns.Words:
         """Each tensor that was copied or kept: its name, what it should be, what it is."""
         if kind == "memory":
-            found = memory.fill(pattern, level, self.device, 1000 * repeat)
+            words = patterns.fill(pattern, level, self.device, 1000 * repeat)
         else:
-            found = memory.copies(pattern, memory.COPY_WORDS[level], self.device, repeat)
-        for name, right, kept in found:
-            yield name, right, self._struck({name: kept}, case, repeat)[name]
+            words = patterns.copies(pattern, patterns.COPY_WORDS[level], self.device, repeat)
+        for name, right, kept in words:
+            yield name, right, self._with_fault(kept, name, case, repeat)
 
     def digests(self, states: Mapping[str, torch.Tensor]) -> dict[str, str]:
         """In hexadecimal, by state; waits for the device."""
@@ -211,16 +207,12 @@ class Station:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _struck(self, states: States, case: str, repeat: int) -> States:
-        injection = self._injection
-        if injection is None:
-            return states
-        return {
-            name: injection.flipped(tensor)
-            if injection.strikes(self.label, case, name, repeat, self.core)
-            else tensor
-            for name, tensor in states.items()
-        }
+    def _with_fault(self, tensor: torch.Tensor, state: str, case: str, repeat: int) -> torch.Tensor:
+        """A copy with the fault that is to be put in; the tensor itself where none is."""
+        fault = self._injection
+        if fault is None or not fault.strikes(self.label, case, state, repeat, self.core):
+            return tensor
+        return fault.flipped(tensor)
 
 
 def device_names(wanted: str | Sequence[str]) -> tuple[str, ...]:

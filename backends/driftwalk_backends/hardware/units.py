@@ -1,19 +1,28 @@
 """One piece of a device's arithmetic at a time: what is run, on what, and what is planned where.
 
-Each unit is run again and again, and must give the same bits; the small ones are also held against
-float64 on the CPU (expected.py), so that a unit that is wrong each time is found as well.
+Each unit is run again and again, and must give the same bits; the small ones are also compared with
+float64 on the CPU, so that a unit that is wrong each time is found as well. How far off a result
+may be is plain error analysis: a sum of K products in a format with roundoff u is off by at most
+about K u times the sum of their sizes. These bounds leave room for any order of summation and for
+accumulation in float32; a unit that drops a bit of an exponent or a high mantissa bit is far
+outside.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from driftwalk.dtypes import FORMATS
+from driftwalk.tasks.hardware.result import Flip
+
 from ..torch_runtime import _tf32
+from .digest import locate
 from .patterns import values
 
 States = Mapping[str, torch.Tensor]
@@ -24,6 +33,13 @@ DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "fp8": torch.float8_e4m3fn,
+}
+FP32 = FORMATS["fp32"].roundoff
+SMALL_SIZES = {
+    "attention": (1, 2, 37, 32),
+    "reduction": (129, 63),
+    "normalisation": (33, 129),
+    "activation": (17, 63),
 }
 
 
@@ -36,11 +52,23 @@ class Unit:
     size: tuple[int, ...]
     pattern: str
     checked: bool = False
-    """Held against float64 too."""
+    """Compared with float64 too."""
 
     @property
     def name(self) -> str:
         return f"{self.kind} {self.dtype} {'x'.join(map(str, self.size))} {self.pattern}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A unit's result against float64."""
+
+    ratio: float
+    """The largest error over what is allowed there; infinite where the result is not finite."""
+    differing: int
+    total: int
+    flips: tuple[Flip, ...] = ()
+    """The first elements that are too far off, against float64 rounded to the dtype."""
 
 
 class Prepared:
@@ -49,29 +77,38 @@ class Prepared:
     def __init__(self, unit: Unit, device: torch.device) -> None:
         self.unit = unit
         self._device = device
-        self._dtype = DTYPES[unit.dtype]
-        self.inputs = self._made()
-
-    def _made(self) -> list[torch.Tensor]:
-        shapes: list[tuple[tuple[int, ...], str]]
-        unit, like = self.unit, ("random" if self.unit.pattern == "random" else "checkerboard")
+        inputs = [(unit.size, unit.pattern)]
+        like = "random" if unit.pattern == "random" else "checkerboard"
         if unit.kind == "matmul":
             m, k, n = unit.size
             # Products of two denormals would all be 0.
-            shapes = [((m, k), unit.pattern), ((k, n), like)]
+            inputs = [((m, k), unit.pattern), ((k, n), like)]
         elif unit.kind == "attention":
-            shapes = [(unit.size, unit.pattern), (unit.size, like), (unit.size, "random")]
-        else:
-            shapes = [(unit.size, unit.pattern)]
-        return [
-            values(pattern, shape, self._dtype, self._device, seed)
-            for seed, (shape, pattern) in enumerate(shapes, start=1)
+            inputs += [(unit.size, like), (unit.size, "random")]
+        self._inputs = [
+            values(pattern, shape, DTYPES[unit.dtype], device, seed)
+            for seed, (shape, pattern) in enumerate(inputs, start=1)
         ]
 
     def run(self) -> States:
         """One repeat; nothing is waited for."""
         with torch.no_grad(), arithmetic(self.unit.dtype, self._device):
-            return {"out": OPERATIONS[self.unit.kind](*self.inputs)}
+            return {"out": OPERATIONS[self.unit.kind](*self._inputs)}
+
+    def judge(self, states: States) -> Judged:
+        """Compare one result with float64; all of it runs on the CPU."""
+        host = states["out"].detach().cpu()
+        wide = [tensor.detach().cpu().double() for tensor in self._inputs]
+        right = OPERATIONS[self.unit.kind](*wide)
+        off = (host.double() - right).abs()
+        ratio = torch.where(off > 0, off / _allowed(self.unit, wide, right), 0.0)
+        ratio = torch.where(torch.isfinite(host.double()), ratio, torch.inf)
+        wrong = ratio > 1
+        count, flips = int(wrong.sum()), ()
+        if count:
+            # Where it is right, its own bits stand in: only what is too far off is listed.
+            flips = locate(torch.where(wrong, right.to(host.dtype), host), host)[1]
+        return Judged(float(ratio.max()), count, host.numel(), flips)
 
 
 @contextmanager
@@ -123,42 +160,36 @@ OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 def planned(device: torch.device, dtypes: tuple[str, ...], level: str) -> list[Unit]:
     """Which units a level runs on a device."""
-    # Float64 on the CPU is what the others are held against; against itself it says nothing.
-    own = ("fp64",) if device.type == "cpu" else ()
-    found = _planned(device, dtypes, level)
-    return [replace(unit, checked=unit.checked and unit.dtype not in own) for unit in found]
-
-
-def _planned(device: torch.device, dtypes: tuple[str, ...], level: str) -> Iterator[Unit]:
-    """Half precision stays tiny on a CPU, where it can be hundreds of times slower."""
     cuda = device.type == "cuda"
+    units: list[Unit] = []
     for dtype in dtypes:
-        for pattern in ("random", "checkerboard", "walking", "denormals"):
-            # Products of fp8 come in multiples of 16 alone.
-            odd = (48, 144, 80) if dtype == "fp8" else (37, 61, 53)
-            for size in ((64, 64, 64), odd):
-                yield Unit("matmul", dtype, size, pattern, checked=True)
-        if dtype != "fp8":
-            yield from _small(dtype)
+        # Float64 on the CPU is what the others are compared with; with itself it says nothing.
+        units += _small(dtype, checked=cuda or dtype != "fp64")
         if cuda:
-            yield from _large(device, dtype, level)
-        elif dtype in ("fp64", "fp32"):
+            units += _large(device, dtype, level)
+        elif dtype in ("fp64", "fp32"):  # halves can be hundreds of times slower on a CPU
             n = 256 if level == "quick" else 768
-            yield Unit("matmul", dtype, (n, n, n), "random")
-            yield Unit("attention", dtype, (2, 4, n // 2, 64), "random")
-            yield Unit("reduction", dtype, (4 * n + 3, n + 1), "random")
-            yield Unit("normalisation", dtype, (n, 4 * n), "random")
+            units += [
+                Unit("matmul", dtype, (n, n, n), "random"),
+                Unit("attention", dtype, (2, 4, n // 2, 64), "random"),
+                Unit("reduction", dtype, (4 * n + 3, n + 1), "random"),
+                Unit("normalisation", dtype, (n, 4 * n), "random"),
+            ]
+    return units
 
 
-def _small(dtype: str) -> Iterator[Unit]:
-    if dtype == "tf32":
-        return  # a way to multiply; all else is plain float32
+def _small(dtype: str, checked: bool) -> Iterator[Unit]:
+    for pattern in ("random", "checkerboard", "walking", "denormals"):
+        # Products of fp8 come in multiples of 16 alone.
+        odd = (48, 144, 80) if dtype == "fp8" else (37, 61, 53)
+        for size in ((64, 64, 64), odd):
+            yield Unit("matmul", dtype, size, pattern, checked)
+    if dtype in ("fp8", "tf32"):
+        return  # for products alone
     for pattern in ("random", "checkerboard", "walking"):
-        yield Unit("attention", dtype, (1, 2, 37, 32), pattern, checked=True)
-        yield Unit("reduction", dtype, (129, 63), pattern, checked=True)
-        yield Unit("normalisation", dtype, (33, 129), pattern, checked=True)
-        yield Unit("activation", dtype, (17, 63), pattern, checked=True)
-    yield Unit("reduction", dtype, (129, 63), "denormals", checked=True)
+        for kind, extents in SMALL_SIZES.items():
+            yield Unit(kind, dtype, extents, pattern, checked)
+    yield Unit("reduction", dtype, SMALL_SIZES["reduction"], "denormals", checked)
 
 
 def _large(device: torch.device, dtype: str, level: str) -> Iterator[Unit]:
@@ -186,3 +217,40 @@ def _filling(device: torch.device, dtype: str) -> int:
     # Inputs are made from several 64-bit integers an element, one matrix at a time.
     side = int((free * 0.2 / (3 * 8 + 4 * 8)) ** 0.5)
     return max(256, min(most, side // 256 * 256))
+
+
+def _allowed(unit: Unit, wide: list[torch.Tensor], right: torch.Tensor) -> torch.Tensor:
+    u = _roundoff(unit)
+    native = DTYPES[unit.dtype]
+    least = float(torch.finfo(native).tiny)  # denormals may be flushed to 0, in or out
+    # Formats below float32 are summed in float32 and rounded at the end, or a few times on the way.
+    terms = FP32 if u > FP32 else u
+    if unit.kind == "matmul":
+        a, b = wide
+        sizes = a.abs() @ b.abs()
+        few = 4 if unit.dtype in ("fp64", "fp32") else 16
+        flushed = a.shape[1] * least * float(b.abs().max())
+        return (few * u + a.shape[1] * terms) * sizes + flushed
+    x = wide[0]
+    if unit.kind == "attention":
+        return (16 * u + 64 * terms) * wide[2].abs().amax() + torch.zeros_like(right) + least
+    if unit.kind == "reduction":
+        down, along = x.abs().sum(0), x.abs().sum(1)
+        summed = [down * x.shape[0], x.new_zeros(x.shape[1]), along * x.shape[1]]
+        many = torch.cat([*summed, x.new_zeros(x.shape[0])]) * terms
+        return many + 4 * u * right.abs() + least * max(x.shape)
+    if unit.kind == "normalisation":
+        return (8 * u + 64 * terms) * (right.abs().amax() + 1) + torch.zeros_like(right)
+    return (8 * u + 32 * terms) * (right.abs() + 1)
+
+
+def _roundoff(unit: Unit) -> float:
+    """Of one operation; where the user has allowed float32 products to be coarser, of that."""
+    mode = os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "").upper()
+    if unit.dtype == "fp32" and unit.kind in ("matmul", "attention") and mode in ("BF16", "ANY"):
+        return FORMATS["bf16"].roundoff
+    if unit.dtype == "tf32":
+        return 2 * FORMATS["tf32"].roundoff  # some devices cut off instead of rounding
+    if unit.dtype == "fp8":
+        return FORMATS["bf16"].roundoff  # inputs are exact; sums are kept in few bits
+    return FORMATS[unit.dtype].roundoff

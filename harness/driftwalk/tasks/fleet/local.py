@@ -7,6 +7,7 @@ Ray worker, on another machine.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import signal
@@ -45,7 +46,7 @@ class Process:
         self._started = time.monotonic()
         self._timeout = timeout
         self._timed_out = False
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = _environment()
         for name in ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"):  # the fleet speaks for its jobs
             environment.pop(name, None)
         self._process: Child[bytes] = Child(
@@ -97,6 +98,27 @@ def _text(file: IO[bytes], last: int | None = None) -> str:
     file.seek(0, os.SEEK_END)
     file.seek(max(0, file.tell() - last) if last is not None else 0)
     return file.read().decode("utf-8", "replace").strip()
+
+
+def devices() -> list[str]:
+    """The CPU of this machine, then every CUDA device that torch can see.
+
+    Asked in a process that ends: who hands out jobs needs neither torch nor a context on a GPU. A
+    machine where that fails has its CPU.
+    """
+    words = [sys.executable, "-m", "driftwalk_backends.torch_devices"]
+    try:
+        done = subprocess.run(
+            words, env=_environment(), capture_output=True, text=True, timeout=300, check=True
+        )
+        return [str(name) for name in json.loads(done.stdout)]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ["cpu"]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the path that makes driftwalk importable."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 class LocalCluster:

@@ -15,7 +15,7 @@ from .cluster import Cluster, Watcher
 from .engine import Engine
 from .job import Golden, Job, JobKind
 from .jobs import read
-from .local import LocalCluster
+from .local import LocalCluster, devices
 from .result import FleetReport, Record
 from .store import Store
 
@@ -56,8 +56,6 @@ def open_cluster(fleet: Fleet) -> tuple[Cluster, str]:
         )
         why = none if installed() else NOT_INSTALLED
         note = f"{why} This run: this machine alone, in processes."
-    from driftwalk_backends.devices import devices
-
     there = devices() if "cuda" in wanted else ["cpu"]
     fitting = [name for name in there if name.partition(":")[0] in wanted]
     return LocalCluster(fitting, fleet.golden.path, fleet.slots), note

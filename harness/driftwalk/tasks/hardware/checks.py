@@ -92,7 +92,7 @@ def units(work: Work, findings: Findings) -> str:
             for number in range(work.level.unit_repeats):
                 states = work.once(tally, run)
                 if unit.checked and number == 0:
-                    judged = work.station.judged(prepared, states)
+                    judged = prepared.judge(states)
         finally:
             case = findings.take(tally, judged.ratio if judged else None)
         if judged is not None and not judged.ratio <= 1:
