@@ -88,7 +88,6 @@ class RayCluster:
         self._ray = _connected(address)
         self._golden = golden or Golden()
         self._files = self._ray.put(dict(self._golden.files)) if self._golden.files else None
-        self._address = address
         self._nodes: dict[str, str] = {}
         self._actors: dict[Place, Any] = {}
         self._running: dict[Any, tuple[Place, Job]] = {}
@@ -119,13 +118,11 @@ class RayCluster:
         Ray does not let one choose. A GPU that is not free yet has the number nobody else has.
         """
         asked = {seat.gpu.remote(): seat for actors in seats.values() for seat in actors}
-        told, _ = (
-            self._ray.wait(list(asked), num_returns=len(asked), timeout=CLAIM)
-            if asked
-            else ([], [])
-        )
+        answered = []
+        if asked:
+            answered, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=CLAIM)
         number = {}
-        for task in told:
+        for task in answered:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 number[asked[task]] = self._ray.get(task)
         for node, actors in seats.items():
@@ -201,33 +198,21 @@ def _connected(address: str) -> Any:
     """Ray, talking to a cluster that is there already; never one that Ray starts by itself."""
     if not installed():
         raise BackendUnavailable(f"{NOT_INSTALLED} --address local runs on this machine alone.")
-    _reach(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a check phones nobody
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise _nobody_there(address, _first_line(error)) from None
-    return ray
-
-
-def _reach(address: str) -> None:
-    """Ray tries an address where nobody listens for many minutes; one try of our own will do."""
     host, _, port = address.rpartition(":")
-    if not host or "://" in address or not port.isdigit():
-        return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
-    except (OSError, OverflowError) as error:
-        raise _nobody_there(address, str(error)) from None
-
-
-def _nobody_there(address: str, why: str) -> BackendUnavailable:
-    return BackendUnavailable(
-        f"No Ray cluster at {address!r}: {why.rstrip('.')}. Start one with `ray start --head`, "
-        "name it with --address HOST:PORT, or use --address local."
-    )
+        # Ray tries an address where nobody listens for many minutes; one try of our own will do.
+        if host and "://" not in address and port.isdigit():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
+        raise BackendUnavailable(
+            f"No Ray cluster at {address!r}: {_first_line(error).rstrip('.')}. Start one with `ray "
+            "start --head`, name it with --address HOST:PORT, or use --address local."
+        ) from None
+    return ray
 
 
 def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -235,12 +220,12 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Ray's own ids are new at every start, and a results folder must be understood the next day.
     """
-    plain = [
-        name
-        if (name := str(node.get("NodeName") or "")) not in ("", node.get("NodeManagerAddress"))
-        else str(node.get("NodeManagerHostname") or node.get("NodeManagerAddress"))
-        for node in nodes
-    ]
+    plain = []
+    for node in nodes:
+        address = node.get("NodeManagerAddress")
+        given = str(node.get("NodeName") or "")
+        host = str(node.get("NodeManagerHostname") or address)
+        plain.append(host if given in ("", address) else given)
     often = Counter(plain)
     return [
         f"{name} ({node['NodeID'][:8]})" if often[name] > 1 else name

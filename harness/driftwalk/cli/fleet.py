@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..tasks.fleet.run import Fleet
 
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
-INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -94,9 +93,9 @@ def hwcheck(
     from ..tasks.fleet.job import Golden, pack
     from ..tasks.fleet.jobs import hwcheck_jobs
     from ..tasks.fleet.run import Fleet
+    from ..tasks.hardware.work import level_named
 
-    if level not in ("quick", "standard", "soak"):
-        raise UsageError(f"Unknown level {level!r}. Known: quick, standard, soak.")
+    level_named(level, minutes)  # a wrong one is found before anything is sent
     if minutes is not None and 60 * minutes > timeout:
         raise UsageError(
             f"A soak of {minutes:g} minutes does not end within --timeout {timeout:g} (seconds)."
@@ -112,7 +111,7 @@ def hwcheck(
     def jobs(cluster: Cluster) -> Sequence[Job]:
         return hwcheck_jobs(cluster.places(), options, packed.sha256)
 
-    _carry_out(fleet, jobs, output, resume, as_json, _with_pages)
+    _carry_out(fleet, jobs, output, resume, as_json)
 
 
 @app.command()
@@ -162,11 +161,8 @@ def verify(
             raise UsageError(
                 "--config and --only are for running the configuration; leave out MODEL."
             )
-        common = Common(
-            reference,
-            tuple(candidate or [DEFAULT_CANDIDATE]),
-            parse_policy(policy, rule or []),
-        )
+        candidates = tuple(candidate or [DEFAULT_CANDIDATE])
+        common = Common(reference, candidates, parse_policy(policy, rule or []))
         inputs = Inputs(given=list(prompt) if prompt else None)
         runs = [Run(model, model, common, inputs) for model in dict.fromkeys(models)]
         home = Path.cwd()
@@ -179,7 +175,7 @@ def verify(
     jobs = verify_jobs(runs, home)
     device = "all" if any(job.needs == "cuda" for job in jobs) else "cpu"
     fleet = Fleet(address, device, timeout, retries, workers)
-    _carry_out(fleet, lambda _: jobs, output, resume, as_json, _published)
+    _carry_out(fleet, lambda _: jobs, output, resume, as_json)
 
 
 def _carry_out(
@@ -188,7 +184,6 @@ def _carry_out(
     output: Path | None,
     resume: bool,
     as_json: bool,
-    with_pages: Callable[[FleetReport, Path], FleetReport],
 ) -> None:
     """Do the jobs, write the pages of each and the report of all, show it, and leave."""
     from datetime import UTC, datetime
@@ -196,13 +191,13 @@ def _carry_out(
     from ..errors import UsageError
     from ..files import writable_folder
     from ..tasks.fleet.run import open_cluster, run
+    from ..tasks.hardware.result import INTERRUPTED
 
     if output is None and resume:
         raise UsageError("--resume needs the results folder to go on with: -o RESULTS.")
     # A folder that nobody named says when, and is made when it is needed.
-    folder = Path(RESULTS) / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    if output is not None:
-        folder = writable_folder(output)
+    unnamed = Path(RESULTS) / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = writable_folder(output) if output is not None else unnamed
     # Ray tells of every lost node on stdout, in a hundred lines; stdout is for the result.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         cluster, note = open_cluster(fleet)
@@ -216,7 +211,7 @@ def _carry_out(
                 command=this_command(),
                 notes=[note] if note else [],
             )
-    report = with_pages(report, folder)
+    report = _with_pages(report, folder)
     stopped = not report.complete and report.verdict != "fault"
     finish_document(report, folder, as_json, INTERRUPTED if stopped else report.exit_code)
 
@@ -238,34 +233,24 @@ def _watching() -> Iterator[Watcher]:
 
 
 def _with_pages(report: FleetReport, folder: Path) -> FleetReport:
-    """The page of every device's own check, beside its result."""
-    from ..document import KINDS, from_dict
+    """The pages of all results: each check's beside it, those of verifications below an index."""
+    from ..document import KINDS, load
     from ..files import write_atomically
-    from ..registry import load_target
-    from ..tasks.fleet.store import own_result
-
-    render = load_target(KINDS["hardware"].formats["html"][1])
-    records = []
-    for record in report.records:
-        page = record.file.removesuffix(".json") + ".html" if record.file else ""
-        if page:
-            write_atomically(folder / page, render(from_dict(own_result(folder, record))))
-        records.append(replace(record, page=page))
-    return replace(report, records=tuple(records))
-
-
-def _published(report: FleetReport, folder: Path) -> FleetReport:
-    """The drift report of every verification that has one, with an index above them."""
     from ..publish import folder_names, publish
-    from ..result import from_dict
-    from ..tasks.fleet.store import own_result
+    from ..registry import load_target
+    from ..result import Report
 
-    done = [record for record in report.records if record.file]
-    reports = [from_dict(own_result(folder, record)) for record in done]
-    if not reports:
-        return report
-    publish(reports, folder / REPORTS)
-    below = [f"{REPORTS}/{name}/" if name else f"{REPORTS}/" for name in folder_names(reports)]
-    pages = {record.id: f"{at}report.html" for record, at in zip(done, below, strict=True)}
+    stored = {record.id: load(folder / record.file) for record in report.records if record.file}
+    pages: dict[str, str] = {}
+    if drifts := {key: item for key, item in stored.items() if isinstance(item, Report)}:
+        reports = list(drifts.values())
+        publish(reports, folder / REPORTS)
+        for key, name in zip(drifts, folder_names(reports), strict=True):
+            pages[key] = (Path(REPORTS) / name / "report.html").as_posix()
+    render = load_target(KINDS["hardware"].formats["html"][1])
+    for record in report.records:
+        if record.file and record.id not in pages:
+            pages[record.id] = record.file.removesuffix(".json") + ".html"
+            write_atomically(folder / pages[record.id], render(stored[record.id]))
     records = (replace(record, page=pages.get(record.id, "")) for record in report.records)
     return replace(report, records=tuple(records))

@@ -36,10 +36,6 @@ class _Turn:
     places: list[Place] = field(default_factory=list)
     started: float = 0.0
 
-    @property
-    def nodes(self) -> set[str]:
-        return {place.node for place in self.places}
-
 
 class Engine:
     """Runs jobs on a cluster and settles every one of them."""
@@ -97,7 +93,7 @@ class Engine:
         for place in self._places:
             if place in self._gone or place in self._running:
                 continue
-            turn = next((turn for turn in self._queue if self._may(turn, place)), None)
+            turn = next((turn for turn in self._queue if place in self._choice(turn)), None)
             if turn is None:
                 continue
             self._queue.remove(turn)
@@ -107,55 +103,45 @@ class Engine:
             self._watch.started(turn.job, place)
             self._cluster.start(place, turn.job, self._timeout)
 
-    def _may(self, turn: _Turn, place: Place) -> bool:
-        """A second try goes to another node, as long as there is one."""
-        if not turn.job.fits(place):
-            return False
-        others = {
-            other.node
-            for other in self._places
-            if other not in self._gone and turn.job.fits(other) and other.node not in turn.nodes
-        }
-        return place.node not in turn.nodes or not others
+    def _choice(self, turn: _Turn) -> list[Place]:
+        """Where it may run: a second try goes to another node, as long as there is one."""
+        fitting = [p for p in self._places if p not in self._gone and turn.job.fits(p)]
+        tried = {place.node for place in turn.places}
+        return [place for place in fitting if place.node not in tried] or fitting
 
     def _take(self, event: Event) -> None:
         turn = self._running.get(event.place)
         if turn is None or turn.job != event.job:
             return  # of an attempt that was given up before
         del self._running[event.place]
-        seconds = self._clock() - turn.started
         if event.ending == "lost":
             self._gone.add(event.place)
-            self._missed(turn, event.place, "lost", event.err or "the node was lost", seconds)
+            self._missed(turn, "lost", event.err or "the node was lost")
         elif event.ending == "timeout":
-            said = f"no result after {self._timeout:.0f} s"
-            self._missed(turn, event.place, "timeout", said, seconds)
+            self._missed(turn, "timeout", f"no result after {self._timeout:.0f} s")
         elif event.code not in ANSWERS:
-            self._missed(turn, event.place, "failed", _last_words(event), seconds, event.code)
+            self._missed(turn, "failed", _last_words(event), event.code)
         else:
-            self._answered(turn, event, seconds)
+            self._answered(turn, event)
 
-    def _answered(self, turn: _Turn, event: Event, seconds: float) -> None:
-        attempt = Attempt(event.place.name, "done", "", seconds)
+    def _answered(self, turn: _Turn, event: Event) -> None:
+        done = Attempt(event.place.name, "done", "", self._clock() - turn.started)
         try:
             result = json.loads(event.out)
-            tries = [*turn.attempts, attempt]
+            tries = [*turn.attempts, done]
             record = self._store.save(turn.job, event.place, tries, result, event.code)
         except (DriftwalkError, ValueError, RecursionError) as error:
             # A command that cannot verify exits with 3 and prints no result: its words say why.
             said = _last_words(event) if not event.out else f"its result cannot be read: {error}"
-            self._missed(turn, event.place, "failed", said, seconds, event.code)
-            return
-        self._settle(record)
+            self._missed(turn, "failed", said, event.code)
+        else:
+            self._settle(record)
 
-    def _missed(
-        self, turn: _Turn, place: Place, how: Status, why: str, seconds: float, code: int = 0
-    ) -> None:
+    def _missed(self, turn: _Turn, how: Status, why: str, code: int = 0) -> None:
         """An attempt without an answer: try again, or settle for that."""
-        attempt = Attempt(place.name, how, why, seconds)
+        attempt = Attempt(turn.places[-1].name, how, why, self._clock() - turn.started)
         turn.attempts.append(attempt)
-        usable = any(turn.job.fits(other) for other in self._places if other not in self._gone)
-        again = code != USAGE and len(turn.attempts) < self._most and usable
+        again = code != USAGE and len(turn.attempts) < self._most and bool(self._choice(turn))
         self._watch.failed(turn.job, attempt, again)
         if again:
             self._queue.append(turn)
@@ -165,8 +151,8 @@ class Engine:
     def _give_up(self, turn: _Turn, why: str) -> None:
         status: Status = turn.attempts[-1].ending if turn.attempts else "not run"
         place = turn.places[-1] if turn.places else None
-        done = tuple(turn.attempts)
-        self._settle(Record(turn.job.id, turn.job, status, place, done, note=why))
+        tries = tuple(turn.attempts)
+        self._settle(Record(turn.job.id, turn.job, status, place, tries, note=why))
 
     def _settle(self, record: Record) -> None:
         self._records[record.id] = record
@@ -181,7 +167,7 @@ class Engine:
                 del self._running[place]
                 self._gone.add(place)
                 said = f"no word after {seconds:.0f} s: the node is lost, or its device is taken"
-                self._missed(turn, place, "timeout", said, seconds)
+                self._missed(turn, "timeout", said)
 
     def _nobody(self, job: Job) -> str:
         if any(job.fits(place) for place in self._places):

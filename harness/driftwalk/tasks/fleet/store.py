@@ -80,11 +80,6 @@ class Store:
         return Record(job.id, job, "done", head.place, head.attempts, finding, name, resumed=True)
 
 
-def own_result(folder: Path, record: Record) -> Any:
-    """A job's own result, whole."""
-    return read_json(folder / record.file)["result"]
-
-
 def _hash(result: Any) -> str:
     text = json.dumps(result, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
