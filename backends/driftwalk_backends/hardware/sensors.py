@@ -79,8 +79,11 @@ class CpuSensors(Sensors):
         return ("temperature (counted by the cores)",) if self._counted() > self._throttles else ()
 
     def names(self) -> dict[str, str]:
-        governor = self._text("devices/system/cpu/cpu0/cpufreq/scaling_governor")
-        return {"governor": governor} if governor else {}
+        file = self._root / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+        with contextlib.suppress(OSError, ValueError):
+            if governor := file.read_text().strip()[:60]:
+                return {"governor": governor}
+        return {}
 
     def _counted(self) -> float:
         pattern = "devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"
@@ -92,12 +95,6 @@ class CpuSensors(Sensors):
             with contextlib.suppress(OSError, ValueError):
                 found.append(float(file.read_text().strip()))
         return found
-
-    def _text(self, name: str) -> str:
-        try:
-            return (self._root / name).read_text().strip()[:60]
-        except (OSError, ValueError):
-            return ""
 
 
 class TorchSensors(Sensors):

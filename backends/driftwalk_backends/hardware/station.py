@@ -13,17 +13,19 @@ import torch
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
-from driftwalk.tasks.hardware.result import Flip
+from driftwalk.tasks.hardware.result import Difference
 
 from ..calls import first_line
 from ..loaded import LoadedModel
+from ..sources import torch_model
 from ..tensors import from_numpy, to_numpy
 from ..torch_devices import why_not
 from . import patterns
 from .digest import as_text, digest, locate
 from .inject import Injection
-from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe, repeater
+from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe
 from .sensors import cpu_model, sensors_of
 from .units import Prepared, States, Unit, planned
 
@@ -114,7 +116,11 @@ class Station:
         return built_in(size), default_probe(size)
 
     def repeater(self, model: object, dtype: str, threads: int | None = None) -> Repeater:
-        return repeater(model, self.label, dtype, threads if self.device.type == "cpu" else None)
+        """A model on this device in a dtype; `tf32` is float32 with TF32 products."""
+        stored, options = ("fp32", {"tf32": "on"}) if dtype == "tf32" else (dtype, {})
+        if threads and self.device.type == "cpu":
+            options["threads"] = str(threads)
+        return Repeater(Spec("torch", self.label, stored, options), torch_model(model))
 
     def as_states(self, trace: Trace) -> States:
         """Recorded states as tensors on the host."""
@@ -181,12 +187,9 @@ class Station:
         texts = as_text([digest(tensor) for tensor in states.values()])
         return dict(zip(states, texts, strict=True))
 
-    def differences(
-        self, expected: States, found: States, state: str
-    ) -> tuple[int, int, tuple[Flip, ...]]:
-        """How many elements of a state differ, of how many, and the first few exactly."""
-        count, flips = locate(expected[state], found[state])
-        return count, found[state].numel(), flips
+    def differences(self, expected: States, found: States, state: str) -> Difference:
+        differing, flips = locate(expected[state], found[state])
+        return differing, found[state].numel(), flips
 
     def burn(self, seconds_each: float = 0.2) -> None:
         """Heavy work for about so long, whose result nobody looks at."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.tasks.hardware.result import Flip
+from driftwalk.tasks.hardware.result import Difference
 
 from ..torch_runtime import _tf32
 from .digest import locate
@@ -59,18 +60,6 @@ class Unit:
         return f"{self.kind} {self.dtype} {'x'.join(map(str, self.size))} {self.pattern}"
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A unit's result against float64."""
-
-    ratio: float
-    """The largest error over what is allowed there; infinite where the result is not finite."""
-    differing: int
-    total: int
-    flips: tuple[Flip, ...] = ()
-    """The first elements that are too far off, against float64 rounded to the dtype."""
-
-
 class Prepared:
     """A unit with its inputs on a device."""
 
@@ -92,33 +81,27 @@ class Prepared:
 
     def run(self) -> States:
         """One repeat; nothing is waited for."""
-        with torch.no_grad(), arithmetic(self.unit.dtype, self._device):
+        with torch.no_grad(), ExitStack() as modes:
+            if self._device.type == "cuda":  # TF32 where it is meant and nowhere else
+                modes.enter_context(_tf32(self.unit.dtype == "tf32"))
+                modes.enter_context(torch.cuda.device(self._device))
             return {"out": OPERATIONS[self.unit.kind](*self._inputs)}
 
-    def judge(self, states: States) -> Judged:
-        """Compare one result with float64; all of it runs on the CPU."""
+    def judge(self, states: States) -> tuple[float, Difference]:
+        """Compare one result with float64, on the CPU: the largest error over what is allowed.
+
+        It is infinite where the result is not finite. Beside it, the elements that are too far off,
+        against float64 rounded to the dtype.
+        """
         host = states["out"].detach().cpu()
         wide = [tensor.detach().cpu().double() for tensor in self._inputs]
         right = OPERATIONS[self.unit.kind](*wide)
         off = (host.double() - right).abs()
         ratio = torch.where(off > 0, off / _allowed(self.unit, wide, right), 0.0)
         ratio = torch.where(torch.isfinite(host.double()), ratio, torch.inf)
-        wrong = ratio > 1
-        count, flips = int(wrong.sum()), ()
-        if count:
-            # Where it is right, its own bits stand in: only what is too far off is listed.
-            flips = locate(torch.where(wrong, right.to(host.dtype), host), host)[1]
-        return Judged(float(ratio.max()), count, host.numel(), flips)
-
-
-@contextmanager
-def arithmetic(dtype: str, device: torch.device) -> Iterator[None]:
-    """TF32 where it is meant and nowhere else; the device is the current one."""
-    if device.type != "cuda":
-        yield
-        return
-    with _tf32(dtype == "tf32"), torch.cuda.device(device):
-        yield
+        # Where it is right, its own bits stand in: only what is too far off is listed.
+        differing, flips = locate(torch.where(ratio > 1, right.to(host.dtype), host), host)
+        return float(ratio.max()), (differing, host.numel(), flips)
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -132,29 +115,12 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def _reduce(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x.sum(0), x.amax(0), x.sum(1), x.amin(1)])
-
-
-def _normalise(x: torch.Tensor) -> torch.Tensor:
-    normed = F.layer_norm(x, x.shape[-1:])
-    return torch.cat([normed, torch.softmax(x, -1)])
-
-
-def _activate(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([F.gelu(x), torch.exp(x), torch.rsqrt(x.abs() + 1)])
-
-
 OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "matmul": _matmul,
-    "attention": _attention,
-    "reduction": _reduce,
-    "normalisation": _normalise,
-    "activation": _activate,
+    "attention": partial(F.scaled_dot_product_attention, is_causal=True),
+    "reduction": lambda x: torch.cat([x.sum(0), x.amax(0), x.sum(1), x.amin(1)]),
+    "normalisation": lambda x: torch.cat([F.layer_norm(x, x.shape[-1:]), x.softmax(-1)]),
+    "activation": lambda x: torch.cat([F.gelu(x), torch.exp(x), torch.rsqrt(x.abs() + 1)]),
 }
 
 

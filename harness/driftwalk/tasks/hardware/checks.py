@@ -86,19 +86,19 @@ def units(work: Work, findings: Findings) -> str:
         except BackendUnavailable as error:
             findings.cases.append(Case(unit.name, "not comparable", note=str(error)))
             continue
-        tally, judged = work.tally("units", unit.name), None
+        tally = work.tally("units", unit.name)
+        worst, difference = None, NOT_LOCATED
         run = partial(work.station.unit_states, prepared, unit.name)
         try:
             for number in range(work.level.unit_repeats):
                 states = work.once(tally, run)
                 if unit.checked and number == 0:
-                    judged = prepared.judge(states)
+                    worst, difference = prepared.judge(states)
         finally:
-            case = findings.take(tally, judged.ratio if judged else None)
-        if judged is not None and not judged.ratio <= 1:
+            case = findings.take(tally, worst)
+        if worst is not None and not worst <= 1:
             note = "not what float64 gives, by more than this dtype allows"
             findings.cases[-1] = replace(case, verdict="fault", note=note)
-            difference = (judged.differing, judged.total, judged.flips)
             what = ("units", unit.name, "out", 0, work.log.now, *difference)
             findings.add(Mismatch(*what, note=note))
         del prepared, tally, run

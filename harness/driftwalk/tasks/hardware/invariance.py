@@ -171,10 +171,8 @@ def _own_states(backend: Backend, change: Change, alone: Trace) -> dict[str, Arr
 
 
 def _spec(device: str, dtype: str, threads: int | None) -> str:
-    stored = "fp32" if dtype == "tf32" else dtype
-    options = ",tf32=on" if dtype == "tf32" else ""
-    options += f",threads={threads}" if threads else ""
-    return f"torch:{device}:{stored}{options}"
+    arithmetic = "fp32,tf32=on" if dtype == "tf32" else dtype
+    return f"torch:{device}:{arithmetic}" + (f",threads={threads}" if threads else "")
 
 
 def run(work: Work, findings: Findings) -> str:

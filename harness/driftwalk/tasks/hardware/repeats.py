@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .result import Case, Cell, Check, Flip, Mismatch, Verdict, worst_verdict
+from .result import Case, Cell, Check, Difference, Mismatch, Verdict, worst_verdict
 
 States = Mapping[str, Any]
 """Tensors by name, in order of execution; the harness does not look into them."""
-Difference = tuple[int, int, tuple[Flip, ...]]
-"""Elements that differ, of how many, the first few exactly."""
 NOT_LOCATED: Difference = (0, 0, ())
 
 MOST_LISTED = 20
