@@ -170,12 +170,11 @@ class RayCluster:
     def _ended(self, task: Any) -> Event:
         place, job = self._running.pop(task)
         try:
-            told = self._ray.get(task)
+            return Event(place, job, **self._ray.get(task))
         except self._ray.exceptions.RayActorError as error:
             return Event(place, job, "lost", err=_first_line(error))
         except self._ray.exceptions.RayError as error:  # of the task, not of the node
             return Event(place, job, "ended", 70, err=_first_line(error))
-        return Event(place, job, **told)
 
     def abandon(self, place: Place) -> None:
         """End the actor; its job is a group of processes, which it is told to end first."""

@@ -20,11 +20,11 @@ DEVICES = ("cpu", "cuda", "mps")
 def driver_version() -> str:
     """The NVIDIA driver's version, as Linux tells it."""
     try:
-        told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "unknown"
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", told)
-    return found.group() if found else "unknown"
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return version.group() if version else "unknown"
 
 
 def device_name(device: str) -> str:

@@ -184,12 +184,12 @@ class Repeater(TorchEager):
         gently = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             torch.use_deterministic_algorithms(True, warn_only=True)
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 self.states(probe)
         finally:
             torch.use_deterministic_algorithms(before, warn_only=gently)
-        texts = [str(item.message) for item in told if "determinis" in str(item.message)]
+        texts = [str(item.message) for item in warned if "determinis" in str(item.message)]
         # cuBLAS is meant with several streams at once; here there is one.
         named = [text.split(" does not")[0].strip() for text in texts if "CuBLAS" not in text]
         return tuple(dict.fromkeys(name[:80] for name in named))

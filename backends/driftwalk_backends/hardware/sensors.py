@@ -63,17 +63,17 @@ class CpuSensors(Sensors):
         self._throttles = self._counted()
 
     def values(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        readings: dict[str, float] = {}
         degrees = [n / 1000 for n in self._numbers("class/thermal/thermal_zone*/temp")]
         hardware = [n / 1000 for n in self._numbers("class/hwmon/hwmon*/temp*_input")]
         if usual := [n for n in (*degrees, *hardware) if -50 < n < 200]:
-            found["temperature"] = max(usual)
+            readings["temperature"] = max(usual)
         if clocks := self._numbers("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"):
-            found["clock"] = fmean(clocks) / 1000
+            readings["clock"] = fmean(clocks) / 1000
         for name, file in (("ecc corrected", "ce_count"), ("ecc uncorrected", "ue_count")):
             if counts := self._numbers(f"devices/system/edac/mc/mc*/{file}"):
-                found[name] = float(sum(counts))
-        return found
+                readings[name] = float(sum(counts))
+        return readings
 
     def throttled(self) -> tuple[str, ...]:
         return ("temperature (counted by the cores)",) if self._counted() > self._throttles else ()
@@ -90,11 +90,11 @@ class CpuSensors(Sensors):
         return sum(self._numbers(pattern))
 
     def _numbers(self, pattern: str) -> list[float]:
-        found = []
+        numbers = []
         for file in sorted(self._root.glob(pattern)):
             with contextlib.suppress(OSError, ValueError):
-                found.append(float(file.read_text().strip()))
-        return found
+                numbers.append(float(file.read_text().strip()))
+        return numbers
 
 
 class TorchSensors(Sensors):
@@ -104,7 +104,7 @@ class TorchSensors(Sensors):
         self._device = device
 
     def values(self) -> dict[str, float]:
-        found = {}
+        readings = {}
         asked = {
             "temperature": (torch.cuda.temperature, 1.0),
             "clock": (torch.cuda.clock_rate, 1.0),
@@ -112,8 +112,8 @@ class TorchSensors(Sensors):
         }
         for name, (ask, unit) in asked.items():
             with contextlib.suppress(Exception):  # pynvml is missing, or the driver says no
-                found[name] = ask(self._device) / unit
-        return found
+                readings[name] = ask(self._device) / unit
+        return readings
 
 
 class Nvml(Sensors):
@@ -125,7 +125,7 @@ class Nvml(Sensors):
 
     def values(self) -> dict[str, float]:
         ecc = "nvmlDeviceGetTotalEccErrors"
-        found: dict[str, float | None] = {
+        readings: dict[str, float | None] = {
             "temperature": self._number("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
             "clock": self._number("nvmlDeviceGetClockInfo", _CLOCK_SM),
             "memory clock": self._number("nvmlDeviceGetClockInfo", _CLOCK_MEMORY),
@@ -135,17 +135,17 @@ class Nvml(Sensors):
             "ecc corrected, ever": self._number(ecc, _CORRECTED, _EVER, kind=c_ulonglong),
             "ecc uncorrected, ever": self._number(ecc, _UNCORRECTED, _EVER, kind=c_ulonglong),
         }
-        if found["power"] is not None:
-            found["power"] /= 1000  # it tells milliwatts
+        if readings["power"] is not None:
+            readings["power"] /= 1000  # it tells milliwatts
         use = (c_uint * 2)()  # of the GPU, of its memory
         if self._asked("nvmlDeviceGetUtilizationRates", byref(use)):
-            found["use"] = float(use[0])
+            readings["use"] = float(use[0])
         rows = [c_uint() for _ in range(4)]  # of memory, put out of use
         if self._asked("nvmlDeviceGetRemappedRows", *map(byref, rows)):
             corrected, uncorrected, pending, failed = (float(number.value) for number in rows)
-            found["rows remapped"] = corrected + uncorrected
-            found |= {"remapping pending": pending, "remapping failed": failed}
-        return {name: value for name, value in found.items() if value is not None}
+            readings["rows remapped"] = corrected + uncorrected
+            readings |= {"remapping pending": pending, "remapping failed": failed}
+        return {name: value for name, value in readings.items() if value is not None}
 
     def throttled(self) -> tuple[str, ...]:
         for word in ("Event", "Throttle"):  # its name in newer drivers, and in older ones
@@ -155,13 +155,13 @@ class Nvml(Sensors):
         return ()
 
     def names(self) -> dict[str, str]:
-        found = {
+        names = {
             "uuid": self._text("nvmlDeviceGetUUID", self._handle),
             "serial": self._text("nvmlDeviceGetSerial", self._handle),
             "vbios": self._text("nvmlDeviceGetVbiosVersion", self._handle),
             "driver": self._text("nvmlSystemGetDriverVersion"),
         }
-        return {key: text for key, text in found.items() if text}
+        return {key: text for key, text in names.items() if text}
 
     def _asked(self, name: str, *arguments: Any) -> bool:
         return _call(self._library, name, self._handle, *arguments)
@@ -236,8 +236,8 @@ def cpu_model() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     for key in ("model name", "Hardware", "cpu model"):
-        if found := re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE):
-            return found.group(1).strip()
+        if match := re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE):
+            return match.group(1).strip()
     keys = ("implementer", "architecture", "variant", "part", "revision")  # of an ARM core
     parts = [re.search(rf"^CPU {key}\s*:\s*(\S+)", text, re.MULTILINE) for key in keys]
-    return "ARM " + " ".join(found.group(1) for found in parts if found)
+    return "ARM " + " ".join(match.group(1) for match in parts if match)

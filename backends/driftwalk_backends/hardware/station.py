@@ -44,10 +44,10 @@ class Station:
 
     def identity(self) -> dict[str, str]:
         """What decides the bits of a result; two devices with the same must agree in each."""
-        found = {"device": self.device.type, "torch": torch.__version__}
+        both = {"device": self.device.type, "torch": torch.__version__}
         if self.device.type == "cuda":
             matmul = torch.backends.cuda.matmul
-            found |= {
+            return both | {
                 "model": torch.cuda.get_device_name(self.device),
                 "capability": ".".join(map(str, torch.cuda.get_device_capability(self.device))),
                 "cuda": str(torch.version.cuda),
@@ -56,8 +56,7 @@ class Station:
                 "fp16 reduced reduction": str(matmul.allow_fp16_reduced_precision_reduction),
                 "bf16 reduced reduction": str(matmul.allow_bf16_reduced_precision_reduction),
             }
-            return found
-        return found | {
+        return both | {
             "model": cpu_model(),
             "machine": platform.machine(),
             "capability": torch.backends.cpu.get_cpu_capability(),
@@ -67,19 +66,19 @@ class Station:
 
     def details(self) -> dict[str, str]:
         """What names this one device, and explains; it decides no bit."""
-        found = self._sensors.names()
+        facts = self._sensors.names()
         if self.device.type == "cuda":
             total = torch.cuda.get_device_properties(self.device).total_memory
-            found["memory"] = f"{total / 2**30:.1f} GiB"
-        return found
+            facts["memory"] = f"{total / 2**30:.1f} GiB"
+        return facts
 
     def dtypes(self) -> tuple[str, ...]:
         """The formats this device computes in; halves on a CPU by whatever way it has."""
         if self.device.type != "cuda":
             return ("fp64", "fp32", "bf16", "fp16")
         capability = torch.cuda.get_device_capability(self.device)
-        found = ["fp64", "fp32"] + ["tf32", "bf16"] * (capability >= (8, 0)) + ["fp16"]
-        return (*found, "fp8") if capability >= (8, 9) else tuple(found)
+        newer, newest = capability >= (8, 0), capability >= (8, 9)
+        return ("fp64", "fp32", *["tf32", "bf16"] * newer, "fp16", *["fp8"] * newest)
 
     def sense(self) -> tuple[dict[str, float], tuple[str, ...]]:
         """What the sensors say now."""

@@ -19,8 +19,10 @@ States = Mapping[str, Any]
 NOT_LOCATED: Difference = (0, 0, ())
 
 MOST_LISTED = 20
-MOST_PENDING = 4
+MOST_KEPT = 4
 """Repeats of which no two agreed, and whose states are kept."""
+MOST_DISTINCT = 64
+"""The same, whose digests are kept."""
 
 
 @dataclass
@@ -47,75 +49,64 @@ class Tally:
     seconds: float = 0.0
     unlisted: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)
-    _pending: list[_Repeat] = field(default_factory=list)
+    _distinct: list[_Repeat] = field(default_factory=list)
+    """One repeat for each set of bits, until two agree; then the reference alone."""
     _reference: _Repeat | None = None
 
     def add(self, digests: Mapping[str, str], states: States, at: float, core: int | None) -> bool:
-        """Take one repeat in; whether it agrees with those before it."""
+        """Take one repeat in; whether it agrees with one before it."""
         new = _Repeat(self.repeats, digests, states, at, core)
         self.repeats += 1
+        same = next((old for old in self._distinct if old.digests == digests), None)
         if self._reference is not None:
-            if digests == self._reference.digests:
-                return True
-            self._differs(self._reference, new)
-            return False
-        same = next((old for old in self._pending if old.digests == digests), None)
-        if same is None:
-            if len(self._pending) >= MOST_PENDING:
+            if same is None:
+                self._differs(self._reference, new)
+        elif same is not None:
+            same.states = states
+            for old in self._distinct:
+                if old is not same:
+                    self._differs(same, old)
+            self._reference, self._distinct = same, [same]
+        elif len(self._distinct) < MOST_DISTINCT:
+            if len(self._distinct) >= MOST_KEPT:
                 new.states = None
-            self._pending.append(new)
-            del self._pending[MOST_PENDING * 16 :]
-            return len(self._pending) == 1
-        same.states = states
-        self._reference = same
-        for old in self._pending:
-            if old is not same:
-                self._differs(same, old)
-        self._pending.clear()
-        return True
+            self._distinct.append(new)
+        return same is not None or self.repeats == 1
+
+    @property
+    def right(self) -> _Repeat | None:
+        """The reference; of a single repeat itself; None while no two agree."""
+        return self._reference or (self._distinct[0] if self.repeats == 1 else None)
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """What the reference gave; empty while no two repeats agree."""
-        if self._reference is not None:
-            return self._reference.digests
-        return self._pending[0].digests if self.repeats == 1 and self._pending else {}
+        return self.right.digests if self.right else {}
 
     @property
     def states(self) -> States | None:
-        """The reference's states; of a single repeat its own."""
-        if self._reference is not None:
-            return self._reference.states
-        return self._pending[0].states if len(self._pending) == 1 else None
+        return self.right.states if self.right else None
 
     def finish(self) -> Case:
         """The case as it stands; it may be asked for at any time."""
-        if self._reference is None and len(self._pending) > 1:
-            first, *others = self._pending
+        if self._reference is None and len(self._distinct) > 1:
+            first, *others = self._distinct
             for old in others:
                 self._differs(first, old, "no two repeats agree: which one is right is not known")
-            self._pending.clear()
+            self._distinct.clear()
+        differing = len(self.mismatches) + self.unlisted
+        verdict: Verdict = "fault" if differing else "no fault found"
+        note = f"{differing} of {self.repeats} repeats differ" if differing else ""
+        if self.repeats < 2:
+            verdict = "not comparable"
+            note = f"{self.repeats} repeat: nothing to compare it with"
+        elif differing and self.by_design:
+            verdict = "not comparable"
+            names = ", ".join(self.by_design[:3])
+            note += f", by design: torch says that {names} is not deterministic on this device"
         text = "\n".join(f"{name} {digest}" for name, digest in self.digests.items())
         digest = hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
-        verdict, note = self._verdict(len(self.mismatches) + self.unlisted)
-        return Case(
-            *(self.case, verdict, self.repeats, digest),
-            note=note,
-            core=self.core,
-            seconds=self.seconds,
-        )
-
-    def _verdict(self, differing: int) -> tuple[Verdict, str]:
-        if self.repeats < 2:
-            return "not comparable", f"{self.repeats} repeat: nothing to compare it with"
-        if not differing:
-            return "no fault found", ""
-        note = f"{differing} of {self.repeats} repeats differ"
-        if not self.by_design:
-            return "fault", note
-        named = ", ".join(self.by_design[:3])
-        why = f"torch says that {named} is not deterministic on this device"
-        return "not comparable", f"{note}, by design: {why}"
+        made = Case(self.case, verdict, self.repeats, digest, note=note, core=self.core)
+        return replace(made, seconds=self.seconds)
 
     def _differs(self, right: _Repeat, wrong: _Repeat, note: str = "") -> None:
         if len(self.mismatches) >= MOST_LISTED:
