@@ -209,7 +209,7 @@ def _carry_out(
                 resume=resume,
                 watch=watch,
                 command=this_command(),
-                notes=[note] if note else [],
+                note=note,
             )
     report = _with_pages(report, folder)
     stopped = not report.complete and report.verdict != "fault"

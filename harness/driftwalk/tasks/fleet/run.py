@@ -68,9 +68,9 @@ def run(
     fleet: Fleet,
     *,
     resume: bool = False,
-    watch: Watcher | None = None,
+    watch: Watcher,
     command: str = "",
-    notes: Sequence[str] = (),
+    note: str = "",
 ) -> FleetReport:
     """Do all jobs, and put together what they say. The cluster is closed at the end."""
     started = time.monotonic()
@@ -84,7 +84,7 @@ def run(
             )
         if not jobs:
             raise UsageError("There is nothing to do: no device and no job was found.")
-        engine = Engine(cluster, store, timeout=fleet.timeout, retries=fleet.retries, watch=watch)
+        engine = Engine(cluster, store, fleet.timeout, fleet.retries, watch)
         records = engine.run(jobs, resume)
         about = cluster.about
     finally:
@@ -94,7 +94,7 @@ def run(
         seconds=time.monotonic() - started,
         complete=engine.complete,
         command=command,
-        notes=tuple(notes),
+        notes=(note,) if note else (),
     )
 
 

@@ -29,7 +29,9 @@ def repeat(work: Work, findings: Findings) -> str:
     for dtype in work.model_dtypes:
         backend, case = work.backend(dtype), f"model {dtype}"
         tally = work.tally("repeat", case, backend.random_by_design(work.probe))
-        work.repeat(findings, tally, work.repeats(dtype), work.model_run(backend, case))
+        slow = work.station.label == "cpu" and dtype in ("bf16", "fp16")
+        count = work.level.slow_repeats if slow else work.level.repeats
+        work.repeat(findings, tally, count, work.model_run(backend, case))
     cores = work.station.cores()
     if cores:
         _cores(work, findings, cores)
@@ -135,9 +137,9 @@ def _known_words(work: Work, findings: Findings, kind: str, pattern: str) -> Non
         core = work.station.core
         work.log.note(Round("units", name, number, at, spent, wrong == before, core))
     verdict: Verdict = "fault" if wrong else "no fault found" if compared else "not comparable"
-    note = f"{wrong} of {compared} pieces are not what was written" if wrong else ""
+    pieces = f"{compared} pieces"
+    note = f"{wrong} of {pieces} are not what was written" if wrong else pieces
     ran = repeats if compared else 0
-    note = note or f"{compared} pieces"
     findings.cases.append(Case(name, verdict, ran, note=note, seconds=seconds))
 
 
@@ -155,7 +157,11 @@ class Load:
     def cold(self, work: Work, findings: Findings) -> str:
         """One run of everything that will be repeated under load."""
         self._idle = work.log.read(work.station, "idle")
-        for dtype in work.load_dtypes:
+        dtypes = work.model_dtypes
+        if work.given:  # it may be large: one dtype is kept ready for the whole run
+            usual = "fp32" if work.station.label == "cpu" else "fp16"
+            dtypes = (usual,) if usual in dtypes else dtypes[:1]
+        for dtype in dtypes:
             case = f"model {dtype}, cold and hot"
             run = work.model_run(work.backend(dtype), case)
             self._runs.append((work.tally("load", case), run))

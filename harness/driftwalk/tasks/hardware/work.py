@@ -115,20 +115,8 @@ class Work:
         self.station.free()
 
     @property
-    def load_dtypes(self) -> tuple[str, ...]:
-        """What is kept ready for the whole run; of a model that was named, one dtype."""
-        if not self.given:
-            return self.model_dtypes
-        usual = "fp32" if self.station.label == "cpu" else "fp16"
-        return (usual,) if usual in self.model_dtypes else self.model_dtypes[:1]
-
-    @property
     def model_dtypes(self) -> tuple[str, ...]:
         return tuple(dtype for dtype in self.dtypes if dtype in MODEL_DTYPES)
-
-    def repeats(self, dtype: str) -> int:
-        slow = self.station.label == "cpu" and dtype in ("bf16", "fp16")
-        return self.level.slow_repeats if slow else self.level.repeats
 
     def model_run(self, backend: Any, case: str) -> Callable[[int], Mapping[str, Any]]:
         """Runs the model once; it is called with the number of the repeat."""
