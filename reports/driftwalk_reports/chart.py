@@ -10,12 +10,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH, LEFT, RIGHT = 1000.0, 68.0, 16.0
-TOP = 64.0
+WIDTH, TOP = 1000.0, 64.0
 """Room above the first panel for two lines of marks and its title."""
 MOST_LABELS = 26
 MOST_DOTS = 200
 """Beyond this many points only those that say something get a dot of their own."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A span from left to right."""
+
+    left: float
+    right: float
+
+    def at(self, part: float) -> float:
+        """The place of a part of one."""
+        return round(self.left + (self.right - self.left) * min(1.0, max(0.0, part)), 1)
+
+
+AXIS = Axis(68.0, 984.0)
 
 
 @dataclass(frozen=True)
@@ -159,26 +173,26 @@ def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
     baseline = at - 46
     labels = _labels(columns)
     deepest = max((len(tick.label) for tick in labels), default=0)
-    step = (WIDTH - LEFT - RIGHT) / max(1, len(columns))
+    step = (AXIS.right - AXIS.left) / max(1, len(columns))
     return Chart(
         label=label,
         width=WIDTH,
         height=baseline + 24 + deepest * 4.6,
-        left=LEFT,
-        right=WIDTH - RIGHT,
+        left=AXIS.left,
+        right=AXIS.right,
         top=top,
         baseline=baseline,
         panels=tuple(panels),
         labels=labels,
         hits=tuple(
-            Hit(_x(i, len(columns)), round(LEFT + i * step, 1), round(step, 1), column)
+            Hit(_x(i, len(columns)), round(AXIS.left + i * step, 1), round(step, 1), column)
             for i, column in enumerate(columns)
         ),
     )
 
 
 def _x(index: int, total: int) -> float:
-    return round(LEFT + (index + 0.5) * (WIDTH - LEFT - RIGHT) / total, 1)
+    return AXIS.at((index + 0.5) / total)
 
 
 def _panel(plot: Plot, columns: Sequence[Column], top: float, bottom: float) -> Panel:

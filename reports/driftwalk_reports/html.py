@@ -9,10 +9,11 @@ from driftwalk.result import Report
 from .charts import blame_chart, drift_chart
 from .door import renderer
 from .heatmap import LEVELS, heatmaps
+from .layout import SYMBOLS
 from .numbers import cut
 from .page import fill, inline_json
 from .studies.effects import effects
-from .view import RUN_SYMBOLS, look
+from .view import look
 
 MOST_FULL = 1000
 """Rows that all carry their details; of more, only those that failed or are marked."""
@@ -26,7 +27,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
     full = len(view.rows) <= MOST_FULL
     return fill(
         "report.html.j2",
-        view=view,
+        view,
         charts=[
             ("curve", drift_chart(report, view.rows, [other for _, other in others])),
             ("blame", blame_chart(report, view.rows)),
@@ -39,7 +40,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
         texts=[cut(text, 500) for text in report.probe.texts],
         detailed={row.index for row in view.rows if full or not row.ok or row.marks},
         others=[
-            (href, RUN_SYMBOLS[other.verdict], other.verdict, cut(other.candidate.spec, 60))
+            (href, SYMBOLS[other.verdict], other.verdict, cut(other.candidate.spec, 60))
             for href, other in others
         ],
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from driftwalk.result import Report
 
 from .door import renderer
+from .layout import SYMBOLS, model_name
 from .numbers import count, cut, used
 from .page import fill
 from .sentences import VERDICT_WORDS
-from .view import RUN_SYMBOLS, model_name
 
 VERDICTS = ("drift", "unverified", "pass")
 """The most urgent first."""
@@ -52,7 +52,7 @@ def render(entries: Sequence[tuple[str, Report]]) -> str:
     return fill(
         "index.html.j2",
         verdict=worst,
-        symbol=RUN_SYMBOLS[worst],
+        symbol=SYMBOLS[worst],
         headline=f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}.",
         matrix=_matrix(cells),
         cells=cells,
@@ -81,7 +81,7 @@ def _cell(href: str, report: Report) -> Cell:
         candidate=cut(report.candidate.spec, 80),
         reference=cut(report.reference.spec, 80),
         verdict=report.verdict,
-        symbol=RUN_SYMBOLS[report.verdict],
+        symbol=SYMBOLS[report.verdict],
         where=_where(report),
         cause=cut(root.point.name, 60) if root else "",
         closest=used(max(shares)) if shares else "",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from markupsafe import Markup
 
+from .layout import Fact, Head
 from .numbers import cut
 
 _SPECIAL = re.compile(r"([\\`*_\[|~$#@])")
@@ -63,26 +64,20 @@ def _row(cells: Sequence[object]) -> Markdown:
     return Markdown("| {} |").format(Markdown(" | ").join(map(Markdown.escape, cells)))
 
 
-class Footed(Protocol):
-    """What every view has for its end."""
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def command(self) -> str: ...
-    @property
-    def tool(self) -> str: ...
-    @property
-    def created(self) -> str: ...
+def facts(pairs: Iterable[Fact]) -> Markdown:
+    """Labels and their values on one line."""
+    return Markdown(" · ").join(
+        Markdown("{} {}").format(label, code(value)) for label, value in pairs
+    )
 
 
-def foot(view: Footed) -> Iterable[Markdown]:
+def foot(view: Head) -> Iterable[Markdown]:
     """Notes, how to run it again, what made it and when."""
     for note in view.notes:
         yield Markdown("> {}").format(paragraph(note))
-    if view.command:
-        yield Markdown("Reproduce: {}").format(code(view.command))
-    yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.created)
+    if view.document.command:
+        yield Markdown("Reproduce: {}").format(code(view.document.command))
+    yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.document.created)
 
 
 def whole(parts: Iterable[Markdown]) -> str:

@@ -11,16 +11,20 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from .layout import Head
+
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("driftwalk_reports", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["parts"] = made.get_template("parts.html.j2").module
+    return made
 
 
 @cache
@@ -31,11 +35,18 @@ def _script(names: tuple[str, ...]) -> tuple[str, str]:
     return text, f"sha256-{digest}"
 
 
-def fill(template: str, *, scripts: tuple[str, ...] = ("report.js",), **values: Any) -> str:
+def fill(
+    template: str,
+    view: Head | None = None,
+    *,
+    scripts: tuple[str, ...] = ("report.js",),
+    **values: Any,
+) -> str:
     """A whole page as text."""
     text, digest = _script(scripts)
     script = Markup(text)  # our own file, nothing foreign
-    return _environment().get_template(template).render(script=script, digest=digest, **values)
+    values |= {"view": view, "script": script, "digest": digest}
+    return _environment().get_template(template).render(values)
 
 
 def inline_json(data: object) -> Markup:

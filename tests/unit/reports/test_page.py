@@ -274,10 +274,10 @@ def test_benchmarks_have_a_median_and_a_spread() -> None:
     assert (slow.median, slow.spread, slow.runs) == ("200 ms", "200 ms to 300 ms", 5)
     assert (slow.at, slow.low, slow.high) == (50.0, 50.0, 75.0)
     assert (fast.median, fast.at) == ("100 ms", 25.0)
-    assert [(line.point, line.times) for line in found.layers] == [
-        ("layer.0", ("10 ms", NOTHING)),
-        ("layer.1", ("20 ms", "5 ms")),
-    ]
+    assert found.layers.rows == (
+        ("layer.0", (("10 ms", 50.0), (NOTHING, 0.0))),
+        ("layer.1", (("20 ms", 100.0), ("5 ms", 25.0))),
+    )
     text = html.render(dataclasses.replace(cases.passing(), benchmarks=runs))
     assert "Plain runs, nothing captured" in text
     assert "Plain runs, nothing captured" not in html.render(cases.passing())
