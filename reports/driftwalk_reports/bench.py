@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.bench.result import BenchReport, Case, Entry
@@ -20,7 +20,7 @@ from .door import renderer
 from .layout import Fact, Head, model_name
 from .marked import Markdown
 from .numbers import count, cut, number, seconds
-from .page import fill
+from .page import page_renderer
 from .timing import Bar, LayerTimes, bar, layer_times, longest_run
 
 WORD_SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
@@ -54,7 +54,7 @@ class CaseView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchView(Head):
+class BenchView(Head[BenchReport]):
     cases: tuple[CaseView, ...]
 
 
@@ -152,14 +152,7 @@ def _bytes(value: int) -> str:
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
-@renderer
-def render(report: BenchReport, width: int | None = None, color: bool = False) -> str:
-    """The benchmark as text; ANSI colours only where asked for."""
-    view = look(report)
-    return console.printed(console.plain_console(width, color), _parts(view), view)
-
-
-def _parts(view: BenchView) -> Iterator[RenderableType]:
+def _parts(view: BenchView, _: Console) -> Iterator[RenderableType]:
     yield console.about(view.about)
     for case in view.cases:
         yield Text(f"\n{case.title}", style="bold")
@@ -179,12 +172,6 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
     return row.bar.label, row.bar.median, row.bar.spread, row.tokens, row.ratio
 
 
-@renderer
-def render_markdown(report: BenchReport) -> str:
-    """The benchmark as a pull-request comment."""
-    return marked.whole(_sections(look(report)))
-
-
 def _sections(view: BenchView) -> Iterator[Markdown]:
     (_, model), (_, how) = view.about
     yield Markdown("### driftwalk bench: {}").format(marked.code(model))
@@ -201,9 +188,9 @@ def _sections(view: BenchView) -> Iterator[Markdown]:
     yield from marked.foot(view)
 
 
-@renderer
-def render_page(report: BenchReport) -> str:
-    return fill("bench.html.j2", look(report))
+render = console.text_renderer(look, _parts)
+render_markdown = marked.markdown_renderer(look, _sections)
+render_page = page_renderer("bench.html.j2", look)
 
 
 @renderer

@@ -6,7 +6,8 @@ A wide character takes two cells.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from rich import box
 from rich.cells import cell_len, chop_cells
@@ -14,8 +15,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .layout import Cell, Fact, Head, Sign
+from driftwalk.document import Document
+
+from .door import renderer
+from .layout import Cell, D, Fact, Head, Sign, V
 from .numbers import cut
+
+D_contra = TypeVar("D_contra", bound=Document, contravariant=True)
 
 STYLES = {"pass": "green", "drift": "red", "unverified": "yellow", "study failed": "red"}
 
@@ -35,7 +41,26 @@ def plain_console(width: int | None = None, color: bool = False) -> Console:
     )
 
 
-def printed(console: Console, parts: Iterable[RenderableType], view: Head) -> str:
+class TextRenderer(Protocol[D_contra]):
+    def __call__(
+        self, document: D_contra, width: int | None = None, color: bool = False
+    ) -> str: ...
+
+
+def text_renderer(
+    look: Callable[[D], V], parts: Callable[[V, Console], Iterable[RenderableType]]
+) -> TextRenderer[D]:
+    """What writes a document for a terminal; ANSI colours only where asked for."""
+
+    @renderer
+    def render(document: D, width: int | None = None, color: bool = False) -> str:
+        view, console = look(document), plain_console(width, color)
+        return printed(console, parts(view, console), view)
+
+    return render
+
+
+def printed(console: Console, parts: Iterable[RenderableType], view: Head[Document]) -> str:
     """All parts, then the headline: one line however long, so that `tail -n 1` finds it."""
     headline = f"\n{view.symbol} {view.headline}" if view.symbol else f"\n{view.headline}"
     with console.capture() as captured:

@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.fleet.result import FleetReport, Record, Verdict
 
 from . import console, marked
-from .door import renderer
 from .layout import SYMBOLS, Cell, Head, Sign
 from .marked import Markdown
 from .numbers import NOTHING, cut, names, seconds
-from .page import fill
+from .page import page_renderer
 
 BITS = "same bits"
 """The column for what only the other devices can tell."""
@@ -47,8 +46,7 @@ class JobLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetView(Head):
-    task: str
+class FleetView(Head[FleetReport]):
     columns: tuple[str, ...]
     lines: tuple[JobLine, ...]
     contradicted: tuple[str, ...]
@@ -74,7 +72,6 @@ def look(report: FleetReport) -> FleetView:
             ("jobs", _counted(report)),
             ("took", seconds(report.seconds)),
         ),
-        task=report.task,
         columns=tuple(cut(name, 60) for name in columns),
         lines=tuple(_line(report, record, columns) for record in report.records),
         contradicted=tuple(_contradictions(report)),
@@ -239,15 +236,9 @@ def _notes(report: FleetReport) -> Iterator[str]:
     yield from report.notes
 
 
-@renderer
-def render(report: FleetReport, width: int | None = None, color: bool = False) -> str:
-    """The report as text; ANSI colours only where asked for."""
-    view = look(report)
-    return console.printed(console.plain_console(width, color), _parts(view), view)
-
-
-def _parts(view: FleetView) -> Iterator[RenderableType]:
-    (ran_on, (_, counted), (_, took)) = view.about
+def _parts(view: FleetView, _: Console) -> Iterator[RenderableType]:
+    ran_on, *rest = view.about
+    counted, took = (value for _, value in rest)
     yield console.about((ran_on, ("jobs", f"{counted}, in {took}")))
     rows: list[list[Cell | Text]] = []
     for line in view.lines:
@@ -275,25 +266,19 @@ def _parts(view: FleetView) -> Iterator[RenderableType]:
 
 
 def _titles(view: FleetView) -> list[str]:
-    if view.task == "hwcheck":
+    if view.document.task == "hwcheck":
         return ["device", "verdict", *view.columns, "time"]
     return ["job", "verdict", "time", "where"]
 
 
 def _where(view: FleetView, line: JobLine) -> list[str]:
     """A device is its own place."""
-    return [] if view.task == "hwcheck" else [line.where]
-
-
-@renderer
-def render_markdown(report: FleetReport) -> str:
-    """The report as a pull-request comment."""
-    return marked.whole(_sections(look(report)))
+    return [] if view.document.task == "hwcheck" else [line.where]
 
 
 def _sections(view: FleetView) -> Iterator[Markdown]:
     (_, cluster), (_, counted), (_, took) = view.about
-    yield Markdown("### driftwalk fleet: {}").format(view.task)
+    yield Markdown("### driftwalk fleet: {}").format(view.document.task)
     yield Markdown("**{}**").format(marked.escaped(view.headline, 1500))
     yield Markdown("{}; {}, in {}").format(marked.paragraph(cluster), counted, took)
     rows = []
@@ -319,6 +304,6 @@ def _sections(view: FleetView) -> Iterator[Markdown]:
     yield from marked.foot(view)
 
 
-@renderer
-def render_page(report: FleetReport) -> str:
-    return fill("fleet.html.j2", look(report))
+render = console.text_renderer(look, _parts)
+render_markdown = marked.markdown_renderer(look, _sections)
+render_page = page_renderer("fleet.html.j2", look)

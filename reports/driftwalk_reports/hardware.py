@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.hardware.result import (
@@ -19,11 +19,10 @@ from driftwalk.tasks.hardware.result import (
 )
 
 from . import console, marked
-from .door import renderer
 from .layout import SYMBOLS, Fact, Head, Sign
 from .marked import Markdown
 from .numbers import NOTHING, apart, cut, number, seconds
-from .page import fill
+from .page import page_renderer
 from .timeline import Timeline, timeline
 
 TONES = {"no fault found": "pass", "fault": "drift", "not comparable": "unverified"}
@@ -80,10 +79,8 @@ class DeviceView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardwareView(Head):
-    verdict: str
+class HardwareView(Head[HardwareReport]):
     injected: str
-    interrupted: bool
     devices: tuple[DeviceView, ...]
     between: CheckRow | None
     between_found: tuple[Found, ...]
@@ -96,9 +93,7 @@ def look(report: HardwareReport) -> HardwareView:
         document=report,
         tone=TONES[report.verdict],
         headline=cut(report.reason, 600),
-        verdict=report.verdict,
         injected=cut(report.injected, 200),
-        interrupted=not report.complete,
         about=(
             ("level", cut(report.level, 40)),
             ("took", seconds(report.seconds)),
@@ -213,14 +208,7 @@ def _field(cell: Cell | None) -> Sign:
     return Sign(OUTCOMES[cell.outcome], OUTCOME_SYMBOLS[cell.outcome], cell.outcome, detail)
 
 
-@renderer
-def render(report: HardwareReport, width: int | None = None, color: bool = False) -> str:
-    """The check as text; ANSI colours only where asked for."""
-    view = look(report)
-    return console.printed(console.plain_console(width, color), _parts(view), view)
-
-
-def _parts(view: HardwareView) -> Iterator[RenderableType]:
+def _parts(view: HardwareView, _: Console) -> Iterator[RenderableType]:
     if view.injected:
         yield Text(f"!! {INJECTED}: {view.injected}", style="bold red")
     yield console.about(view.about)
@@ -252,14 +240,8 @@ def _flip(flip: tuple[str, str, str, str]) -> str:
     return f"element {element}, bit(s) {bits}: {right} became {wrong}"
 
 
-@renderer
-def render_markdown(report: HardwareReport) -> str:
-    """The check as a comment or a page of notes."""
-    return marked.whole(_sections(look(report)))
-
-
 def _sections(view: HardwareView) -> Iterator[Markdown]:
-    yield Markdown("### {} driftwalk hwcheck: {}").format(view.symbol, view.verdict)
+    yield Markdown("### {} driftwalk hwcheck: {}").format(view.symbol, view.document.verdict)
     if view.injected:
         yield Markdown("> **{}**: {}").format(INJECTED, marked.code(view.injected))
     yield Markdown("**{}**").format(marked.escaped(view.headline, 1500))
@@ -287,6 +269,6 @@ def invariance_table(matrix: Matrix) -> Markdown:
     return marked.table(("change", *matrix.dtypes), rows)
 
 
-@renderer
-def render_page(report: HardwareReport) -> str:
-    return fill("hardware.html.j2", look(report))
+render = console.text_renderer(look, _parts)
+render_markdown = marked.markdown_renderer(look, _sections)
+render_page = page_renderer("hardware.html.j2", look)

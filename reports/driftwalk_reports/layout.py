@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from driftwalk.document import Document
 
 Fact = tuple[str, str]
 
 SYMBOLS = {"pass": "✓", "drift": "✗", "unverified": "?"}
+
+
+D = TypeVar("D", bound=Document)
+D_co = TypeVar("D_co", bound=Document, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,13 @@ Cell = str | Sign
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class Head(Generic[D_co]):
     """The top and the foot of a report; every kind adds what is its own.
 
     All strings are safe to print, since those of the document are (door.py).
     """
 
-    document: Document
+    document: D_co
     tone: str
     """`pass`, `drift` or `unverified`; any other word is only the name of a colour."""
     headline: str
@@ -61,3 +66,6 @@ def model_name(described: Mapping[str, str]) -> str:
     """What a reader calls the model."""
     named = next((described[key] for key in ("label", "name", "id") if described.get(key)), "")
     return named or next(iter(described.values()), "") or "a model"
+
+
+V = TypeVar("V", bound=Head[Document])

@@ -7,12 +7,15 @@ that stand in the source are made `Markdown`; a plain string that was forgotten 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from .layout import Fact, Head
+from driftwalk.document import Document
+
+from .door import renderer
+from .layout import D, Fact, Head, V
 from .numbers import cut
 
 _SPECIAL = re.compile(r"([\\`*_\[|~$#@])")
@@ -71,13 +74,20 @@ def facts(pairs: Iterable[Fact]) -> Markdown:
     )
 
 
-def foot(view: Head) -> Iterable[Markdown]:
+def foot(view: Head[Document]) -> Iterable[Markdown]:
     """Notes, how to run it again, what made it and when."""
     for note in view.notes:
         yield Markdown("> {}").format(paragraph(note))
     if view.document.command:
         yield Markdown("Reproduce: {}").format(code(view.document.command))
     yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.document.created)
+
+
+def markdown_renderer(
+    look: Callable[[D], V], sections: Callable[[V], Iterable[Markdown]]
+) -> Callable[[D], str]:
+    """What writes a document as a pull-request comment."""
+    return renderer(lambda document: whole(sections(look(document))))
 
 
 def whole(parts: Iterable[Markdown]) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from .layout import Head
+from driftwalk.document import Document
+
+from .door import renderer
+from .layout import D, Head
 
 
 @cache
@@ -37,7 +41,7 @@ def _script(names: tuple[str, ...]) -> tuple[str, str]:
 
 def fill(
     template: str,
-    view: Head | None = None,
+    view: Head[Document] | None = None,
     *,
     scripts: tuple[str, ...] = ("report.js",),
     **values: Any,
@@ -47,6 +51,11 @@ def fill(
     script = Markup(text)  # our own file, nothing foreign
     values |= {"view": view, "script": script, "digest": digest}
     return _environment().get_template(template).render(values)
+
+
+def page_renderer(template: str, look: Callable[[D], Head[Document]]) -> Callable[[D], str]:
+    """What writes a document as one HTML file, where the template needs no more than the view."""
+    return renderer(lambda document: fill(template, look(document)))
 
 
 def inline_json(data: object) -> Markup:

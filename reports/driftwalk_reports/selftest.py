@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.selftest.result import SelfTest, TrustedTrial
 
-from .console import plain_console, printed, table
-from .door import renderer
+from .console import table, text_renderer
 from .layout import Head, model_name
 from .numbers import number, seconds
-from .page import fill
+from .page import page_renderer
 
 _TONES = {0: "pass", 1: "drift", 3: "unverified"}
 
@@ -34,7 +33,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfTestView(Head):
+class SelfTestView(Head[SelfTest]):
     grids: tuple[Grid, ...]
     remarks: tuple[str, ...]
 
@@ -144,14 +143,7 @@ def _believed(lie: TrustedTrial) -> str:
     return f"at fault: {(lie.at_fault or 'unknown')} ({where}), but {expected}"
 
 
-@renderer
-def render(result: SelfTest, color: bool = False, width: int | None = None) -> str:
-    """The result as text; ANSI colours only where asked for."""
-    view = look(result)
-    return printed(plain_console(width, color), _parts(view), view)
-
-
-def _parts(view: SelfTestView) -> Iterator[RenderableType]:
+def _parts(view: SelfTestView, _: Console) -> Iterator[RenderableType]:
     about = dict(view.about)
     yield Text(f"{about['model']} on {about['candidate']}, seed {about['seed']}")
     for grid in view.grids:
@@ -159,6 +151,5 @@ def _parts(view: SelfTestView) -> Iterator[RenderableType]:
     yield from map(Text, (*view.remarks, *view.sentences))
 
 
-@renderer
-def render_page(result: SelfTest) -> str:
-    return fill("selftest.html.j2", look(result))
+render = text_renderer(look, _parts)
+render_page = page_renderer("selftest.html.j2", look)

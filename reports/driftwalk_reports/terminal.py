@@ -13,8 +13,7 @@ from rich.text import Text
 from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
-from .console import about, fit, noted, plain_console, printed, table, wrapped
-from .door import renderer
+from .console import about, fit, noted, table, text_renderer, wrapped
 from .layout import Fact
 from .numbers import cut, number
 from .rows import Gap, Row, short
@@ -25,19 +24,12 @@ MOST_ROWS = 60
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-@renderer
-def render(report: Report, width: int | None = None, color: bool = False) -> str:
-    """The report as text; ANSI colours only where asked for."""
-    view, console = look(report), plain_console(width, color)
-    return printed(console, _parts(view, report, console), view)
-
-
-def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableType]:
+def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     marked = [row for row in view.rows if row.marks]
     yield about(view.about)
     if marked:
         yield Text()
-        yield from draw(tree(view.rows, _remark(report)), console.width)
+        yield from draw(tree(view.rows, _remark(view.document)), console.width)
         yield Text()
     elif view.rows:
         yield _table(view, console)
@@ -47,7 +39,7 @@ def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableT
         yield from _details(row, console.width)
     paragraphs = [*view.said, " ".join(view.exercised)]
     uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
-    if uneven or report.coverage.outputs_skipped:
+    if uneven or view.document.coverage.outputs_skipped:
         paragraphs.insert(0, view.coverage)
     shown = [*(Text(paragraph) for paragraph in paragraphs if paragraph), *noted(view.notes)]
     yield from [Text(), *shown] if shown else []
@@ -158,3 +150,6 @@ def _bar(row: Row, low: float, high: float) -> str:
         return _BARS[-1]
     part = (math.log10(row.error) - low) / (high - low)
     return _BARS[round(part * (len(_BARS) - 1))]
+
+
+render = text_renderer(look, _parts)

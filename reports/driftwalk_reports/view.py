@@ -30,7 +30,7 @@ class SideBySide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(Head):
+class View(Head[Report]):
     """A whole report, in words."""
 
     story: Story

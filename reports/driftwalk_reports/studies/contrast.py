@@ -74,10 +74,9 @@ class PairView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContrastView(Head):
+class ContrastView(Head[Contrast]):
     pairs: tuple[PairView, ...]
     rows: tuple[LayerRow, ...]
-    with_drift: bool
 
     @property
     def drifts(self) -> list[tuple[str, ...]]:
@@ -102,7 +101,6 @@ def look(study: Contrast) -> ContrastView:
         ),
         pairs=pairs,
         rows=tuple(_row(layer, most) for layer in study.layers),
-        with_drift=candidate is not None,
         notes=study.notes,
     )
 
@@ -199,13 +197,6 @@ def _row(layer: ContrastLayer, most: int) -> LayerRow:
     )
 
 
-@renderer
-def render(study: Contrast, width: int | None = None, color: bool = False) -> str:
-    """The contrast as text; ANSI colours only where asked for."""
-    view, screen = look(study), console.plain_console(width, color)
-    return console.printed(screen, _parts(view, screen), view)
-
-
 def _parts(view: ContrastView, screen: Console) -> Iterator[RenderableType]:
     yield console.about(view.about)
     for number_, pair in enumerate(view.pairs):
@@ -238,7 +229,7 @@ def _shown(pair: PairView, most: int) -> list[int]:
 
 def _table(view: ContrastView, number_: int, pair: PairView, most: int) -> Table:
     shown = _shown(pair, most)
-    titles = ["point", "per token", *(["drift", "of it"] if view.with_drift else [])]
+    titles = ["point", "per token", *(["drift", "of it"] if view.document.candidate else [])]
     sides = "r" * (len(titles) - 1 + len(shown))
     heads = [pair.tokens[at] for at in shown]
     titles += [head.above(console.fit(head.first or str(head.at), 8)) for head in heads]
@@ -246,10 +237,13 @@ def _table(view: ContrastView, number_: int, pair: PairView, most: int) -> Table
     rows = []
     for row in view.rows:
         cells = row.l2[number_] if number_ < len(row.l2) else ()
-        drift = [row.drift, row.share] if view.with_drift else []
+        drift = [row.drift, row.share] if view.document.candidate else []
         numbers = [cells[at] if at < len(cells) else "" for at in shown]
         rows.append([row.point, row.distance, *drift, *numbers])
     return console.table([*titles, *([f"… {left} more"] if left > 0 else [])], rows, f" {sides}")
+
+
+render = console.text_renderer(look, _parts)
 
 
 @renderer
@@ -293,25 +287,19 @@ def _maps(study: Contrast) -> Iterator[Heatmap]:
 
 
 def _chart(study: Contrast) -> Chart | None:
-    if not any(layer.distance > 0 for layer in study.layers):
+    layers = study.layers
+    if not any(layer.distance > 0 for layer in layers):
         return None
-    distance = tuple(layer.distance for layer in study.layers)
-    lines = [Series("distance between the two inputs", "reference", distance)]
-    plots = []
+    distance = [layer.distance for layer in layers]
+    lines, plots = [Series("distance: between the two inputs", "reference", distance)], []
     if study.candidate:
-        drift = tuple(layer.drift for layer in study.layers)
-        share = Series("share", "gain", tuple(layer.share for layer in study.layers))
-        lines.append(Series(f"drift of {cut(study.candidate.spec, 40)}", "candidate", drift))
-        plots.append(Plot("drift as a share of the distance", (share,), 120.0))
+        label = f"drift: of {cut(study.candidate.spec, 40)}"
+        lines.append(Series(label, "candidate", [layer.drift for layer in layers]))
+        share = Series("share", "gain", [layer.share for layer in layers])
+        plots.append(Plot("drift as a share of the distance", [share], 120.0, written=part_of))
     return draw(
         "Distance between the two inputs along the model, on a log scale; the table has the same "
         "numbers.",
-        [Column(layer.point.name, "", True, (), tuple(_tip(layer))) for layer in study.layers],
-        [Plot("root mean square per token", tuple(lines), 170.0), *plots],
+        [Column(layer.point.name) for layer in layers],
+        [Plot("root mean square per token", lines, 170.0), *plots],
     )
-
-
-def _tip(layer: ContrastLayer) -> Iterator[str]:
-    yield from (layer.point.name, f"distance {number(layer.distance)}")
-    if layer.drift is not None:
-        yield from (f"drift {number(layer.drift)}", f"share {part_of(layer.share)}")

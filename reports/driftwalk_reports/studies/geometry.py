@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
-from driftwalk.tasks.studies.geometry_result import Agreement, Geometry, GeometryLayer, Spot
+from driftwalk.tasks.studies.geometry_result import Geometry, GeometryLayer, Spot
 
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw
@@ -44,14 +44,12 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeometryView(Head):
+class GeometryView(Head[Geometry]):
     kinds: tuple[tuple[int, str], ...]
     panels: tuple[Panel, ...]
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     """Each point, and its numbers in the order of the titles."""
-    with_candidate: bool
-    k: int
 
 
 def look(study: Geometry) -> GeometryView:
@@ -94,8 +92,6 @@ def look(study: Geometry) -> GeometryView:
             (cut(layer.point.name, 60), *(_cells(layer) if candidate else _cells(layer)[4:5]))
             for layer in study.layers
         ),
-        with_candidate=candidate is not None,
-        k=study.k,
         notes=(*study.notes, *left_out),
     )
 
@@ -207,18 +203,14 @@ def _cells(layer: GeometryLayer) -> tuple[str, ...]:
     )
 
 
-@renderer
-def render(study: Geometry, width: int | None = None, color: bool = False) -> str:
-    """The study as text; ANSI colours only where asked for."""
-    view = look(study)
-    return console.printed(console.plain_console(width, color), _parts(view), view)
-
-
-def _parts(view: GeometryView) -> Iterator[RenderableType]:
+def _parts(view: GeometryView, _: Console) -> Iterator[RenderableType]:
     yield console.about(view.about)
     yield console.table(view.titles, view.rows, " rrrrrr"[: len(view.titles)])
     yield from map(Text, view.sentences)
     yield from console.noted(view.notes)
+
+
+render = console.text_renderer(look, _parts)
 
 
 @renderer
@@ -232,26 +224,15 @@ def _chart(study: Geometry) -> Chart | None:
     found = [(layer.point.name, layer.agreement) for layer in study.layers if layer.agreement]
     if not found:
         return None
-    agreements = [one for _, one in found]
     series = (
-        Series("neighbours lost", "other0", tuple(1 - a.knn_overlap for a in agreements)),
-        Series("1 − CKA", "gain", tuple(1 - a.cka for a in agreements)),  # noqa: RUF001
-        Series("Procrustes distance", "candidate", tuple(a.procrustes for a in agreements)),
-        Series("displacement", "reference", tuple(a.displacement for a in agreements)),
+        Series("neighbours lost", "other0", [1 - one.knn_overlap for _, one in found]),
+        Series("1 − CKA", "gain", [1 - one.cka for _, one in found]),  # noqa: RUF001
+        Series("Procrustes distance", "candidate", [one.procrustes for _, one in found]),
+        Series("displacement", "reference", [one.displacement for _, one in found]),
     )
     return draw(
         "How far both clouds are apart along the model, on a log scale; the table has the same "
         "numbers.",
-        [Column(name, "", True, (), _tip(name, one)) for name, one in found],
+        [Column(name) for name, _ in found],
         [Plot("0: the same", series, 210.0)],
-    )
-
-
-def _tip(name: str, found: Agreement) -> tuple[str, ...]:
-    return (
-        name,
-        f"neighbours lost {number(1 - found.knn_overlap)}",
-        f"1 - CKA {number(1 - found.cka)}",
-        f"Procrustes {number(found.procrustes)}",
-        f"displacement {number(found.displacement)}",
     )

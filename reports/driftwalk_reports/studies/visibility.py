@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.dtypes import Array
@@ -36,7 +36,7 @@ NORMALISATIONS: tuple[tuple[Normalisation, str, str], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisibilityView(Head):
+class VisibilityView(Head[Visibility]):
     points: tuple[str, ...]
     tokens: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -139,25 +139,19 @@ def _rows(study: Visibility) -> Iterator[tuple[str, ...]]:
         )
 
 
-@renderer
-def render(study: Visibility, width: int | None = None, color: bool = False) -> str:
-    """The study as text; ANSI colours only where asked for."""
-    view, screen = look(study), console.plain_console(width, color)
-    return console.printed(screen, _parts(study, view, screen.width), view)
-
-
-def _parts(study: Visibility, view: VisibilityView, width: int) -> Iterator[RenderableType]:
+def _parts(view: VisibilityView, screen: Console) -> Iterator[RenderableType]:
     yield console.about(view.about)
     yield Text("\nInfluence, the last layer on top; ◆ is the state, · is exactly zero", "bold")
-    yield from _shaded(study, view, width)
+    yield from _shaded(view, screen.width)
     titles = ("point", "", "strongest at token", "influence", "same token", "from others")
     yield console.table(titles, view.rows, " l rrr")
     yield from map(Text, view.sentences)
     yield from console.noted(view.notes)
 
 
-def _shaded(study: Visibility, view: VisibilityView, width: int) -> Iterator[Text]:
+def _shaded(view: VisibilityView, width: int) -> Iterator[Text]:
     """The cone of the state, a character for each state in it."""
+    study = view.document
     cone, chosen = study.cone(), study.points.index(study.point)
     side = max(len(console.fit(name, 16)) for name in view.points)
     room = max(8, width - side - 2)
@@ -185,6 +179,9 @@ class Grid:
     paths: tuple[str, ...]
     low: str
     high: str
+
+
+render = console.text_renderer(look, _parts)
 
 
 @renderer
