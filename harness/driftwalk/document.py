@@ -54,8 +54,8 @@ def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[s
 def _study(name: str) -> Kind:
     return Kind(
         f"driftwalk.tasks.studies.{name}_result:{name.title()}",
-        f"driftwalk_reports.studies.{name}_text:render",
-        _reports(name, f"studies.{name}_page:render"),
+        f"driftwalk_reports.studies.{name}:render",
+        _reports(name, f"studies.{name}:render_page"),
     )
 
 
@@ -75,12 +75,12 @@ KINDS: dict[str, Kind] = {
     ),
     "bench": Kind(
         "driftwalk.tasks.bench.result:BenchReport",
-        "driftwalk_reports.bench_text:render",
+        "driftwalk_reports.bench:render",
         _reports(
             "bench",
-            "bench_page:render",
-            md=("bench.md", "driftwalk_reports.bench_text:render_markdown"),
-            pytest=("pytest-benchmark.json", "driftwalk_reports.bench_pytest:render"),
+            "bench:render_page",
+            md=("bench.md", "driftwalk_reports.bench:render_markdown"),
+            pytest=("pytest-benchmark.json", "driftwalk_reports.bench:render_pytest"),
         ),
         head=("kind", VERSION, BENCH_VERSION),
         always=(BENCH_VERSION,),
@@ -88,20 +88,20 @@ KINDS: dict[str, Kind] = {
     ),
     "hardware": Kind(
         "driftwalk.tasks.hardware.result:HardwareReport",
-        "driftwalk_reports.hardware.text:render",
+        "driftwalk_reports.hardware:render",
         _reports(
             "hwcheck",
-            "hardware.page:render",
-            md=("hwcheck.md", "driftwalk_reports.hardware.text:render_markdown"),
+            "hardware:render_page",
+            md=("hwcheck.md", "driftwalk_reports.hardware:render_markdown"),
         ),
     ),
     "fleet": Kind(
         "driftwalk.tasks.fleet.result:FleetReport",
-        "driftwalk_reports.fleet.text:render",
+        "driftwalk_reports.fleet:render",
         _reports(
             "fleet",
-            "fleet.page:render",
-            md=("fleet.md", "driftwalk_reports.fleet.text:render_markdown"),
+            "fleet:render_page",
+            md=("fleet.md", "driftwalk_reports.fleet:render_markdown"),
         ),
     ),
     "selftest": Kind(

@@ -20,7 +20,7 @@ from driftwalk.states import Probe
 from driftwalk.tasks.studies.contrast_result import Contrast
 from driftwalk.tasks.studies.pairs import paired
 from driftwalk_reports.schema import load_schema
-from driftwalk_reports.studies.contrast_text import render
+from driftwalk_reports.studies.contrast import render
 from studies import subjects
 from studies.subjects import FRANCE, GERMANY, probe
 
@@ -237,7 +237,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 def test_hostile_names_are_harmless() -> None:
     hostile = "<script>alert(1)</script>\x1b[31m"
     found = driftwalk.contrast("demo:decoder", hostile, hostile.replace("1", "2"))
-    from driftwalk_reports.studies.contrast_page import render as page
+    from driftwalk_reports.studies.contrast import render_page as page
 
     assert "<script>alert" not in page(found)
     assert "\x1b" not in render(found)

@@ -219,7 +219,7 @@ def _carry_out(
 @contextmanager
 def _watching() -> Iterator[Watcher]:
     """A table where somebody looks, lines where not."""
-    from driftwalk_reports.fleet.live import Lines, LiveTable
+    from driftwalk_reports.fleet_live import Lines, LiveTable
 
     if not sys.stderr.isatty():
         yield Lines(lambda text: say(f"driftwalk: {text}"))

@@ -1,25 +1,30 @@
-"""A geometry study in words and places: what its page and its text show, without markup."""
+"""A geometry study, in words and places: a picture per layer, one of which is picked; a table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from driftwalk.tasks.studies.geometry_result import Geometry, GeometryLayer, Spot
 
+from .. import console
+from ..chart import Chart, Column, Plot, Series, draw
+from ..door import renderer
+from ..layout import Fact, Head, model_name
 from ..numbers import NOTHING, cut, number
-from ..view import model_name
+from ..page import fill
 
 WIDTH, HEIGHT, MARGIN = 900.0, 520.0, 24.0
 MOST_SPOTS, MOST_PANELS, MOST_KINDS = 400, 48, 8
 """What a page can still show: sentences, layers, labels with a colour of their own."""
 
-Fact = tuple[str, str]
-
 
 @dataclass(frozen=True)
-class Dot:
+class Spotted:
     """One sentence in one panel."""
 
     kind: int
@@ -34,37 +39,17 @@ class Dot:
 class Panel:
     point: str
     axes: tuple[str, str]
-    dots: tuple[Dot, ...]
+    dots: tuple[Spotted, ...]
     numbers: tuple[Fact, ...]
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    point: str
-    overlap: str
-    cka: str
-    procrustes: str
-    displacement: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class GeometryView:
-    headline: str
-    failed: bool
-    sentences: tuple[str, ...]
-    about: tuple[Fact, ...]
+@dataclass(frozen=True, kw_only=True)
+class GeometryView(Head[Geometry]):
     kinds: tuple[tuple[int, str], ...]
     panels: tuple[Panel, ...]
-    rows: tuple[LayerRow, ...]
-    with_candidate: bool
-    k: int
-    notes: tuple[str, ...]
-    command: str
-    created: str
-    tool: str
-    environment: tuple[Fact, ...]
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Each point, and its numbers in the order of the titles."""
 
 
 def look(study: Geometry) -> GeometryView:
@@ -85,21 +70,29 @@ def look(study: Geometry) -> GeometryView:
     if len(names) >= MOST_KINDS:
         rest = cut(names[-1], 40) if len(names) == MOST_KINDS else "all other labels"
         shown_kinds.append((MOST_KINDS - 1, rest))
+    candidate = study.candidate
+    both = (f"{study.k} neighbours kept", "CKA", "Procrustes", "moved by", "separation", "after")
+    labels = f"{len(set(study.labels))} labels"
     return GeometryView(
+        document=study,
+        tone="study failed" if study.failed else "study",
         headline=headline(study),
-        failed=bool(study.failed),
         sentences=tuple(_sentences(study)),
-        about=_about(study),
+        about=(
+            ("model", model_name(study.model)),
+            ("backend", study.backend.spec),
+            ("candidate", candidate.spec if candidate else NOTHING),
+            ("pooling", study.pooling),
+            ("sentences", f"{len(study.texts)} of {cut(study.dataset, 60)}, {labels}"),
+        ),
         kinds=tuple(shown_kinds),
         panels=tuple(_panel(study, study.layers[i], kinds, shown) for i in chosen),
-        rows=tuple(_row(layer) for layer in study.layers),
-        with_candidate=study.candidate is not None,
-        k=study.k,
+        titles=("point", *(both if candidate else both[4:5])),
+        rows=tuple(
+            (cut(layer.point.name, 60), *(_cells(layer) if candidate else _cells(layer)[4:5]))
+            for layer in study.layers
+        ),
         notes=(*study.notes, *left_out),
-        command=study.command,
-        created=study.created,
-        tool=f"{study.tool.name} {study.tool.version}",
-        environment=tuple(study.environment.items()),
     )
 
 
@@ -117,14 +110,12 @@ def headline(study: Geometry) -> str:
             f"On {cut(study.candidate.spec, 60)} sentences keep {part} of their {study.k} "
             f"nearest neighbours {at}; CKA is at least {near_one(cka)}."
         )
-    told = [layer for layer in study.layers if layer.separation is not None]
-    if not told:
+    parted = [layer for layer in study.layers if layer.separation is not None]
+    if not parted:
         return f"{len(study.texts)} sentences with one label, at {len(study.layers)} points."
-    best = max(told, key=lambda layer: layer.separation or 0.0)
-    return (
-        f"The labels are farthest apart at {cut(best.point.name, 60)}: "
-        f"separation {number(best.separation, 2)}."
-    )
+    best = max(parted, key=lambda layer: layer.separation or 0.0)
+    where = cut(best.point.name, 60)
+    return f"The labels are farthest apart at {where}: separation {number(best.separation, 2)}."
 
 
 def percent(share: float) -> str:
@@ -137,31 +128,17 @@ def near_one(value: float) -> str:
     return "1" if value == 1 else f"1 − {number(1 - value, 2)}" if value > 0.99 else number(value)  # noqa: RUF001
 
 
-def _sentences(study: Geometry) -> list[str]:
+def _sentences(study: Geometry) -> Iterator[str]:
     ends = [layer for layer in study.layers if layer.candidate_separation is not None]
     if not ends:
-        return []
+        return
     moved = max(ends, key=lambda x: abs((x.candidate_separation or 0) - (x.separation or 0)))
     before, after = number(moved.separation, 3), number(moved.candidate_separation, 3)
     if before == after:
-        return ["Separation of the labels stays the same to three digits at every layer."]
-    return [
-        f"Separation of the labels changes most at {cut(moved.point.name, 60)}: "
-        f"{before} before, {after} after."
-    ]
-
-
-def _about(study: Geometry) -> tuple[Fact, ...]:
-    return (
-        ("model", model_name(study.model)),
-        ("backend", study.backend.spec),
-        ("candidate", study.candidate.spec if study.candidate else NOTHING),
-        ("pooling", study.pooling),
-        (
-            "sentences",
-            f"{len(study.texts)} of {cut(study.dataset, 60)}, {len(set(study.labels))} labels",
-        ),
-    )
+        yield "Separation of the labels stays the same to three digits at every layer."
+    else:
+        where = cut(moved.point.name, 60)
+        yield f"Separation of the labels changes most at {where}: {before} before, {after} after."
 
 
 def _evenly(count: int, most: int) -> list[int]:
@@ -183,13 +160,16 @@ def _panel(
         y = HEIGHT / 2 - (spot[1] - (low_y + high_y) / 2) * scale
         return round(x, 1), round(y, 1)
 
-    dots = []
-    for i in shown:
-        x, y = place(layer.reference[i])
-        to = place(layer.candidate[i]) if layer.candidate else None
-        label = f"{cut(study.labels[i], 40)}: {cut(study.texts[i], 100)}"
-        dots.append(Dot(kinds[study.labels[i]], x, y, to, label))
-    return Panel(cut(layer.point.name, 40), _axes(study, layer), tuple(dots), _numbers(layer))
+    dots = tuple(
+        Spotted(
+            kinds[study.labels[i]],
+            *place(layer.reference[i]),
+            place(layer.candidate[i]) if layer.candidate else None,
+            f"{cut(study.labels[i], 40)}: {cut(study.texts[i], 100)}",
+        )
+        for i in shown
+    )
+    return Panel(cut(layer.point.name, 40), _axes(study, layer), dots, _numbers(layer))
 
 
 def _axes(study: Geometry, layer: GeometryLayer) -> tuple[str, str]:
@@ -201,30 +181,58 @@ def _axes(study: Geometry, layer: GeometryLayer) -> tuple[str, str]:
 
 
 def _numbers(layer: GeometryLayer) -> tuple[Fact, ...]:
-    row = _row(layer)
-    told = [("separation", row.before)]
+    """What stands above a picture."""
     if layer.broken:
-        return (*told, ("candidate", f"NaN or Inf in {layer.broken} sentences"))
+        bad = f"NaN or Inf in {layer.broken} sentences"
+        return ("separation", number(layer.separation)), ("candidate", bad)
     if layer.agreement is None:
-        return tuple(told)
-    return (
-        ("neighbours kept", row.overlap),
-        ("CKA", row.cka),
-        ("Procrustes", row.procrustes),
-        ("moved by", row.displacement),
-        ("separation before", row.before),
-        ("after", row.after),
-    )
+        return (("separation", number(layer.separation)),)
+    labels = ("neighbours kept", "CKA", "Procrustes", "moved by", "separation before", "after")
+    return tuple(zip(labels, _cells(layer), strict=True))
 
 
-def _row(layer: GeometryLayer) -> LayerRow:
+def _cells(layer: GeometryLayer) -> tuple[str, ...]:
     found = layer.agreement
-    return LayerRow(
-        cut(layer.point.name, 60),
+    return (
         percent(found.knn_overlap) if found else NOTHING,
         near_one(found.cka) if found else NOTHING,
         number(found.procrustes) if found else NOTHING,
         number(found.displacement) if found else NOTHING,
         number(layer.separation),
         "NaN or Inf" if layer.broken else number(layer.candidate_separation),
+    )
+
+
+def _parts(view: GeometryView, _: Console) -> Iterator[RenderableType]:
+    yield console.about(view.about)
+    yield console.table(view.titles, view.rows, " rrrrrr"[: len(view.titles)])
+    yield from map(Text, view.sentences)
+    yield from console.noted(view.notes)
+
+
+render = console.text_renderer(look, _parts)
+
+
+@renderer
+def render_page(study: Geometry) -> str:
+    view, chart = look(study), _chart(study)
+    return fill("studies/geometry.html.j2", view, chart=chart, width=WIDTH, height=HEIGHT)
+
+
+def _chart(study: Geometry) -> Chart | None:
+    """How far both clouds are apart, along the model."""
+    found = [(layer.point.name, layer.agreement) for layer in study.layers if layer.agreement]
+    if not found:
+        return None
+    series = (
+        Series("neighbours lost", "other0", [1 - one.knn_overlap for _, one in found]),
+        Series("1 − CKA", "gain", [1 - one.cka for _, one in found]),  # noqa: RUF001
+        Series("Procrustes distance", "candidate", [one.procrustes for _, one in found]),
+        Series("displacement", "reference", [one.displacement for _, one in found]),
+    )
+    return draw(
+        "How far both clouds are apart along the model, on a log scale; the table has the same "
+        "numbers.",
+        [Column(name) for name, _ in found],
+        [Plot("0: the same", series, 210.0)],
     )

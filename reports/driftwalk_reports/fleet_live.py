@@ -7,20 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from driftwalk.tasks.fleet.cluster import Watcher
 from driftwalk.tasks.fleet.job import Job, Place
 from driftwalk.tasks.fleet.result import Attempt, Record
 
-from ..numbers import clean, seconds
-from .view import SYMBOLS, TONES, many
+from .console import STYLES, table
+from .fleet import TONES, many
+from .layout import SYMBOLS
+from .numbers import clean, seconds
 
 MOST_ROWS = 24
-_STYLES = {"pass": "green", "drift": "red", "unverified": "yellow"}
 
 
 def _name(job: Job, place: str) -> str:
@@ -29,9 +28,8 @@ def _name(job: Job, place: str) -> str:
 
 def _word(record: Record) -> str:
     said = record.finding.said if record.finding and record.verdict != "pass" else record.note
-    return f"{record.verdict if record.status == 'done' else record.status}" + (
-        f": {clean(said, 160)}" if said else ""
-    )
+    word = record.verdict if record.status == "done" else record.status
+    return f"{word}: {clean(said, 160)}" if said else word
 
 
 class Lines(Watcher):
@@ -57,7 +55,7 @@ class Lines(Watcher):
         where = record.place.name if record.place else record.job.label
         took = f" ({seconds(record.seconds)})" if record.attempts else ""
         self._say(
-            f"[{self._settled}/{self._total}] {SYMBOLS[record.verdict]} "
+            f"[{self._settled}/{self._total}] {SYMBOLS[TONES[record.verdict]]} "
             f"{_name(record.job, where)}: {_word(record)}{took}"
         )
 
@@ -104,8 +102,9 @@ class LiveTable(Watcher):
 
     def ended(self, record: Record) -> None:
         row = self._rows[record.id]
-        row.word = f"{SYMBOLS[record.verdict]} {_word(record)}"
-        row.style, row.since = _STYLES[TONES[record.verdict]], None
+        tone = TONES[record.verdict]
+        row.word = f"{SYMBOLS[tone]} {_word(record)}"
+        row.style, row.since = STYLES[tone], None
         row.rank = 3 if record.verdict == "pass" else 1
         row.where = record.place.name if record.place else row.where
         self.tick()
@@ -115,20 +114,18 @@ class LiveTable(Watcher):
 
     def drawn(self) -> Group:
         """The table as it is now: of many rows, those that say most."""
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for title in ("job", "where", "now", "time", "tries"):
-            table.add_column(title, overflow="fold" if title == "now" else "ellipsis")
         rows = sorted(self._rows.values(), key=lambda row: row.rank)
-        for row in rows[:MOST_ROWS]:
-            took = seconds(self._clock() - row.since) if row.since is not None else ""
-            where = "" if row.where == row.job.label else clean(row.where, 60)
-            table.add_row(
-                Text(clean(row.job.label, 60)),
-                Text(where),
+        shown = [
+            (
+                clean(row.job.label, 60),
+                "" if row.where == row.job.label else clean(row.where, 60),
                 Text(row.word, row.style),
-                Text(took),
-                Text(str(row.tries or "")),
+                seconds(self._clock() - row.since) if row.since is not None else "",
+                str(row.tries or ""),
             )
+            for row in rows[:MOST_ROWS]
+        ]
         settled = sum(row.since is None and row.word != "waiting" for row in rows)
         more = f"; {len(rows) - MOST_ROWS} more rows" if len(rows) > MOST_ROWS else ""
-        return Group(table, Text(f"{settled} of {len(rows)} jobs have ended{more}"))
+        drawn = table(("job", "where", "now", "time", "tries"), shown, "ll ll")
+        return Group(drawn, Text(f"{settled} of {len(rows)} jobs have ended{more}"))
