@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,7 @@ def kept(
     return folder
 
 
+@dataclass(eq=False)
 class Exports:
     """The exports of one model in one dtype, by the shapes of a probe and by how closely to look.
 
@@ -236,21 +237,13 @@ class Exports:
     `seconds`, the account of its backend.
     """
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        spec: Spec,
-        dtype: str,
-        cached: bool,
-        seconds: MutableMapping[str, float],
-    ) -> None:
-        self._model = model
-        self._spec = spec
-        self._dtype = dtype
-        self._cached = cached
-        self._seconds = seconds
-        self._made: dict[str, Exported] = {}
-        self._scratch = ExitStack()
+    model: LoadedModel
+    spec: Spec
+    dtype: str
+    cached: bool
+    seconds: MutableMapping[str, float]
+    _made: dict[str, Exported] = field(default_factory=dict)
+    _scratch: ExitStack = field(default_factory=ExitStack)
 
     def get(self, probe: Probe, look: Look) -> Exported:
         """The export for a probe: made in this run already, stored by an earlier one, or new."""
@@ -261,9 +254,9 @@ class Exports:
         start = time.perf_counter()
 
         def make(folder: Path) -> None:
-            module = self._model.at(self._dtype, "cpu", for_export=True)
+            module = self.model.at(self.dtype, "cpu", for_export=True)
             layout = replace(self._layout(module, probe), look=look)
-            with quietly(module), explaining(self._model.label, self._spec):
+            with quietly(module), explaining(self.model.label, self.spec):
                 export(module, layout, inputs_for(module, probe, torch.device("cpu")), folder)
             if key:
                 probe.save(folder / MADE_WITH)
@@ -271,17 +264,17 @@ class Exports:
 
         # Code of unknown version can change under an unchanged name: never trust a stored graph.
         evidence = key = ""
-        if self._cached and self._model.has_known_code:
-            evidence = self._model.evidence.of(probe, self._dtype)
+        if self.cached and self.model.has_known_code:
+            evidence = self.model.evidence.of(probe, self.dtype)
         if evidence:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            model = (self._model.fingerprint, self._model.arithmetic, self._dtype)
+            known = (self.model.fingerprint, self.model.arithmetic, self.dtype)
             # Which points a model has depends on what a user says of it, too (--blocks).
-            layout = self._layout(self._model.module, probe)
-            key = key_of(CACHE_VERSION, *model, layout.key, *asked, str(packages))
+            layout = self._layout(self.model.module, probe)
+            key = key_of(CACHE_VERSION, *known, layout.key, *asked, str(packages))
         folder = kept("onnx", key, make, self._scratch, self._believed)
         self._made[shape_key] = read_export(folder)
-        self._seconds["export"] = time.perf_counter() - start
+        self.seconds["export"] = time.perf_counter() - start
         return self._made[shape_key]
 
     def _believed(self, folder: Path) -> bool:
@@ -289,7 +282,7 @@ class Exports:
         try:
             stored = (folder / EVIDENCE).read_text()
             made_with = Probe.load(folder / MADE_WITH)
-            return stored == self._model.evidence.of(made_with, self._dtype)
+            return stored == self.model.evidence.of(made_with, self.dtype)
         except (OSError, ValueError, DriftwalkError):
             return False
 
@@ -299,10 +292,10 @@ class Exports:
         inputs = inputs_for(module, probe, device)
 
         def run(**extra: Any) -> Any:
-            with quietly(module), explaining(self._model.label, self._spec):
+            with quietly(module), explaining(self.model.label, self.spec):
                 return call(module, inputs, **extra)
 
-        return self._model.layout(module, inputs, run)
+        return self.model.layout(module, inputs, run)
 
     @property
     def outputs_skipped(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -145,21 +145,21 @@ def open_parts(path: Path) -> Parts:
     return Parts([Part(read_graph(path / single[0]))])
 
 
+@dataclass(eq=False)
 class Runs:
     """Runs of a model's graphs; a tensor is known by its key (`Parts.keys`)."""
 
-    def __init__(self, parts: Parts, sessions: Sessions, model: Callable[[Probe], Arrays]) -> None:
-        self._parts = parts
-        self._sessions = sessions
-        self._model = model
-        """What the torch model gives: by it a way to feed the graphs is chosen."""
-        self._chosen: dict[str, dict[Part, int]] = {}
+    parts: Parts
+    sessions: Sessions
+    model: Callable[[Probe], Arrays]
+    """What the torch model gives: by it a way to feed the graphs is chosen."""
+    _chosen: dict[str, dict[Part, int]] = field(default_factory=dict)
 
     def choose(self, probe: Probe, expected: Arrays) -> None:
         """Where a graph can be fed in several ways, take the one that gives the model's outputs."""
         handed: dict[str, Array] = {}
         chosen: dict[Part, int] = {}
-        for part in self._parts.all:
+        for part in self.parts.all:
             options = part.feeds(probe, handed)
             tried = self._tried(part, options)
             best = choose(options, tried, expected)
@@ -189,37 +189,37 @@ class Runs:
     def run(self, probe: Probe, keys: Iterable[str]) -> dict[str, Array]:
         """One run of every graph: its outputs, and the tensors that were asked for."""
         wanted: dict[Part, set[str]] = {}
-        for part, tensor in map(self._parts.split, keys):
+        for part, tensor in map(self.parts.split, keys):
             wanted.setdefault(part, set()).add(tensor)
         found: dict[str, Array] = {}
         handed: dict[str, Array] = {}
-        for part in self._parts.all:
+        for part in self.parts.all:
             feed = self._feed(part, probe, handed)
             if part in wanted:
-                session = self._sessions.exposing(part.graph, wanted[part], keep=True)
+                session = self.sessions.exposing(part.graph, wanted[part], keep=True)
                 given = self._ask(session, feed)
             else:
                 given = self._plain(part, feed)
-            found |= zip(self._parts.keys(part, given), given.values(), strict=True)
+            found |= zip(self.parts.keys(part, given), given.values(), strict=True)
             handed = _handed_on(given)
         return found
 
     def fed(self, probe: Probe) -> Iterator[tuple[Part, Feed]]:
         """Every graph with what it is given, in order; the encoder is run for the decoder."""
         handed: dict[str, Array] = {}
-        for part in self._parts.all:
+        for part in self.parts.all:
             feed = self._feed(part, probe, handed)
             yield part, feed
-            if part is not self._parts.all[-1]:
+            if part is not self.parts.all[-1]:
                 handed = _handed_on(self._plain(part, feed))
 
     def fetch(self, probe: Probe, keys: Sequence[str], sizes: frozenset[int]) -> list[Candidate]:
         """The values of many tensors, those of a state's size; some at a time, not optimised."""
         found: list[Candidate] = []
-        order = {key: place for place, key in enumerate(self._parts.floats)}
+        order = {key: place for place, key in enumerate(self.parts.floats)}
         for part, feed in self.fed(probe):
-            mine = {name for own, name in map(self._parts.split, keys) if own is part}
-            session = self._sessions.exposing(part.graph, mine, "off")
+            mine = {name for own, name in map(self.parts.split, keys) if own is part}
+            session = self.sessions.exposing(part.graph, mine, "off")
             plausible = [
                 o.name
                 for o in session.get_outputs()
@@ -229,22 +229,22 @@ class Runs:
             ]
             for start in range(0, len(plausible), _AT_ONCE):
                 given = self._ask(session, feed, plausible[start : start + _AT_ONCE])
-                for key, array in zip(self._parts.keys(part, given), given.values(), strict=True):
+                for key, array in zip(self.parts.keys(part, given), given.values(), strict=True):
                     if array.size in sizes:
                         place = order.get(key, len(order))
-                        found.append(Candidate(key, array, place, self._parts.root(key)))
+                        found.append(Candidate(key, array, place, self.parts.root(key)))
         return sorted(found, key=lambda one: one.order)
 
     def _feed(self, part: Part, probe: Probe, handed: Arrays) -> Feed:
         if probe.sha256 not in self._chosen:
-            self.choose(probe, self._model(probe))
+            self.choose(probe, self.model(probe))
         return part.feeds(probe, handed)[self._chosen[probe.sha256][part]]
 
     def _plain(self, part: Part, feed: Feed) -> dict[str, Array]:
-        return self._ask(self._sessions.of(part.graph.path), feed)
+        return self._ask(self.sessions.of(part.graph.path), feed)
 
     def _ask(self, session: Any, feed: Feed, names: Sequence[str] | None = None) -> dict[str, Any]:
-        return self._sessions.ask(session, names, feed, self._parts.label)
+        return self.sessions.ask(session, names, feed, self.parts.label)
 
 
 def _handed_on(given: Arrays) -> dict[str, Array]:

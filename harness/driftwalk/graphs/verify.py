@@ -194,7 +194,7 @@ class TwoGraphs:
             return Account(tuple(rows))
         suspects: dict[str, str] = {}
         for name in drifted:
-            own = first.find(name.partition("[")[0])
+            own = first.partners.get(name.partition("[")[0])
             tensor = tensors.get(name) or (own[0] if own else "")
             if tensor in first.graph.producers:
                 suspects[name] = tensor

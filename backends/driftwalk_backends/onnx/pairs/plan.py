@@ -69,27 +69,25 @@ def plan(reference: GraphRuntime, candidate: GraphRuntime, probe: Probe, depth: 
     return Plan(points.way, tuple(tuple(together[n] for n in g) for g in groups), tuple(notes))
 
 
+@dataclass(frozen=True, eq=False)
 class _Planner:
     """Pairs the points of the model's graph up in the graphs of both sides."""
 
-    def __init__(
-        self,
-        reference: GraphRuntime,
-        candidate: GraphRuntime,
-        probe: Probe,
-        tensors: Mapping[Point, str],
-    ) -> None:
-        self._reference = reference
-        self._candidate = candidate
-        self._probe = probe
-        self._tensors = tensors
-        self._model = reference.model_graph
+    reference: GraphRuntime
+    candidate: GraphRuntime
+    probe: Probe
+    tensors: Mapping[Point, str]
+
+    @property
+    def model(self) -> OnnxGraph:
+        return self.reference.model_graph
 
     def _pair(
         self, point: Point, tensor: str, there: tuple[str, str] | None = None, remark: str = ""
     ) -> TensorPair | None:
         """The pair at a tensor of the model's graph; None where a side does not have it."""
-        here, there = self._reference.find(tensor), there or self._candidate.find(tensor)
+        here = self.reference.partners.get(tensor)
+        there = there or self.candidate.partners.get(tensor)
         if here is None or there is None:
             return None
         found = replace(point, found=there[1])
@@ -97,13 +95,13 @@ class _Planner:
 
     def by_node(self) -> tuple[list[TensorPair], list[str]]:
         """A pair for every node that both sides still have when they run."""
-        ends = {value.name for value in self._model.outputs}
+        ends = {value.name for value in self.model.outputs}
         pairs: list[TensorPair] = []
         gone: list[str] = []
-        for point, tensor in self._tensors.items():
+        for point, tensor in self.tensors.items():
             if tensor in ends:
                 continue  # outputs are compared in any case
-            pair, node = self._pair(point, tensor), self._model.maker(tensor)
+            pair, node = self._pair(point, tensor), self.model.maker(tensor)
             if pair is None or node is None or not self._is_left(pair):
                 gone.append(tensor)
             else:
@@ -111,13 +109,13 @@ class _Planner:
         return pairs, self._lost_note(gone)
 
     def _is_left(self, pair: TensorPair) -> bool:
-        return pair.reference in self._reference.left and pair.candidate in self._candidate.left
+        return pair.reference in self.reference.left and pair.candidate in self.candidate.left
 
     def _lost_note(self, gone: Sequence[str]) -> list[str]:
         """The sentence about tensors that only one of the two graphs has."""
         if not gone:
             return []
-        into = _swallowed(self._model, self._candidate)
+        into = _swallowed(self.model, self.candidate)
         counted = Counter(into.get(name, "") for name in gone)
         words = [f"{n} into {op}" for op, n in counted.most_common() if op]
         rest = counted.get("", 0)
@@ -133,12 +131,12 @@ class _Planner:
         scoped = self._same_scopes()
         pairs: list[TensorPair] = []
         lost: dict[Point, str] = {}
-        for point, tensor in self._tensors.items():
-            there = self._candidate.find(tensor) or scoped.get(point.name)
+        for point, tensor in self.tensors.items():
+            there = self.candidate.partners.get(tensor) or scoped.get(point.name)
             pair = self._pair(point, tensor, there)
             if pair is not None:
                 pairs.append(pair)
-            elif self._reference.find(tensor) is not None:
+            elif tensor in self.reference.partners:
                 lost[point] = tensor
         found = self._by_value(lost, {pair.candidate for pair in pairs})
         notes: list[str] = []
@@ -147,30 +145,30 @@ class _Planner:
             pair = found.get(name) or self._before(point, tensor)
             if pair is None:
                 notes.append(
-                    f"{name} ({tensor!r}) is not in {self._candidate.path.name}, nor is any "
+                    f"{name} ({tensor!r}) is not in {self.candidate.path.name}, nor is any "
                     "tensor of that block: it is compared at the next point."
                 )
             else:
                 pairs.append(pair)
                 notes += [f"{name}: {pair.remark}."] if pair.remark else []
-        order = [point.name for point in self._tensors]
+        order = [point.name for point in self.tensors]
         return sorted(pairs, key=lambda pair: order.index(pair.point.name)), notes
 
     def _same_scopes(self) -> dict[str, tuple[str, str]]:
         """The blocks of the other graph, where its scopes name the very same ones."""
-        graph = self._candidate.graph
+        graph = self.candidate.graph
         others = points_of(graph, "block")
         if others.way in (NODES, STRUCTURE):
             return {}
-        if list(others.tensors) != list(self._tensors):
+        if list(others.tensors) != list(self.tensors):
             return {}
         found: dict[str, tuple[str, str]] = {}
         for point, other in others.tensors.items():
-            mine = self._tensors[point]
-            known = self._candidate.find(mine)
+            mine = self.tensors[point]
+            known = self.candidate.partners.get(mine)
             if known is not None and known[0] != other:
                 return {}  # an optimiser moved nodes, and left their scopes behind
-            if self._model.op_of(mine) == graph.op_of(other):
+            if self.model.op_of(mine) == graph.op_of(other):
                 found[point.name] = other, others.way
         return found
 
@@ -178,15 +176,14 @@ class _Planner:
         """Points whose tensor bears another name there: the one that holds the same numbers."""
         if not lost:
             return {}
-        partners = {point: self._reference.find(tensor) for point, tensor in lost.items()}
-        mine = {point: here[0] for point, here in partners.items() if here is not None}
-        expected, _ = self._reference.tensors(self._probe, mine.values())
+        mine = {point: self.reference.partners[tensor][0] for point, tensor in lost.items()}
+        expected, _ = self.reference.tensors(self.probe, mine.values())
         wanted = {array.size for array in expected.values()}
-        order = {name: i for i, name in enumerate(self._candidate.graph.floats)}
+        order = {name: i for i, name in enumerate(self.candidate.graph.floats)}
         pool: list[Candidate] = []
         unused = [name for name in order if name not in used]
-        for group in grouped(unused, sizes(self._candidate, self._probe)):
-            given, _ = self._candidate.tensors(self._probe, group)
+        for group in grouped(unused, sizes(self.candidate, self.probe)):
+            given, _ = self.candidate.tensors(self.probe, group)
             pool += [Candidate(n, a, order[n], n) for n, a in given.items() if a.size in wanted]
         found: dict[str, TensorPair] = {}
         for point, own in mine.items():
@@ -198,8 +195,8 @@ class _Planner:
 
     def _before(self, point: Point, lost: str) -> TensorPair | None:
         """The last tensor before a boundary, and after the one before it, that both graphs have."""
-        model, at = self._model, self._model.producers
-        ends = [at[tensor] for tensor in self._tensors.values() if at[tensor] < at[lost]]
+        model, at = self.model, self.model.producers
+        ends = [at[tensor] for tensor in self.tensors.values() if at[tensor] < at[lost]]
         for name in reversed(model.floats):
             inside = max(ends, default=-1) < at[name] < at[lost]
             if inside and model.depends(lost, name):
@@ -212,8 +209,8 @@ class _Planner:
 
 def _swallowed(model: OnnxGraph, candidate: GraphRuntime) -> dict[str, str]:
     """For each tensor that is gone, the operation it went into: what makes the next one left."""
-    partners = {name: own[0] for name in model.producers if (own := candidate.find(name))}
-    left = {name: candidate.left[own] for name, own in partners.items() if own in candidate.left}
+    partners, ops = candidate.partners, candidate.left
+    left = {name: ops[own] for name, (own, _) in partners.items() if own in ops}
     gone: dict[str, str] = {}
     for node in reversed(model.nodes):
         for name in node.outputs:

@@ -75,13 +75,11 @@ class Replay:
         partners: dict[str, str] = {}
         floats = {*self.graph.floats, *(value.name for value in self.graph.outputs)}
         theirs = {*self._candidate.left, *(v.name for v in self._candidate.graph.outputs)}
-        for name in self._reference.model_graph.producers:
-            here, there = self._reference.find(name), self._candidate.find(name)
-            if here is None or there is None or here[0] not in self.graph.producers:
-                continue
-            whole = any(word in self.graph.op_of(here[0]) for word in _WHOLE)
-            if there[0] in theirs and (here[0] in floats or whole):
-                partners[here[0]] = there[0]
+        for name, (here, _) in self._reference.partners.items():
+            there, _ = self._candidate.partners.get(name, ("", ""))
+            whole = any(word in self.graph.op_of(here) for word in _WHOLE)
+            if here in self.graph.producers and there in theirs and (here in floats or whole):
+                partners[here] = there
         alike: dict[str, str] = {}
         groups = self._grouped(partners)
         for group in groups:
@@ -124,6 +122,7 @@ class Replay:
                 draws.append(self._reference.once(noisy(seed), outputs, moved))
             except BackendError:  # noise after an operation that the runtime will not have there
                 draws.append(self._reference.once(model, outputs, moved))
+        known = self._feed | plain | given
         for name in targets:
             mine, theirs = values[name]
             yield Replayed(
@@ -132,7 +131,7 @@ class Replay:
                 candidate=theirs,
                 made=plain[MADE + name],
                 shaken=tuple(d[MADE + name] for d in draws),
-                grid=self._grid(name, self._feed | plain | given, draws),
+                grid=self._grid(name, known, draws),
                 rounds=any(word in self.graph.op_of(name) for word in _ROUNDS_INSIDE),
             )
 

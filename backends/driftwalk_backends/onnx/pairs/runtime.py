@@ -91,12 +91,9 @@ class GraphRuntime(OnnxBackend):
         return fed(self.path.name, self.graph.inputs, probe.inputs)
 
     @cached_property
-    def _partners(self) -> dict[str, tuple[str, str]]:
+    def partners(self) -> dict[str, tuple[str, str]]:
+        """This graph's names for tensors of the model's graph, each with how it was found."""
         return partners(self.model_graph, self.graph)
-
-    def find(self, tensor: str) -> tuple[str, str] | None:
-        """This graph's own name for a tensor of the model's graph, and how it was found."""
-        return self._partners.get(tensor)
 
     @cached_property
     def output_names(self) -> dict[str, str]:
@@ -175,8 +172,11 @@ class GraphRuntime(OnnxBackend):
             ends = [value.name for value in self.graph.outputs]
             return self._renamed(self._run(self._sessions.of(self.path), ends, self.feed(probe)))
         points = points_of(self.model_graph, self._look.depth)
-        found = [(point, self.find(tensor)) for point, tensor in points.tensors.items()]
-        shown = [(point, *own) for point, own in found if own is not None]
+        shown = [
+            (point, *self.partners[tensor])
+            for point, tensor in points.tensors.items()
+            if tensor in self.partners
+        ]
         if points.way == NODES:
             shown = [(point, own, way) for point, own, way in shown if own in self.left]
         tensors, outputs = self.tensors(probe, [own for _, own, _ in shown], keep=True)
