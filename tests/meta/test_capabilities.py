@@ -70,7 +70,7 @@ def test_contributing_lists_no_other() -> None:
 @pytest.mark.parametrize("name", sorted(capabilities()))
 def test_some_backend_has_it(name: str) -> None:
     """A capability that nobody offers is dead code in the judgement."""
-    targets = [*BUILT_IN.values(), MIXED, "driftwalk_backends.onnx.int8:OnnxInt8"]
+    targets = [*BUILT_IN.values(), MIXED, "driftwalk_backends.onnx.runtime:OnnxInt8"]
     classes = [load_target(target) for target in targets]
     wanted = members(capabilities()[name])
     assert any(all(hasattr(kind, member) for member in wanted) for kind in classes)
