@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from .console import guarded, on_github, say, show, show_json, tell_github
+from .console import (
+    guarded,
+    on_github,
+    say,
+    show,
+    show_json,
+    tell_github,
+    this_command,
+    working,
+)
 
 if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
 
+D = TypeVar("D", bound="Document")
 FolderOption = Annotated[
     Path | None,
     typer.Option("--report", "-o", metavar="DIR", help="Write the result and its pages here."),
@@ -49,6 +59,16 @@ def report(
 
     chosen = None if formats is None else [n.strip() for n in formats.split(",") if n.strip()]
     _save(load_documents(results), output, chosen)
+
+
+def make_document(make: Callable[..., D], folder: Path | None, *given: Any, **options: Any) -> D:
+    """Run what makes a result, with a bar; a folder that cannot be written to is refused first."""
+    from ..files import writable_folder
+
+    if folder is not None:
+        writable_folder(folder)
+    with working() as bar:
+        return make(*given, **options, command=this_command(), progress=bar)
 
 
 def finish_document(

@@ -20,7 +20,6 @@ from .configured import (
     the_config,
 )
 from .console import guarded, this_command, working
-from .contrast import ContrastOption
 from .failing import FailOnOption, SlowdownOption, check_failing, failing
 from .options import (
     AllowMissingOption,
@@ -41,7 +40,7 @@ from .options import (
     parse_policy,
 )
 from .rendering import finish
-from .visibility import PatchOption, PropagationOption
+from .studies import ContrastOption, PatchOption, PropagationOption
 
 if TYPE_CHECKING:
     from ..result import Report
