@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
-from .depth import with_extra
+from .depth import alone, unlike, with_extra
 from .exact import exact_row, is_exact
 from .infinities import may_be_infinite, without_shared
 from .replay import introduced_errors
@@ -114,22 +113,12 @@ class Walk:
 
         Where both live on a device, the comparison is only begun, and `settle` waits for it.
         """
-        name = candidate.point.name
-        reference = self._reference.state(name)
+        reference = self._reference.state(candidate.point.name)
         if reference is None:
-            self._extra.append(
-                LayerDrift(
-                    candidate.point,
-                    0,
-                    candidate.shape,
-                    Dtypes(None, candidate.dtype),
-                    "extra",
-                    note="the candidate has this point, the reference does not",
-                    allowed=self._is_allowed(name),
-                )
-            )
-            return
-        self._judge(reference, candidate)
+            found = candidate.point, candidate.shape, candidate.dtype
+            self._extra.append(alone(*found, "extra", self._allow))
+        else:
+            self._judge(reference, candidate)
 
     def _judge(self, reference: State, candidate: State) -> None:
         point = reference.point
@@ -137,8 +126,7 @@ class Walk:
             point = replace(point, found=candidate.point.found)
         dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
         if shape != candidate.shape:
-            note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
-            self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
+            self._met[point.name] = unlike(point, shape, candidate.shape, dtypes)
             return
         if is_exact(reference) or is_exact(candidate):
             row = exact_row(point, reference, candidate, self._reference.probe, self._policy)
@@ -194,8 +182,12 @@ class Walk:
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""
         self.settle()
-        rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
-        rows = [self._with_sides(row) for row in rows]
+        rows = [
+            self._with_sides(self._met[state.point.name])
+            if state.point.name in self._met
+            else alone(state.point, state.shape, state.dtype, "missing", self._allow)
+            for state in self._reference
+        ]
         rows = with_extra(rows, self._extra)
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
@@ -224,20 +216,6 @@ class Walk:
             truth=truth,
             sides=sides,
         )
-
-    def _missing(self, reference: State) -> LayerDrift:
-        return LayerDrift(
-            reference.point,
-            0,
-            reference.shape,
-            Dtypes(reference.dtype, None),
-            "missing",
-            note="the candidate gave no state here",
-            allowed=self._is_allowed(reference.point.name),
-        )
-
-    def _is_allowed(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._allow)
 
 
 def judge(measured: Measured) -> PointVerdict:
