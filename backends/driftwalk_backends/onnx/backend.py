@@ -7,11 +7,10 @@ from typing import ClassVar
 
 from driftwalk.adapter import Backend, BackendInfo, Offer
 from driftwalk.errors import UsageError
-from driftwalk.spec import Spec
+from driftwalk.spec import THREADS_HELP, Spec
 
 from ..depth import Looks
 from ..fingerprint import versions
-from ..options import THREADS_HELP
 from .export_cache import Scratch
 from .sessions import Sessions, provider_offers
 

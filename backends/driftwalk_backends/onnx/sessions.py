@@ -12,7 +12,6 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 
 from ..calls import first_line
-from ..options import parse_threads
 from .graph import OnnxGraph
 
 PROVIDERS = {
@@ -64,7 +63,7 @@ class Sessions:
         self._label = label
         self._seconds = seconds
         self.level = spec.choice("opt", tuple(OPTIMISATION), "all")
-        self._threads = parse_threads(spec)
+        self._threads = spec.count("threads")
         self._provider = _provider(spec)
         self._kept: dict[Path, Any] = {}
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..adapter import Backend, BackendInfo, Replays
-from ..dtypes import FORMATS, Format
+from ..dtypes import FORMATS
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
@@ -24,8 +24,7 @@ from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
 from .depth import alone, unlike, with_extra
-from .exact import exact_row, is_exact
-from .infinities import may_be_infinite, without_shared
+from .exact import exact_row, is_exact, may_be_infinite, without_shared
 from .replay import introduced_errors
 from .sides import JudgedSide
 
@@ -60,24 +59,19 @@ class Walk:
         self.decisions: Decisions | None = None
 
     @property
-    def reference_is_honest(self) -> bool:
-        """Whether the reference's own blocks say what the candidate's layers should give."""
-        if self._ours is None or self._theirs is None:
+    def left_to_chance(self) -> str:
+        """Why a side cannot be judged whose choices tipped over; empty where both can."""
+        sides = (side for side in (self._ours, self._theirs) if side is not None)
+        return next((reason for side in sides if (reason := side.left_to_chance)), "")
+
+    def can_replay(self, reference: Backend) -> bool:
+        """Whether the reference's own blocks can say what the candidate's layers should give."""
+        if self._ours is None or self._theirs is None or not isinstance(reference, Replays):
             return False
         ours, theirs = self._ours.calibration, self._theirs.calibration
         # Of another model (a quantised copy) the reference's blocks know nothing.
         same = ours is theirs or ours.truth.probe is theirs.truth.probe
         return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
-
-    @property
-    def left_to_chance(self) -> str:
-        """Why a side cannot be judged whose choices tipped over; empty where both can."""
-        sides = (side for side in (self._ours, self._theirs) if side is not None)
-        return next((told for side in sides if (told := side.left_to_chance)), "")
-
-    def can_replay(self, reference: Backend) -> bool:
-        """Whether the reference's own blocks can be run on the candidate's states to any use."""
-        return self.reference_is_honest and isinstance(reference, Replays)
 
     def meet_all(self, candidate: Trace, reference: Backend) -> None:
         """Meet every state, and compare each layer with the reference's own block as well."""
@@ -149,7 +143,7 @@ class Walk:
                 dtypes,
                 judge(measured),
                 measured.metrics,
-                _allowed(tolerance, measured),
+                Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded),
                 tokens=measured.tokens,
                 note=note,
             )
@@ -168,8 +162,8 @@ class Walk:
             room = self._ours.element_room(name)
             if room is not None:
                 return Tolerance(room)
-        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal[name])
-        return self._policy.tolerance(name, *formats)
+        formats = (FORMATS[s.dtype] for s in (reference, candidate) if s.dtype in FORMATS)
+        return self._policy.tolerance(name, *formats, *self._nominal[name])
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
@@ -239,12 +233,3 @@ def coverage(layers: Iterable[LayerDrift]) -> Coverage:
         extra=names("extra"),
         allowed=tuple(row.point.name for row in rows if row.allowed),
     )
-
-
-def _format(name: str) -> tuple[Format, ...]:
-    """The format of that name, if driftwalk knows one."""
-    return (FORMATS[name],) if name in FORMATS else ()
-
-
-def _allowed(tolerance: Tolerance, measured: Measured) -> Allowed:
-    return Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded)

@@ -162,14 +162,7 @@ def _is_signature(path: Path) -> bool:
 
 def _read_body(at: Path) -> dict[str, Any]:
     """What a file says, as it was written; its numbers are still to be checked."""
-    try:
-        size = at.stat().st_size
-    except (OSError, ValueError) as error:
-        words = getattr(error, "strerror", None) or error
-        raise UsageError(f"Cannot read {str(at)!r}: {words}.") from None
-    if size > MOST_BYTES:
-        raise UsageError(f"{at.name} has {size} bytes, more than any signature needs.")
-    data = read_json(at)
+    data = read_json(at, MOST_BYTES)
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(
             f"{str(at)!r} is no signature; `driftwalk record MODEL --signature -o FILE` writes one."

@@ -21,10 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import Array
+from ..dtypes import Array, Float64
 from ..states import Point, Probe, State, Trace
-
-Float64 = NDArray[np.float64]
 
 QUANTILES = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 COUNT, VARIANCE = 64, 2.0
@@ -256,7 +254,8 @@ def weights(start: int, stop: int, seed: int) -> Float64:
     words = COUNT // 8
     counters = np.arange(start * words, stop * words, dtype=np.uint64)
     raw: NDArray[Any] = _mixed(counters, seed).astype("<u8").view(np.uint8)
-    return _TABLE[raw].reshape(stop - start, COUNT)
+    drawn: Float64 = _TABLE[raw].reshape(stop - start, COUNT)
+    return drawn
 
 
 def places(counted: int, seed: int) -> NDArray[np.int64]:

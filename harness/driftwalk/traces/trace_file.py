@@ -234,10 +234,7 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
 
 
 def _manifest(path: Path) -> Manifest:
-    size = (path / MANIFEST).stat().st_size
-    if size > MOST_HEADER:
-        raise UsageError(f"{path.name}/{MANIFEST} has {size} bytes, more than any trace needs.")
-    data = read_json(path / MANIFEST)
+    data = read_json(path / MANIFEST, MOST_HEADER)
     version = data.get("schema_version", VERSION) if isinstance(data, dict) else VERSION
     if isinstance(version, int) and version > VERSION:
         raise UsageError(

@@ -11,8 +11,8 @@ from torch import nn
 
 from driftwalk.registry import create
 
-from ...copies import copied
 from ...loaded import LoadedModel
+from ...precision import copied
 from ...tensors import output_tensors, with_stream_output
 from ..fault import Fault
 from ..planning import inject
