@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -52,10 +53,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: str | Path) -> Any:
-    """What a JSON file says; a file that is none is the caller's mistake, and said so."""
+def read_json(path: str | Path, most: float = math.inf) -> Any:
+    """What a JSON file says; one that is none, or has more bytes than `most`, is the caller's
+    mistake, and said so."""
+    at = Path(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        if (size := at.stat().st_size) > most:
+            raise UsageError(f"{str(path)!r} has {size} bytes, more than such a file needs.")
+        return json.loads(at.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:

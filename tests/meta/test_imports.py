@@ -21,13 +21,13 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
         *("children", "names"),
-        *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
+        *("measure.ulp", "native", "workers", "measure.halves"),
         *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.own_doing"),
         *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
-    "sums": ("measure.sums", "measure.fused", "measure.tokens"),
-    "compare": ("measure.metric_list", "measure.metrics", "measure.decisions", "measure.reduction"),
+    "sums": ("measure.metric_list", "measure.fused", "measure.tokens"),
+    "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
         *("exercised", "layer_drift", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
@@ -36,7 +36,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (
-        *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),
+        *("judge.exact", "judge.replay", "judge.honest"),
         *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": ("judge.sides", "judge.depth", "judge.walk", "judge.blame"),
@@ -57,7 +57,7 @@ floors, and none of them may import it."""
 
 ENTRY = len(FLOORS)
 BOTTOM = (
-    *("measure.sums", "measure.tokens"),
+    *("measure.metric_list", "measure.tokens"),
     *(
         module
         for floor in ("data types and errors", "tolerance", "compare", "result")
