@@ -17,7 +17,7 @@ import torch
 
 from driftwalk.cache import FolderCache, key_of
 from driftwalk.errors import DriftwalkError
-from driftwalk.scratch import release
+from driftwalk.files import release
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 

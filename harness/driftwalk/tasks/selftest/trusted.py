@@ -20,7 +20,7 @@ from ...errors import DriftwalkError
 from ...judge.calibrate import yardstick_spec
 from ...progress import Progress
 from ...result import Report
-from ...verification import verify
+from ...verification import verify_all
 from .result import FAILED, Answer, TrustedCount, TrustedTrial
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def _tried(lie: Lie, clean: Backend) -> TrustedTrial:
 
 
 def _verified(case: Case) -> Report:
-    sides = case.candidate, case.reference, case.probe
+    sides = [case.candidate], case.reference, case.probe
     if case.before is None:
-        return verify(case.model, *sides)
+        return verify_all(case.model, *sides)[0]
     with own_cache() as folder:  # what is stored for an earlier version is there for nobody else
         _store(case, folder)
-        return verify(case.model, *sides)
+        return verify_all(case.model, *sides)[0]
 
 
 def answer(case: Case, report: Report) -> Answer:
@@ -127,7 +127,7 @@ def _store(case: Case, cache: Path) -> None:
     spec = case.candidate
     if isinstance(spec, Backend):  # of a faulty graph nothing is stored, but of its dtype is
         spec = yardstick_spec(spec.info.dtype)
-    verify(case.before, spec, "torch", case.probe)
+    verify_all(case.before, [spec], "torch", case.probe)
     if not any(cache.rglob("*.json")):
         raise DriftwalkError("Nothing of the earlier version was stored, so no lie was told.")
 

@@ -1,4 +1,4 @@
-"""The command `demo`."""
+"""The commands one tries first: `backends` shows what is usable here, `demo` runs it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ from typing import Annotated
 
 import typer
 
-from .console import guarded
+from .configured import verified
+from .console import guarded, show, show_json
 from .options import JsonOption, ReportOption
 from .rendering import finish
-from .verify import run_verify
+
+
+@guarded
+def backends(as_json: JsonOption = False) -> None:
+    """What is usable here, and why the rest is not."""
+    from ..adapter import Offer
+    from ..registry import backend_class, known_backends
+
+    offers: list[Offer] = []
+    for name in known_backends():
+        try:
+            offers += backend_class(name).offers()
+        except Exception as error:
+            offers.append(Offer(name, False, f"{type(error).__name__}: {error}"))
+    if as_json:
+        show_json([vars(offer) for offer in offers])
+        return
+    width = max(len(offer.spec) for offer in offers)
+    show("\n".join(f"{'✓' if o.usable else '✗'} {o.spec:<{width}}  {o.note}" for o in offers))
 
 
 @guarded
@@ -29,10 +48,6 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """The whole thing on a model that is built in: PyTorch against ONNX Runtime."""
-    from ..files import writable_folder
-
-    if report is not None:
-        writable_folder(report)
     candidate: object = "onnxruntime"
     if fault is not None:
         from driftwalk_backends.demo import faulty_decoder
@@ -40,4 +55,4 @@ def demo(
 
         candidate = TorchEager.around(faulty_decoder(fault), f"demo:decoder, layer {fault} changed")
     prompts = ["The capital of France is Paris.", "Drift walks from layer to layer."]
-    finish(run_verify("demo:decoder", [candidate], "torch", prompts, "calibrated"), report, as_json)
+    finish(verified("demo:decoder", [candidate], folder=report, probe=prompts), report, as_json)
