@@ -14,6 +14,7 @@ import typer
 
 from ..errors import DriftwalkError, UsageError, nearest
 from .console import say, show, show_json, this_command, working
+from .options import option
 
 if TYPE_CHECKING:
     from ..project.config import Config, Run
@@ -21,21 +22,16 @@ if TYPE_CHECKING:
     from ..result import Report
 
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Without MODEL: driftwalk.toml or pyproject.toml."
-    ),
+    Path | None, option("--config FILE", "Without MODEL: driftwalk.toml or pyproject.toml.")
 ]
 ListOption = Annotated[
-    bool, typer.Option("--list", help="Without MODEL: show what would run, and run nothing.")
+    bool, option("--list", "Without MODEL: show what would run, and run nothing.")
 ]
 OnlyOption = Annotated[
-    str | None,
-    typer.Option("--only", metavar="GLOB", help="Without MODEL: only what has such a name."),
+    str | None, option("--only GLOB", "Without MODEL: only what has such a name.")
 ]
 ExpectedOption = Annotated[
-    Path | None,
-    typer.Option("--expected", metavar="FILE", help="Known deviations: a TOML file of bounds."),
+    Path | None, option("--expected FILE", "Known deviations: a TOML file of bounds.")
 ]
 
 FOR_ALL = ("config", "list_only", "only", "cache", "spill", "report", "as_json")

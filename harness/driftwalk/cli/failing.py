@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ..errors import UsageError, nearest
 from .console import say
+from .options import option
 
 if TYPE_CHECKING:
     from ..result import Report
@@ -18,17 +17,14 @@ DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
 
 FailOnOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="WHAT",
-        help="What exit code 1 is for: drift (if not said), flips (of decisions that are no ties), "
+    option(
+        "--fail-on WHAT",
+        "What exit code 1 is for: drift (if not said), flips (of decisions that are no ties), "
         "slower (with --bench), nothing; may be given several times.",
-        show_default=False,
     ),
 ]
 SlowdownOption = Annotated[
-    float,
-    typer.Option("--max-slowdown", min=0.0, help="How many times as slow --fail-on slower allows."),
+    float, option("--max-slowdown", "How many times as slow --fail-on slower allows.", min=0.0)
 ]
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from .configured import verified
 from .console import guarded, show, show_json
-from .options import JsonOption, ReportOption
+from .options import JsonOption, ReportOption, option
 from .rendering import finish
 
 
@@ -36,12 +34,11 @@ def backends(as_json: JsonOption = False) -> None:
 def demo(
     fault: Annotated[
         int | None,
-        typer.Option(
-            "--fault",
+        option(
+            "--fault LAYER",
+            "Change one weight of this layer (0 to 5) in the candidate, to see drift found.",
             min=0,
             max=5,
-            metavar="LAYER",
-            help="Change one weight of this layer (0 to 5) in the candidate, to see drift found.",
         ),
     ] = None,
     report: ReportOption = Path("driftwalk-report"),

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import guarded, on_github, say, show, show_json, tell_github
+from .options import option
 
 if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
 
 FolderOption = Annotated[
-    Path | None,
-    typer.Option("--report", "-o", metavar="DIR", help="Write the result and its pages here."),
+    Path | None, option("--report -o DIR", "Write the result and its pages here.")
 ]
 
 
@@ -32,15 +32,13 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+    output: Annotated[Path, option("-o --output DIR", "Where to write.")],
     formats: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="LIST",
-            help="Which files, with commas between: json, html, md, junit, csv, pytest; "
+        option(
+            "--format LIST",
+            "Which files, with commas between: json, html, md, junit, csv, pytest; "
             "all that a kind of result has, if not said.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

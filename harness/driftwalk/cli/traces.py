@@ -9,6 +9,7 @@ import typer
 
 from . import options
 from .console import guarded, say, this_command, working
+from .options import option
 from .rendering import finish
 
 if TYPE_CHECKING:
@@ -19,32 +20,23 @@ if TYPE_CHECKING:
 @guarded
 def record(
     model: options.ModelArgument,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="SPEC", help="The backend to record.")
-    ] = "torch",
+    backend: Annotated[str, option("--backend -b SPEC", "The backend to record.")] = "torch",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="PATH",
-            help="The trace's folder, or the signature's file. Driftwalk.trace, if none is named; "
+        option(
+            "-o --output PATH",
+            "The trace's folder, or the signature's file. Driftwalk.trace, if none is named; "
             "driftwalk.signature.json.",
-            show_default=False,
         ),
     ] = None,
     signature: Annotated[
         bool,
-        typer.Option(
-            "--signature", help="Store hashes, moments and projections: kilobytes, fit for git."
-        ),
+        option("--signature", "Store hashes, moments and projections: kilobytes, fit for git."),
     ] = False,
     prompt: options.PromptOption = None,
     ids: options.IdsOption = None,
     probe: options.ProbeOption = None,
-    depth: Annotated[
-        str, typer.Option("--depth", metavar="D", help="block, sublayer or module.")
-    ] = "block",
+    depth: Annotated[str, option("--depth D", "block, sublayer or module.")] = "block",
     blocks: options.BlocksOption = None,
     batch: options.BatchOption = None,
     length: options.LengthOption = None,
@@ -89,17 +81,13 @@ def compare(
         Path, typer.Argument(metavar="CANDIDATE", help="Another's.", show_default=False)
     ],
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", metavar="P", help="dtype, fixed:ATOL[,RTOL]; for signatures also l2:TOL."
-        ),
+        str, option("--policy P", "dtype, fixed:ATOL[,RTOL]; for signatures also l2:TOL.")
     ] = "dtype",
     points: Annotated[
         Path | None,
-        typer.Option(
-            "--map",
-            metavar="FILE",
-            help="Which points the candidate's states are: a TOML file, or auto: found by value.",
+        option(
+            "--map FILE",
+            "Which points the candidate's states are: a TOML file, or auto: found by value.",
         ),
     ] = None,
     rule: options.RuleOption = None,

@@ -9,6 +9,7 @@ import typer
 from . import configured, failing, options
 from .console import guarded
 from .contrast import ContrastOption
+from .options import option
 from .rendering import finish
 from .visibility import PatchOption, PropagationOption
 
@@ -22,22 +23,16 @@ def verify(
     model: options.AnyModelArgument = None,
     reference: Annotated[
         str | None,
-        typer.Option(
-            "--reference",
-            "-r",
-            metavar="SPEC",
-            help="The backend that is right. Torch, if none is named; for a graph, as written.",
-            show_default=False,
+        option(
+            "--reference -r SPEC",
+            "The backend that is right. Torch, if none is named; for a graph, as written.",
         ),
     ] = None,
     candidate: Annotated[
         list[str] | None,
-        typer.Option(
-            "--candidate",
-            "-c",
-            metavar="SPEC",
-            help="A backend to verify; may be given several times. Onnxruntime, if none is named.",
-            show_default=False,
+        option(
+            "--candidate -c SPEC",
+            "A backend to verify; may be given several times. Onnxruntime, if none is named.",
         ),
     ] = None,
     prompt: options.PromptOption = None,
@@ -46,25 +41,20 @@ def verify(
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
     allow_missing: options.AllowMissingOption = None,
-    depth: Annotated[
-        str, typer.Option("--depth", metavar="D", help="block, sublayer, module or op.")
-    ] = "block",
+    depth: Annotated[str, option("--depth D", "block, sublayer, module or op.")] = "block",
     blame: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--blame/--no-blame",
-            help="Split each layer's error into introduced and inherited; on drift, if not said.",
-            show_default=False,
+            "Split each layer's error into introduced and inherited; on drift, if not said.",
         ),
     ] = None,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Reuse stored calibrations.")
-    ] = True,
+    cache: Annotated[bool, option("--cache/--no-cache", "Reuse stored calibrations.")] = True,
     bench: Annotated[
-        bool, typer.Option("--bench", help="Time plain runs of all backends afterwards.")
+        bool, option("--bench", "Time plain runs of all backends afterwards.")
     ] = False,
     spill: Annotated[
-        bool, typer.Option("--spill", help="Keep the reference's states in a temporary file.")
+        bool, option("--spill", "Keep the reference's states in a temporary file.")
     ] = False,
     contrast: ContrastOption = None,
     propagation: PropagationOption = False,
