@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from .errors import UsageError, nearest
 from .files import read_json
@@ -41,8 +41,7 @@ class Kind:
 
     @property
     def type(self) -> type[Document]:
-        found: type[Document] = load_target(self.data)
-        return found
+        return cast("type[Document]", load_target(self.data))
 
 
 def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[str, str]]:

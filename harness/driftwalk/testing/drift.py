@@ -123,12 +123,12 @@ class Drift:
         folder = self._request.path.parent / self._settings.config.golden  # beside the test's file
         golden = golden_at(folder, name, signature)
         again = f"To store what it is now: pytest {self._typed()} --drift-update"
-        if self._settings.update:
+        if self._request.config.option.drift_update:
             written = golden.write(self._traced(model, backend, options))
             line = f"GOLDEN {'written' if written else 'unchanged'}: {golden.path}"
             self._tell(GateRecord("golden", name, "", line).to_json())
             return None
-        if not golden.exists:
+        if not golden.path.exists():
             raise UsageError(f"There is no golden trace {str(golden.path)!r}. {again}")
         stored = golden.load()
         if not isinstance(model, Trace):

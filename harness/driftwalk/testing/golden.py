@@ -21,17 +21,13 @@ class Golden:
     path: Path
     signed: bool
 
-    @property
-    def exists(self) -> bool:
-        return self.path.exists()
-
     def load(self) -> Trace | Signature:
         return Signature.load(self.path) if self.signed else Trace.load(self.path)
 
     def write(self, trace: Trace) -> bool:
         """Store a trace; one that has the same states already is left as it is."""
         made = Signature.of(trace) if self.signed else trace
-        if self.exists and _same(self.load(), made):
+        if self.path.exists() and _same(self.load(), made):
             return False
         made.save(self.path)
         return True
@@ -47,7 +43,7 @@ def golden_at(folder: Path, name: str, signature: bool | None) -> Golden:
     whole = Golden(folder / f"{name}.trace", signed=False)
     signed = Golden(folder / f"{name}.signature.json", signed=True)
     if signature is None:
-        signature = signed.exists and not whole.exists
+        signature = signed.path.exists() and not whole.path.exists()
     golden = signed if signature else whole
     # A link would lead what is written, and what is believed, to somewhere else.
     if golden.path.is_symlink() or folder.is_symlink():

@@ -19,8 +19,6 @@ from ..spec import Spec
 class Settings:
     config: Config
     report: Path | None
-    update: bool
-    require: bool
     expected: Path | None
     """From the command line: it stands in for all that the configuration names."""
     _files: dict[Path, tuple[Known, ...]] = field(default_factory=dict)
@@ -45,8 +43,6 @@ def settings(config: pytest.Config) -> Settings:
         config.stash[_KEY] = Settings(
             load_config(file) if file else Config(),
             Path(option.drift_report) if option.drift_report else None,
-            bool(option.drift_update),
-            option.drift_require,
             Path(option.drift_expected) if option.drift_expected else None,
         )
     return config.stash[_KEY]

@@ -48,7 +48,7 @@ def finish(config: pytest.Config, told: Sequence[tuple[str, str]]) -> tuple[list
     try:
         chosen = settings(config)
         lines = [*_lines(gated), *_index(chosen, gated)]
-        failures = list(_lonely(chosen, gated))
+        failures = list(_lonely(chosen, gated, config.option.drift_require))
     except DriftwalkError as error:
         return [f"driftwalk: {error}"], True
     return [*lines, *(f"EXPECTED DRIFT FAILS: {line}" for line in failures)], bool(failures)
@@ -78,8 +78,8 @@ def _index(chosen: Settings, gated: Gated) -> Iterator[str]:
         yield f"{len(entries)} report{'s' if len(entries) != 1 else ''}: {written}"
 
 
-def _lonely(chosen: Settings, gated: Gated) -> Iterator[str]:
+def _lonely(chosen: Settings, gated: Gated, required: bool) -> Iterator[str]:
     """Entries of the files in use that speak of no test: expired, or required."""
     for file in sorted({gate.expected for _, gate in gated if gate.expected}):
         seen = [(gate.model, gate.candidate) for _, gate in gated if gate.expected == file]
-        yield from unmet(chosen.known(Path(file)), seen, whole=chosen.require)
+        yield from unmet(chosen.known(Path(file)), seen, whole=required)
