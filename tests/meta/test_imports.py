@@ -19,7 +19,7 @@ from meta.sources import (
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache"),
         *("children", "names"),
         *("measure.ulp", "native", "workers", "measure.halves"),
         *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.own_doing"),
@@ -71,10 +71,7 @@ FRAMEWORKS = {
     "ray",
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
-KNOW_ALL_ROOMS = (
-    *("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli"),
-    *("driftwalk.conformance", "driftwalk.testing"),
-)
+KNOW_ALL_ROOMS = ("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli")
 LATE_AND_DECLARED = {("driftwalk.stage", "torch")}
 """A task takes an nn.Module for a candidate, and must know one when it sees one."""
 
