@@ -22,7 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
         *("children", "names"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
-        *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
+        *("measure.norms", "point", "states", "mixture", "adapter", "graphs.replayed"),
         *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
