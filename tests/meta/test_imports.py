@@ -22,7 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache"),
         *("children", "names"),
         *("measure.ulp", "native", "workers", "measure.halves"),
-        *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.own_doing"),
+        *("measure.norms", "point", "states", "mixture", "adapter", "graphs.own_doing"),
         *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),

@@ -126,7 +126,7 @@ def _mapped(side: Trace | Signature, file: Path, reference: Trace | Signature) -
     if not isinstance(side, Trace):
         raise UsageError("--map names the states of a trace; the candidate is a signature.")
     if str(file) == "auto":
-        from driftwalk_backends.port_match import by_value
+        from driftwalk_backends.matching import by_value
 
         if not isinstance(reference, Trace):
             raise UsageError("--map auto needs the reference's states; it is a signature.")
