@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import DriftwalkError, UsageError, nearest
-from .console import say, show, show_json, this_command, working
+from .console import say, show, show_json
 from .options import option
+from .rendering import make_document
 
 if TYPE_CHECKING:
     from ..project.config import Config, Run
@@ -164,10 +165,7 @@ def verified(
     """`verify_all` with a bar; `folder` is where reports are to be written."""
     from ..api import verify_all
 
-    with working(folder) as bar:
-        return verify_all(
-            model, candidates, progress=bar, **({"command": this_command()} | options)
-        )
+    return make_document(verify_all, folder, model, candidates, **options)
 
 
 def gated(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
 
-D = TypeVar("D", bound="Document")
+R = TypeVar("R")
 FolderOption = Annotated[
     Path | None, option("--report -o DIR", "Write the result and its pages here.")
 ]
@@ -50,14 +50,10 @@ def report(
     _save(load_documents(results), output, chosen)
 
 
-def make_document(make: Callable[..., D], folder: Path | None, *given: Any, **options: Any) -> D:
-    """Run what makes a result, with a bar; a folder that cannot be written to is refused first."""
-    from ..files import writable_folder
-
-    if folder is not None:
-        writable_folder(folder)
-    with working() as bar:
-        return make(*given, **options, command=this_command(), progress=bar)
+def make_document(make: Callable[..., R], folder: Path | None, *given: Any, **options: Any) -> R:
+    """Run what makes a result, or several, with a bar; `folder` is where they are to be written."""
+    with working(folder) as bar:
+        return make(*given, **({"command": this_command()} | options), progress=bar)
 
 
 def finish(
