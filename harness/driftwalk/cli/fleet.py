@@ -15,7 +15,7 @@ import typer
 from .configured import ConfigOption, OnlyOption, chosen, the_config
 from .console import guarded, say, this_command
 from .hwcheck import BuiltInOption, CheckOption, DtypeOption, LevelOption, MinutesOption
-from .options import JsonOption, PolicyOption, PromptOption, RuleOption, parse_policy
+from .options import JsonOption, PolicyOption, PromptOption, RuleOption, option, parse_policy
 from .rendering import finish_document
 
 if TYPE_CHECKING:
@@ -37,46 +37,38 @@ app = typer.Typer(
 
 AddressOption = Annotated[
     str | None,
-    typer.Option(
-        "--address",
-        metavar="A",
-        help="A Ray cluster: auto or HOST:PORT; or local. The one that runs here, if not said; "
+    option(
+        "--address A",
+        "A Ray cluster: auto or HOST:PORT; or local. The one that runs here, if not said; "
         "without one, this machine.",
         show_default=False,
     ),
 ]
-TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one job.")
-]
+TimeoutOption = Annotated[float, option("--timeout S", "Seconds for one job.", min=1.0)]
 RetriesOption = Annotated[
-    int, typer.Option("--retries", min=0, help="How often a job without a result is tried again.")
+    int, option("--retries", "How often a job without a result is tried again.", min=0)
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="RESULTS",
-        help=f"The results folder; a new one below {RESULTS}, if not said.",
+    option(
+        "--output -o RESULTS",
+        f"The results folder; a new one below {RESULTS}, if not said.",
         show_default=False,
     ),
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on in a results folder: run only what is missing.")
+    bool, option("--resume", "Go on in a results folder: run only what is missing.")
 ]
 
 
 @app.command()
 @guarded
 def hwcheck(
-    device: Annotated[
-        str, typer.Option("--device", metavar="D", help="Of each node: all, cpu or cuda.")
-    ] = "all",
+    device: Annotated[str, option("--device D", "Of each node: all, cpu or cuda.")] = "all",
     level: LevelOption = "quick",
     minutes: MinutesOption = None,
     golden: Annotated[
-        Path | None,
-        typer.Option("--golden", metavar="F", help="A trace of a trusted machine, sent to all."),
+        Path | None, option("--golden F", "A trace of a trusted machine, sent to all.")
     ] = None,
     model: BuiltInOption = None,
     check: CheckOption = None,
@@ -126,14 +118,10 @@ def verify(
         ),
     ] = None,
     reference: Annotated[
-        str | None,
-        typer.Option("--reference", "-r", metavar="SPEC", help="The backend that is right."),
+        str | None, option("--reference -r SPEC", "The backend that is right.")
     ] = None,
     candidate: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--candidate", "-c", metavar="SPEC", help="A backend to verify: a job for each."
-        ),
+        list[str] | None, option("--candidate -c SPEC", "A backend to verify: a job for each.")
     ] = None,
     prompt: PromptOption = None,
     policy: PolicyOption = "calibrated",
@@ -141,7 +129,7 @@ def verify(
     config: ConfigOption = None,
     only: OnlyOption = None,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Jobs at a time on the CPU of each node.")
+        int, option("--workers", "Jobs at a time on the CPU of each node.", min=1)
     ] = 1,
     address: AddressOption = None,
     timeout: TimeoutOption = 1800.0,

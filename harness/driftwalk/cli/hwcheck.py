@@ -5,50 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from .console import guarded, say, this_command, working
-from .options import JsonOption, ProbeOption, TrustOption
+from .options import JsonOption, ProbeOption, TrustOption, option
 from .rendering import FolderOption, finish_document
 
-LevelOption = Annotated[
-    str, typer.Option("--level", metavar="L", help="quick (under a minute), standard or soak.")
-]
-MinutesOption = Annotated[
-    float | None, typer.Option("--minutes", min=0.0, help="How long a soak takes.")
-]
-BuiltInOption = Annotated[
-    str | None, typer.Option("--model", metavar="M", help="A model instead of the built-in one.")
-]
+LevelOption = Annotated[str, option("--level L", "quick (under a minute), standard or soak.")]
+MinutesOption = Annotated[float | None, option("--minutes", "How long a soak takes.", min=0.0)]
+BuiltInOption = Annotated[str | None, option("--model M", "A model instead of the built-in one.")]
 CheckOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--check",
-        metavar="NAME",
-        help="Only this: repeat, units, load, golden, devices, invariance. May be repeated.",
+    option(
+        "--check NAME",
+        "Only this: repeat, units, load, golden, devices, invariance. May be repeated.",
     ),
 ]
 DtypeOption = Annotated[
-    list[str] | None,
-    typer.Option("--dtype", metavar="T", help="Only this: fp64, fp32, tf32, bf16, fp16, fp8."),
+    list[str] | None, option("--dtype T", "Only this: fp64, fp32, tf32, bf16, fp16, fp8.")
 ]
 
 
 @guarded
 def hwcheck(
-    device: Annotated[
-        str,
-        typer.Option("--device", "-d", metavar="D", help="cpu, cuda, cuda:N, several, or all."),
-    ] = "cpu",
+    device: Annotated[str, option("--device -d D", "cpu, cuda, cuda:N, several, or all.")] = "cpu",
     level: LevelOption = "quick",
     minutes: MinutesOption = None,
     golden: Annotated[
-        Path | None,
-        typer.Option("--golden", metavar="TRACE", help="States that a trusted machine recorded."),
+        Path | None, option("--golden TRACE", "States that a trusted machine recorded.")
     ] = None,
     record_golden: Annotated[
-        Path | None,
-        typer.Option("--record-golden", metavar="TRACE", help="Record them here, check nothing."),
+        Path | None, option("--record-golden TRACE", "Record them here, check nothing.")
     ] = None,
     model: BuiltInOption = None,
     probe: ProbeOption = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...environment import environment, now, this_tool
+from ...environment import head
 from ...errors import BackendUnavailable, UsageError
 from ...files import writable_folder
 from .agreement import Agreement, agreement, differences_of
@@ -103,9 +103,7 @@ def put_together(records: Sequence[Record], task: JobKind, cluster: str) -> Flee
     findings = {r.place.name: r.finding for r in records if r.place and r.finding}
     agreed = agreement(findings) if task == "hwcheck" else Agreement()
     return FleetReport(
-        tool=this_tool(),
-        created=now(),
-        command="",
+        **head("", {}),
         task=task,
         cluster=cluster,
         records=tuple(records),
@@ -113,5 +111,4 @@ def put_together(records: Sequence[Record], task: JobKind, cluster: str) -> Flee
         splits=agreed.splits,
         alone=agreed.alone,
         differences=differences_of(records),
-        environment=environment(),
     )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...environment import environment, now, this_tool
+from ...environment import head
 from ...errors import DriftwalkError, UsageError, nearest
 from ...progress import Progress
 from ...stage import make_probe, open_model
@@ -86,17 +86,13 @@ def check(
     between = devices.between(results) if "devices" in wanted and len(results) > 1 else None
     verdict = _overall(results, between, complete)
     return HardwareReport(
-        tool=this_tool(),
-        created=now(),
-        command=command,
+        **head(command, dict(loaded.describe())),
         level=chosen.name,
         verdict=verdict,
         reason=_reason(verdict, results, between, complete, fault),
         devices=tuple(results),
         between=between,
-        model=dict(loaded.describe()),
         probe=inputs.sha256,
-        environment=environment(),
         complete=complete,
         injected=fault,
         seconds=time.perf_counter() - begun,
