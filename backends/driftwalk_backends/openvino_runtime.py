@@ -18,7 +18,7 @@ import numpy as np
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk.spec import Spec
+from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
 from .depth import Looks
@@ -27,7 +27,6 @@ from .onnx.export import Exported, Exports
 from .onnx.graph import Arrays
 from .onnx.reading import parsed
 from .onnx.runtime import seconds_per_point, tensor_points
-from .options import THREADS_HELP, parse_threads
 from .sources import torch_model
 
 HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
@@ -61,7 +60,7 @@ class OpenVino(Looks, Backend):
                 f"Backend 'openvino' has no dtype {self._dtype!r}; it has {', '.join(HINTS)}."
             )
         self._mode = spec.choice("mode", ("accuracy", "performance"), "accuracy")
-        self._threads = parse_threads(spec)
+        self._threads = spec.count("threads")
         self._device = _device(spec)
         _check_capability(self._device, self._dtype)
         cached = spec.choice("cache", ("on", "off"), "on") == "on"

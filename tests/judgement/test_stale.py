@@ -22,8 +22,7 @@ import driftwalk
 from driftwalk.judge.sides import JudgedSide
 from driftwalk.result import Report
 from driftwalk.states import Trace
-from driftwalk_backends.evidence import Evidence
-from driftwalk_backends.fingerprint import fingerprint
+from driftwalk_backends.fingerprint import Evidence, fingerprint
 from driftwalk_backends.onnx import export as onnx_export
 from driftwalk_backends.sources import open_model
 

@@ -18,8 +18,10 @@ NOT_OF_BACKENDS = {"Held", "KnowsExercised"}
 
 
 def capabilities() -> dict[str, Any]:
-    found = {name: getattr(adapter, name) for name in adapter.__all__}
-    return {n: c for n, c in found.items() if getattr(c, "_is_runtime_protocol", False)}
+    own = {
+        n: c for n, c in vars(adapter).items() if getattr(c, "__module__", "") == adapter.__name__
+    }
+    return {n: c for n, c in own.items() if getattr(c, "_is_runtime_protocol", False)}
 
 
 def members(capability: Any) -> list[str]:

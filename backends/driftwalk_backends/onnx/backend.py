@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 
 from driftwalk.adapter import Backend, BackendInfo, Offer
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk.spec import Spec
+from driftwalk.spec import THREADS_HELP, Spec
 
 from ..calls import first_line
 from ..depth import Looks
 from ..fingerprint import versions
-from ..options import THREADS_HELP, parse_threads
 from .graph import OnnxGraph
 from .reading import hash_of
 
@@ -144,7 +143,7 @@ class Sessions:
         self._label = label
         self._seconds = seconds
         self.level = spec.choice("opt", tuple(OPTIMISATION), "all")
-        self._threads = parse_threads(spec)
+        self._threads = spec.count("threads")
         self._provider = _provider(spec)
         self._kept: dict[Path, Any] = {}
         self._exposed: dict[tuple[Path, frozenset[str], str], Any] = {}

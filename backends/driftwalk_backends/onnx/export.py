@@ -32,7 +32,7 @@ from driftwalk.adapter import Sink
 from driftwalk.cache import FolderCache, key_of
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, DriftwalkError
-from driftwalk.scratch import release
+from driftwalk.files import release
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 

@@ -65,7 +65,7 @@ def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
     rounding = _Rounding(module)
     if not stored or not all(rounding.put(one) for one in stored):
         return None
-    return LoadedModel(module, f"{model.label}, quantised", blocks=model._blocks)
+    return LoadedModel(module, f"{model.label}, quantised", blocks=model.blocks)
 
 
 def _is_known(graph: OnnxGraph) -> bool:
