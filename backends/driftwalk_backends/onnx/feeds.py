@@ -211,7 +211,9 @@ def choose(options: Sequence[Feed], tried: Sequence[Arrays], expected: Arrays) -
     return best if same else None
 
 
-def partners(expected: Arrays, arrays: Arrays, name_of: Callable[[str], str]) -> dict[str, str]:
+def match_outputs(
+    expected: Arrays, arrays: Arrays, name_of: Callable[[str], str]
+) -> dict[str, str]:
     """For each output of the model the graph's: by name, else the only one that has the shape."""
     found: dict[str, str] = {}
     for name, array in expected.items():

@@ -35,7 +35,7 @@ from ..sources import torch_model
 from ..torch_eager import TorchEager
 from .backend import OnnxBackend
 from .export import kept, silence
-from .feeds import is_float, partners
+from .feeds import is_float, match_outputs
 from .finding import Finder, Found
 from .graph import Arrays
 from .parts import Parts, Runs, open_parts
@@ -150,7 +150,9 @@ class OnnxFile(OnnxBackend):
                 f"None of the {len(finder.lacking)} states of {self._model.label} was found in "
                 f"{self.parts.label}. Is it an export of this model?"
             )
-        outputs = partners(expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1])
+        outputs = match_outputs(
+            expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1]
+        )
         self._ready[key] = Ready(found, outputs)
         # In how many ways states were found, and why some were not.
         ways = Counter(one.point.found for one in found)

@@ -60,9 +60,7 @@ class Finder:
         """Why there is no state, for each point without one, after a search."""
 
     def search(self) -> tuple[Found, ...]:
-        """Find every point that can be found, in order of execution.
-
-        By scopes alone where they hold."""
+        """Find what points can be found, in order of execution; by scopes alone where they hold."""
         sizes = self._sizes()
         scoped = self._picks.expect(self._points, self._model.layout)
         if scoped:

@@ -25,7 +25,7 @@ from driftwalk.adapter import Backend, BackendInfo, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
-from driftwalk.states import Point, Probe, State, same_bits
+from driftwalk.states import Point, Probe, State
 
 from ...depth import Look
 from ..backend import OnnxBackend
@@ -157,10 +157,6 @@ class GraphRuntime(OnnxBackend):
         folder = self.graph.path.parent
         session = self._sessions.of_bytes(model.SerializeToString(), folder, "off", packed=False)
         return self._run(session, names, feed)
-
-    def repeats_itself(self, probe: Probe) -> bool:
-        """Whether two plain runs of one session give the same bits."""
-        return same_bits(dict(self.run(probe)), dict(self.run(probe)))
 
     @property
     def draws(self) -> tuple[str, ...]:
