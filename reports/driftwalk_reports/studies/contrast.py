@@ -258,9 +258,9 @@ def _chart(study: Contrast) -> Chart | None:
     if not any(layer.distance > 0 for layer in layers):
         return None
     distance = [layer.distance for layer in layers]
-    lines, plots = [Series("distance: between the two inputs", "reference", distance)], []
+    lines, plots = [Series("distance between the two inputs", "reference", distance)], []
     if study.candidate:
-        label = f"drift: of {cut(study.candidate.spec, 40)}"
+        label = f"drift of {cut(study.candidate.spec, 40)}"
         lines.append(Series(label, "candidate", [layer.drift for layer in layers]))
         share = Series("share", "gain", [layer.share for layer in layers])
         plots.append(Plot("drift as a share of the distance", [share], 120.0, written=part_of))
