@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from driftwalk.tasks.fleet.cluster import Watcher
 from driftwalk.tasks.fleet.job import Job, Place
 from driftwalk.tasks.fleet.result import Attempt, Record
-from driftwalk.tasks.fleet.watch import Watcher
 
 from .console import STYLES, table
 from .fleet import TONES, many

@@ -55,7 +55,7 @@ def test_the_figures_are_those_of_the_samples() -> None:
 def test_the_fixture_times_a_backend(tmp_path: Path) -> None:
     (tmp_path / "test_speed.py").write_text(
         "def test_speed(drift_benchmark):\n"
-        "    lap = drift_benchmark('torch,threads=1', 'demo:decoder')\n"
+        "    lap = drift_benchmark('torch,threads=1', 'cli.factories:Tiny')\n"
         "    assert lap.seconds > 0\n"
     )
     done = subprocess.run(

@@ -18,9 +18,10 @@ from driftwalk.document import from_dict, load, to_dict, to_json
 from driftwalk.errors import ProbeError, UsageError
 from driftwalk.states import Probe
 from driftwalk.tasks.studies.contrast_result import Contrast
-from driftwalk.tasks.studies.pairs import paired
+from driftwalk.tasks.studies.inputs import paired
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.contrast import render
+from nets import residual
 from studies import subjects
 from studies.subjects import FRANCE, GERMANY, probe
 
@@ -183,15 +184,17 @@ def test_left_padding_is_no_token() -> None:
     assert pair.probes[0].inputs["input_ids"].tolist() == [[1, 2]]
 
 
-def test_what_cannot_be_contrasted_is_refused() -> None:
+def test_what_cannot_be_contrasted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="the same"):
         driftwalk.contrast("demo:decoder", "a", "a")
     with pytest.raises(ProbeError, match="2 rows, the second 1"):
         driftwalk.contrast("demo:decoder", ["a", "b"], "c")
     with pytest.raises(UsageError, match="two inputs"):
         driftwalk.contrast("demo:decoder", "a")
-    with pytest.raises(UsageError, match=r"model\.onnx|graph"):
-        driftwalk.contrast("model.onnx", "a", "b")
+    graph = str(residual(tmp_path / "model.onnx"))
+    for backend in ("torch", "onnxruntime"):
+        with pytest.raises(UsageError, match=r"model\.onnx is an ONNX graph"):
+            driftwalk.contrast(graph, "a", "b", backend=backend)
     invoke("contrast", "demo:decoder", "one alone").refused(2, "two inputs")
     invoke("contrast", "demo:decoder", "a", "b", "--backend", "torhc").refused(2, "torch")
 
