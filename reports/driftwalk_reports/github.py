@@ -49,15 +49,12 @@ def _of_verdict(verdict: str, reports: Sequence[Report]) -> Iterator[str]:
 
 def command(level: str, title: str, message: str) -> str:
     """A workflow command, with the runner's own escapes: nothing in it ends it or adds to it."""
-    return f"::{level} title={_property(title)}::{_data(message)}"
+    named = _data(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={named}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def harmless(text: str) -> str:

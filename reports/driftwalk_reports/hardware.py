@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
@@ -112,7 +112,7 @@ def _judged(verdict: str) -> Sign:
 
 
 def _device(device: DeviceResult) -> DeviceView:
-    invariance = device.check("invariance")
+    invariance, known = device.check("invariance"), {**device.identity, **device.details}
     return DeviceView(
         name=cut(device.device, 60),
         verdict=_judged(device.verdict),
@@ -124,13 +124,9 @@ def _device(device: DeviceResult) -> DeviceView:
         unlisted=sum(check.unlisted for check in device.checks),
         matrix=to_matrix(invariance.cells) if invariance and invariance.cells else None,
         timeline=timeline(device),
-        facts=(*_facts({**device.identity, **device.details}), *_sensed(device)),
+        facts=(*((cut(k, 60), cut(v, 200)) for k, v in known.items()), *_sensed(device)),
         notes=tuple(cut(note, 400) for note in device.notes),
     )
-
-
-def _facts(described: Mapping[str, str]) -> Iterator[Fact]:
-    return ((cut(key, 60), cut(value, 200)) for key, value in described.items())
 
 
 def _sensed(device: DeviceResult) -> Iterator[Fact]:

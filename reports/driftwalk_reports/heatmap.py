@@ -22,7 +22,7 @@ Profile = Sequence[float | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class Frame:
     """Where a field of lines and columns lies in its SVG, 1000 wide; texts lean above it."""
 
     left: float
@@ -33,17 +33,17 @@ class Place:
     names: tuple[str, ...]
 
 
-def place(left: float, lines: int, columns: int, names: Sequence[str] = ()) -> Place:
+def frame(left: float, lines: int, columns: int, names: Sequence[str] = ()) -> Frame:
     """Room for so many lines and columns; without names where there are too many of them."""
     shown = tuple(names) if columns <= MOST_NAMES else ()
     slant = 14 + 5 * max(map(len, shown)) if shown else 0
     top, tall = 8.0 + slant, 18.0 if lines <= 40 else 12.0
     step = round(min(46.0, (1000 - left - slant) / columns), 4)
-    return Place(left, top, step, tall, top + lines * tall + 4, shown)
+    return Frame(left, top, step, tall, top + lines * tall + 4, shown)
 
 
 @dataclass(frozen=True)
-class Line:
+class HeatLine:
     """One point, or several merged, down the side."""
 
     label: str
@@ -57,10 +57,10 @@ class Heatmap:
 
     title: str
     hint: str
-    lines: tuple[Line, ...]
+    lines: tuple[HeatLine, ...]
     columns: tuple[str, ...]
     """What each column stands for, in full."""
-    place: Place
+    frame: Frame
     binned: bool
     paths: tuple[str, ...]
     """One SVG path per level, in units of fields; the last is for what is not finite."""
@@ -92,7 +92,7 @@ def heatmap(
         title=title,
         hint=hint,
         lines=tuple(
-            Line(
+            HeatLine(
                 _span(points[group[0]][0], points[group[-1]][0], 40),
                 points[group[0]][0],
                 all(points[i][1] for i in group),
@@ -100,7 +100,7 @@ def heatmap(
             for group in groups
         ),
         columns=tuple(_span(columns[part[0]], columns[part[-1]], 60) for part in parts),
-        place=place(160.0, len(groups), len(parts), short),
+        frame=frame(160.0, len(groups), len(parts), short),
         binned=len(groups) < len(points) or len(parts) < len(columns),
         paths=field_paths(fields, low, high),
         values=tuple(tuple(None if v is None else number(v) for v in line) for line in fields),
@@ -173,27 +173,22 @@ def _level(value: float, low: float, high: float) -> int:
 # The heatmaps of a drift report.
 
 
-@dataclass(frozen=True)
-class _TokenAxis:
-    """What points share whose tokens stand below each other."""
-
-    decoder: bool
-    batch: int
-    width: int
+TokenAxis = tuple[bool, int, int]
+"""What points share whose tokens stand below each other: whether of a decoder, batch and width."""
 
 
 def heatmaps(report: Report) -> tuple[Heatmap, ...]:
     """Total and introduced error, for each token axis."""
-    axes: dict[_TokenAxis, list[LayerDrift]] = {}
+    axes: dict[TokenAxis, list[LayerDrift]] = {}
     for layer in report.layers:
         if layer.tokens and layer.tokens[0]:
-            shape = len(layer.tokens), len(layer.tokens[0])
-            axes.setdefault(_TokenAxis(_is_decoder(layer, report), *shape), []).append(layer)
-    both = len({axis.decoder for axis in axes}) > 1
+            axis = _is_decoder(layer, report), len(layer.tokens), len(layer.tokens[0])
+            axes.setdefault(axis, []).append(layer)
+    both = len({decoder for decoder, *_ in axes}) > 1
     return tuple(
         drawn
         for axis, layers in axes.items()
-        for half in [("decoder: " if axis.decoder else "encoder: ") if both else ""]
+        for half in [("decoder: " if axis[0] else "encoder: ") if both else ""]
         for drawn in _of_axis(report, axis, layers, half)
     )
 
@@ -207,7 +202,7 @@ def _is_decoder(layer: LayerDrift, report: Report) -> bool:
 
 
 def _of_axis(
-    report: Report, axis: _TokenAxis, layers: Sequence[LayerDrift], half: str
+    report: Report, axis: TokenAxis, layers: Sequence[LayerDrift], half: str
 ) -> Iterator[Heatmap]:
     """The two kinds of error on one scale of colours, so that they can be compared."""
     total = [_relative(layer, layer.tokens or ()) for layer in layers]
@@ -221,12 +216,13 @@ def _of_axis(
     if not any(value is not None for line in fields for value in line):
         return
     ends = scale(fields, _allowed(layers, total))
+    decoder, batch, width = axis
     tokens = report.probe.tokens
-    fits = len(tokens) == axis.batch and all(len(row) == axis.width for row in tokens)
-    names = [token for row in tokens for token in row] if fits and not axis.decoder else []
+    fits = len(tokens) == batch and all(len(row) == width for row in tokens)
+    names = [token for row in tokens for token in row] if fits and not decoder else []
     columns = [
-        f"row {at // axis.width}, token {at % axis.width}" + (f" {names[at]}" if names else "")
-        for at in range(axis.batch * axis.width)
+        f"row {at // width}, token {at % width}" + (f" {names[at]}" if names else "")
+        for at in range(batch * width)
     ]
     for title, hint, shown, drawn in parts:
         points = [(layer.point.name, layer.ok) for layer in shown]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
@@ -21,6 +22,7 @@ def render(report: Report) -> str:
     known = {r.name: told[r.name] for r in view.rows if r.verdict == "drift" and r.name in told}
     # A verdict that no row explains must still turn the build red.
     lost = view.tone == "unverified" or (view.tone == "drift" and all(r.ok for r in view.rows))
+    spent = (value for side in report.timings.values() for value in side.values())
     suite = ET.Element(
         "testsuite",
         _timestamp(report.created),
@@ -29,7 +31,7 @@ def render(report: Report) -> str:
         failures=str(sum(not row.ok and row.name not in known for row in view.rows)),
         errors=str(int(lost)),
         skipped=str(sum(row.allowed or row.name in known for row in view.rows)),
-        time=f"{_total_seconds(report):.3f}",
+        time=f"{sum(value for value in spent if 0 <= value < math.inf):.3f}",
     )
     properties = ET.SubElement(suite, "properties")
     for name, value in (("headline", view.headline), *view.about, ("command", report.command)):
@@ -82,8 +84,3 @@ def _timestamp(created: str) -> dict[str, str]:
     except (ValueError, OverflowError):
         return {}
     return {"timestamp": utc.replace(microsecond=0, tzinfo=None).isoformat()}
-
-
-def _total_seconds(report: Report) -> float:
-    spent = (value for side in report.timings.values() for value in side.values())
-    return sum(value for value in spent if 0 <= value < float("inf"))

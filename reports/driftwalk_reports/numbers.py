@@ -42,7 +42,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return NOTHING
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    text = f"{value:.{digits}g}"
+    text = f"{value:z.{digits}g}"
     return f"{value:.0f}" if "e+0" in text and abs(value) < 1e6 else text
 
 

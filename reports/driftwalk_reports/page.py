@@ -16,6 +16,7 @@ from driftwalk.document import Document
 
 from .door import renderer
 from .layout import D, Head
+from .numbers import cut, number
 
 
 @cache
@@ -27,6 +28,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {"cut": cut, "number": number}
     made.globals["parts"] = made.get_template("parts.html.j2").module
     return made
 

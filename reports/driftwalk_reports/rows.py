@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from driftwalk.jsonable import encode
 from driftwalk.layer_drift import LayerDrift
@@ -36,7 +35,6 @@ class Row:
 
     name: str
     index: int
-    module: str
     verdict: str
     symbol: str
     ok: bool
@@ -54,7 +52,7 @@ class Row:
     """Largest absolute difference, likewise."""
     needed: float | None
     """Share of the allowance used, likewise."""
-    meaning: str = ""
+    meaning: str
     """Drift as a share of a contrast; empty where none was measured."""
 
 
@@ -67,57 +65,56 @@ class Gap:
 
 def to_rows(report: Report) -> tuple[Row, ...]:
     """Every point of a report, in words."""
-    at = ((FIRST, report.first_divergence), (ROOT, report.root_cause))
-    found = [(mark, layer.point) for mark, layer in at if layer is not None]
+    marked = ((FIRST, report.first_divergence), (ROOT, report.root_cause))
+    points = [(mark, layer.point) for mark, layer in marked if layer is not None]
     shares = report.contrast.shares if report.contrast else None
     return tuple(
-        replace(
-            _row(layer, tuple(mark for mark, point in found if point == layer.point)),
-            meaning=part_of(shares.get(layer.point.name)) if shares is not None else "",
+        _row(
+            layer,
+            tuple(mark for mark, point in points if point == layer.point),
+            part_of(shares.get(layer.point.name)) if shares is not None else "",
         )
         for layer in report.layers
     )
 
 
-def _row(layer: LayerDrift, marks: tuple[str, ...]) -> Row:
-    metrics, tolerance = layer.metrics, layer.tolerance
-    whole = metrics is not None and layer.verdict != "nonfinite"
-    bad = metrics.nonfinite.candidate if metrics else 0
+def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
+    metrics = layer.metrics if layer.verdict != "nonfinite" else None
+    tolerance = layer.tolerance if metrics else None
+    bad = layer.metrics.nonfinite.candidate if layer.metrics else 0
+    bound = sentences.bound(layer)
     return Row(
         name=layer.point.name,
         index=layer.index,
-        module=layer.point.module,
         verdict=layer.verdict,
         symbol=SYMBOLS[layer.verdict],
         ok=layer.ok,
         allowed=layer.allowed,
         marks=marks,
-        rel_l2=sentences.bound(layer) + number(metrics.rel_l2) if metrics and whole else NOTHING,
-        max_abs=sentences.bound(layer) + number(metrics.max_abs)
-        if metrics and whole
-        else f"{bad} NaN/Inf"
-        if bad
-        else NOTHING,
-        allowance=sentences.allowance(tolerance),
-        used=sentences.bound(layer) + used(tolerance.needed) if tolerance and whole else NOTHING,
+        rel_l2=bound + number(metrics.rel_l2) if metrics else NOTHING,
+        max_abs=(
+            bound + number(metrics.max_abs) if metrics else f"{bad} NaN/Inf" if bad else NOTHING
+        ),
+        allowance=sentences.allowance(layer.tolerance),
+        used=bound + used(tolerance.needed) if tolerance else NOTHING,
         sentence=sentences.what_happened(layer),
         facts=tuple(_facts(layer)),
-        error=metrics.rel_l2 if metrics and whole else None,
-        largest=metrics.max_abs if metrics and whole else None,
-        needed=tolerance.needed if tolerance and whole else None,
+        error=metrics.rel_l2 if metrics else None,
+        largest=metrics.max_abs if metrics else None,
+        needed=tolerance.needed if tolerance else None,
+        meaning=meaning,
     )
 
 
 def _facts(layer: LayerDrift) -> Iterator[Fact]:
     """Everything known of one point, by label."""
-    tolerance = layer.tolerance
-    sides = (layer.dtypes.reference or NOTHING, layer.dtypes.candidate or NOTHING)
+    tolerance, dtypes = layer.tolerance, layer.dtypes
     if layer.point.module:
         yield "module", layer.point.module
     if layer.point.found:
         yield "found by", layer.point.found
     yield "shape", ints(layer.shape)
-    yield "dtypes", f"{sides[0]} | {sides[1]}"
+    yield "dtypes", f"{dtypes.reference or NOTHING} | {dtypes.candidate or NOTHING}"
     yield from _measured(layer)
     if tolerance is not None:
         yield "allowance", sentences.allowance(tolerance)
@@ -125,10 +122,14 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
             yield "used", sentences.share_used(tolerance.needed)
         if layer.verdict != "ok":
             yield "would pass", sentences.would_pass(layer)
-    for label, told in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
-        plain = {k: v for k, v in (told or {}).items() if isinstance(v, str | float | int)}
+    for label, part in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
+        plain = [
+            f"{key} {number(value) if isinstance(value, float) else value}"
+            for key, value in (part or {}).items()
+            if isinstance(value, str | float | int)
+        ]
         if plain:
-            yield label, ", ".join(f"{key} {_value(value)}" for key, value in plain.items())
+            yield label, ", ".join(plain)
     if layer.note:
         yield "note", layer.note
 
@@ -139,11 +140,8 @@ def _measured(layer: LayerDrift) -> Iterator[Fact]:
         return
     bad = metrics.nonfinite
     if bad.reference or bad.candidate:
-        yield (
-            "not finite",
-            f"{count(bad.reference)} in the reference, {count(bad.candidate)} in the candidate "
-            "(and in no other number here)",
-        )
+        both = f"{count(bad.reference)} in the reference, {count(bad.candidate)} in the candidate"
+        yield "not finite", f"{both} (and in no other number here)"
     # Where nothing is finite on both sides, sums over nothing would look perfect.
     if max(bad.reference, bad.candidate) < max(metrics.total, 1):
         for metric in METRICS:
@@ -161,10 +159,6 @@ def _measured(layer: LayerDrift) -> Iterator[Fact]:
         room = sentences.allowance_at_worst(layer)
         if room is not None:
             yield "allowed there", number(room)
-
-
-def _value(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def short(rows: Sequence[Row], most: int) -> list[Row | Gap]:

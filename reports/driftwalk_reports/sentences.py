@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.result import Observer, Report
@@ -14,26 +15,42 @@ VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
 def headline(report: Report) -> str:
     """The one sentence that matters."""
-    body = {"pass": _passed, "drift": _drifted, "unverified": _unverified}[report.verdict](report)
+    if report.verdict == "pass":
+        body = _passed(report)
+    elif report.verdict == "drift":
+        body = _drifted(report)
+    else:
+        body = f"{reason(report) or 'nothing was compared'}."
     return f"{VERDICT_WORDS[report.verdict]}: {body}"
 
 
-def _unverified(report: Report) -> str:
-    reason = cut(report.reason, 600).rstrip(". ")
-    return f"{reason or 'nothing was compared'}."
+def reason(report: Report) -> str:
+    return cut(report.reason, 600).rstrip(". ")
+
+
+def name_of(layer: LayerDrift) -> str:
+    return cut(layer.point.name, 80)
+
+
+def closest_call(report: Report) -> tuple[LayerDrift, str] | None:
+    """The point that used most of its allowance, and how much; None where all are equal."""
+    compared = [layer for layer in report.layers if layer.metrics is not None]
+    if all(layer.metrics and layer.metrics.max_abs == 0 for layer in compared):
+        return None
+    closest = max(compared, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
+    return closest, used(closest.tolerance.needed) if closest.tolerance else "an unknown share"
 
 
 def _passed(report: Report) -> str:
-    compared = [layer for layer in report.layers if layer.metrics is not None]
-    points = f"all {count(len(compared))} points" if len(compared) > 1 else "the one point compared"
-    text = f"{points} {'agree' if len(compared) > 1 else 'agrees'}"
-    if all(layer.metrics and layer.metrics.max_abs == 0 for layer in compared):
-        text += " exactly, element by element"
-    else:
-        closest = max(compared, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
-        share_used = used(closest.tolerance.needed) if closest.tolerance else "an unknown share"
-        text += f" within tolerance; the closest call is {_name(closest)}, at {share_used} of its"
+    compared = sum(layer.metrics is not None for layer in report.layers)
+    several = compared > 1
+    text = f"all {count(compared)} points agree" if several else "the one point compared agrees"
+    if closest := closest_call(report):
+        layer, part = closest
+        text += f" within tolerance; the closest call is {name_of(layer)}, at {part} of its"
         text += " allowance"
+    else:
+        text += " exactly, element by element"
     unmet = [layer.point.name for layer in report.layers if layer.allowed]
     if unmet:
         text += f"; not compared, as a pattern allows: {names(unmet)}"
@@ -41,55 +58,41 @@ def _passed(report: Report) -> str:
 
 
 def _drifted(report: Report) -> str:
-    first = report.first_divergence
+    first, last, root = report.first_divergence, report.last_ok, report.root_cause
     if first is None:
-        return f"{cut(report.reason, 600).rstrip('. ') or 'the candidate drifted'}."
-    text = f"first divergence at {_name(first)}: {what_happened(first, report)}"
+        return f"{reason(report) or 'the candidate drifted'}."
+    text = f"first divergence at {name_of(first)}: {what_happened(first, report)}"
     if first.verdict not in ("missing", "extra"):
-        text += _unmatched(report)
-    last = report.last_ok
+        # Points without a partner explain a drift elsewhere: other layers, another model.
+        missing, extra = (_unmatched(report.layers, kind) for kind in ("missing", "extra"))
+        text += f"; the candidate has no {names(missing)}" if missing else ""
+        text += f"; the reference has no {names(extra)}" if extra else ""
     if last is not None:
-        text += f"; {_name(last)} was the last point within tolerance"
+        text += f"; {name_of(last)} was the last point within tolerance"
+    elif first.index:
+        text += "; no point before it was within tolerance"
     else:
-        text += "; no point before it was within tolerance" if first.index else ""
-        text += "" if first.index else "; it is the very first point"
-    root = report.root_cause
+        text += "; it is the very first point"
     if root is not None:
         same = root.point.name == first.point.name
-        text += "; it is also the root cause" if same else f"; the root cause is {_name(root)}"
+        text += "; it is also the root cause" if same else f"; the root cause is {name_of(root)}"
     if report.culprit is not None:
         text += f": {cut(report.culprit.sentence, 300).rstrip('. ')}"
-    return f"{text}.{whose_error(report)}{_all_known(report)}"
-
-
-def whose_error(report: Report) -> str:
-    """Which side is wrong, where that is not the candidate, as everybody expects."""
+    text += "."
+    # Which side is wrong, where that is not the candidate, as everybody expects.
     if report.at_fault == "reference":
-        return " It is the reference that is wrong; the candidate is within its allowance."
-    if report.at_fault == "both":
-        return " Both sides are wrong: the reference is beyond its own allowance, too."
-    return ""
+        text += " It is the reference that is wrong; the candidate is within its allowance."
+    elif report.at_fault == "both":
+        text += " Both sides are wrong: the reference is beyond its own allowance, too."
+    if report.as_expected:  # drift that turns no build red says so in the same breath
+        until = min(cut(item.expires, 40) for item in report.expected)
+        reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
+        text += f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
+    return text
 
 
-def _all_known(report: Report) -> str:
-    """Drift that turns no build red says so in the same breath."""
-    if not report.as_expected:
-        return ""
-    until = min(cut(item.expires, 40) for item in report.expected)
-    reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
-    return f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
-
-
-def _unmatched(report: Report) -> str:
-    """Points without a partner explain a drift elsewhere: other layers, another model."""
-    missing = [x.point.name for x in report.layers if x.verdict == "missing" and not x.allowed]
-    extra = [x.point.name for x in report.layers if x.verdict == "extra" and not x.allowed]
-    text = f"; the candidate has no {names(missing)}" if missing else ""
-    return text + (f"; the reference has no {names(extra)}" if extra else "")
-
-
-def _name(layer: LayerDrift) -> str:
-    return cut(layer.point.name, 80)
+def _unmatched(layers: Sequence[LayerDrift], verdict: str) -> list[str]:
+    return [x.point.name for x in layers if x.verdict == verdict and not x.allowed]
 
 
 def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
@@ -107,8 +110,7 @@ def what_happened(layer: LayerDrift, report: Report | None = None) -> str:
             return cut(layer.note, 400) or "it cannot be told from a signature"
         case "missing" | "extra":
             side = "candidate" if layer.verdict == "missing" else "reference"
-            rows = report.layers if report is not None else (layer,)
-            same = [x.point.name for x in rows if x.verdict == layer.verdict and not x.allowed]
+            same = _unmatched(report.layers if report is not None else (layer,), layer.verdict)
             tail = ", as a pattern allows" if layer.allowed else ""
             return f"the {side} has no {names(same or [layer.point.name])}{tail}"
 
@@ -185,16 +187,12 @@ def _nonfinite(layer: LayerDrift) -> str:
     metrics = layer.metrics
     if metrics is None:
         return cut(layer.note, 200) or "NaN or Inf in the candidate"
-    bad = metrics.nonfinite.candidate
-    text = (
-        f"{count(bad)} of {count(metrics.total)} candidate values "
-        f"{'is' if bad == 1 else 'are'} NaN or infinite"
-    )
-    if metrics.worst is not None:
-        text += (
-            f", the first at {ints(metrics.worst.index)}: {number(metrics.worst.candidate)} "
-            f"where the reference has {number(metrics.worst.reference)}"
-        )
+    bad, worst = metrics.nonfinite.candidate, metrics.worst
+    verb = "is" if bad == 1 else "are"
+    text = f"{count(bad)} of {count(metrics.total)} candidate values {verb} NaN or infinite"
+    if worst is not None:
+        text += f", the first at {ints(worst.index)}: {number(worst.candidate)} "
+        text += f"where the reference has {number(worst.reference)}"
     return text
 
 
@@ -211,10 +209,10 @@ def allowance(tolerance: Allowed | None) -> str:
     """What an element was allowed, short: `1.2e-05 + 1.3e-06·|r|`."""
     if tolerance is None:
         return number(None)
-    parts = (
-        [number(tolerance.atol * tolerance.scale)] if tolerance.atol or not tolerance.rtol else []
-    )
-    return " + ".join([*parts, *([f"{number(tolerance.rtol)}·|r|"] if tolerance.rtol else [])])
+    fixed, relative = number(tolerance.atol * tolerance.scale), f"{number(tolerance.rtol)}·|r|"
+    if not tolerance.rtol:
+        return fixed
+    return f"{fixed} + {relative}" if tolerance.atol else relative
 
 
 def would_pass(layer: LayerDrift) -> str:
@@ -234,35 +232,31 @@ def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
     metrics, tolerance = layer.metrics, layer.tolerance
     if metrics is None or tolerance is None:
         return ()
-    if tolerance.k is not None:  # calibrated in other norms; what a fixed rule would need
-        return (round_up(metrics.max_abs * (1 + 1e-9)),)
-    if not math.isfinite(tolerance.needed):  # no multiple of a zero allowance is enough
-        return (round_up(metrics.max_abs * (1 + 1e-9)),)
     # A hair more than needed, for `needed` is itself the result of a division.
-    factor = tolerance.needed * (1 + 1e-9)
+    hair = 1 + 1e-9
+    # Calibrated in other norms, or no multiple of a zero allowance is enough: a fixed rule.
+    if tolerance.k is not None or not math.isfinite(tolerance.needed):
+        return (round_up(metrics.max_abs * hair),)
+    factor = tolerance.needed * hair
     found = [tolerance.atol * tolerance.scale * factor, tolerance.rtol * factor]
     return tuple(round_up(value) for value in (found if tolerance.rtol else found[:1]))
 
 
-def times(ratio: float) -> str:
-    """`12 times`; beyond counting where the yardstick has no error at all."""
-    return f"{number(ratio)} times" if math.isfinite(ratio) else "infinitely many times"
-
-
 def overall_tolerance(report: Report) -> str:
     """By how much the tolerance would have to grow for everything compared to pass; or nothing."""
-    beyond = [layer for layer in report.layers if layer.verdict == "drift" and layer.tolerance]
-    if not beyond or any(bound(layer) for layer in beyond):  # a signature cannot tell
+    beyond = [
+        (layer.tolerance.needed, layer)
+        for layer in report.layers
+        if layer.verdict == "drift" and layer.tolerance
+    ]
+    if not beyond or any(bound(layer) for _, layer in beyond):  # a signature cannot tell
         return ""
-    worst = max(beyond, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
-    needed = worst.tolerance.needed if worst.tolerance else math.inf
+    needed, worst = max(beyond, key=lambda pair: pair[0])
     if not math.isfinite(needed):
-        return f"{_name(worst)} differs where no difference at all is allowed."
-    others = any(layer.verdict == "nonfinite" for layer in report.layers)
-    return (
-        f"A tolerance {round_up(needed, 3)} times as wide would let every "
-        f"{'finite ' if others else ''}point compared pass; {_name(worst)} needs it."
-    )
+        return f"{name_of(worst)} differs where no difference at all is allowed."
+    finite = "finite " if any(x.verdict == "nonfinite" for x in report.layers) else ""
+    wider = f"A tolerance {round_up(needed, 3)} times as wide"
+    return f"{wider} would let every {finite}point compared pass; {name_of(worst)} needs it."
 
 
 def decision_impact(report: Report) -> str:
@@ -324,12 +318,11 @@ def covered(report: Report) -> str:
     """How much was compared, and what was not."""
     coverage = report.coverage
     text = f"{count(coverage.compared)} of {count(coverage.points)} reference points compared"
-    if coverage.missing:
-        text += f"; missing from the candidate: {names(coverage.missing, 8)}"
-    if coverage.extra:
-        text += f"; only in the candidate: {names(coverage.extra, 8)}"
-    if coverage.allowed:
-        text += f"; allowed by a pattern: {names(coverage.allowed, 8)}"
-    if coverage.outputs_skipped:
-        text += f"; outputs that are not compared: {names(coverage.outputs_skipped, 8)}"
+    for what, which in (
+        ("missing from the candidate", coverage.missing),
+        ("only in the candidate", coverage.extra),
+        ("allowed by a pattern", coverage.allowed),
+        ("outputs that are not compared", coverage.outputs_skipped),
+    ):
+        text += f"; {what}: {names(which, 8)}" if which else ""
     return f"{text}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
-from .numbers import count, cut, used
+from .numbers import count, cut, number
 
 
 @dataclass(frozen=True)
@@ -87,20 +88,20 @@ def _departs(report: Report, candidate: str, reference: str) -> str:
 
 
 def _link(layer: LayerDrift) -> Part:
-    return Part(cut(layer.point.name, 80), layer.point.name)
+    return Part(sentences.name_of(layer), layer.point.name)
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
     first, root, last = report.first_divergence, report.root_cause, report.last_ok
     if report.verdict == "unverified":
-        reason = cut(report.reason, 600).rstrip(". ") or "nothing was compared"
-        yield Tile("Why there is no verdict", (Part(f"{_upper(reason)}."),))
+        why = sentences.reason(report) or "nothing was compared"
+        yield Tile("Why there is no verdict", (Part(f"{why[:1].upper()}{why[1:]}."),))
     if first is not None:
-        before = f"{cut(last.point.name, 80)} was the last point within tolerance." if last else ""
+        before = f"{sentences.name_of(last)} was the last point within tolerance." if last else ""
         what = sentences.what_happened(first, report)
         yield Tile("Where it shows first", (_link(first), Part(f": {what}.")), before)
     elif report.verdict == "pass":
-        yield _closest(report)
+        yield Tile("How close it was", _closest(report))
     if root is not None:
         yield Tile("Where it comes from", (_link(root), Part(f": {_why(report, root)}.")))
     elif report.verdict == "drift":
@@ -114,24 +115,18 @@ def _tiles(report: Report) -> Iterator[Tile]:
     if meaning := sentences.in_meaning(report):
         yield Tile("In units of meaning", (Part(meaning),))
     if report.layers and report.layers[-1].truth is not None:
-        yield _closer(report)
+        yield Tile("Who is closer to the truth?", (Part(_closer(report)),))
 
 
-def _closest(report: Report) -> Tile:
+def _closest(report: Report) -> tuple[Part, ...]:
     """A pass: how near it came to not being one."""
-    judged = [layer for layer in report.layers if layer.tolerance and layer.metrics]
-    if not judged:
-        return Tile("How close it was", (Part("No point has a tolerance."),))
-    worst = max(judged, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0.0)
-    needed = worst.tolerance.needed if worst.tolerance else 0.0
-    if all(layer.metrics and layer.metrics.max_abs == 0 for layer in judged):
-        return Tile("How close it was", (Part("Equal in every element of every point."),))
-    said = (
-        Part("The closest call is "),
-        _link(worst),
-        Part(f", at {used(needed)} of its allowance."),
-    )
-    return Tile("How close it was", said)
+    if not any(layer.tolerance and layer.metrics for layer in report.layers):
+        return (Part("No point has a tolerance."),)
+    closest = sentences.closest_call(report)
+    if closest is None:
+        return (Part("Equal in every element of every point."),)
+    layer, part = closest
+    return Part("The closest call is "), _link(layer), Part(f", at {part} of its allowance.")
 
 
 def _why(report: Report, root: LayerDrift) -> str:
@@ -139,31 +134,25 @@ def _why(report: Report, root: LayerDrift) -> str:
         said = cut(report.culprit.sentence, 300).rstrip(". ")
         return said.removeprefix(f"{cut(root.point.name, 80)} ")
     if root.blame is not None:
-        return f"its own error is {sentences.times(root.blame.ratio)} that of honest arithmetic"
+        ratio = root.blame.ratio
+        times = number(ratio) if math.isfinite(ratio) else "infinitely many"
+        return f"its own error is {times} times that of honest arithmetic"
     return sentences.what_happened(root)
 
 
-def _closer(report: Report) -> Tile:
+def _closer(report: Report) -> str:
     """Which side is right: counted over the points."""
-    told = [layer.truth.closer for layer in report.layers if layer.truth]
-    if len(set(told)) == 1:
-        words = {
-            "tie": "Both are equally close to the truth at every point.",
-            "candidate": "The candidate is closer to the truth at every point.",
-            "reference": "The reference is closer to the truth at every point.",
-        }
-        return Tile("Who is closer to the truth?", (Part(words[told[0]]),))
+    closer = [layer.truth.closer for layer in report.layers if layer.truth]
+    if set(closer) == {"tie"}:
+        return "Both are equally close to the truth at every point."
+    if len(set(closer)) == 1:
+        return f"The {closer[0]} is closer to the truth at every point."
     parts = [
-        f"{'neither' if side == 'tie' else f'the {side}'} at {told.count(side)}"
+        f"{'neither' if side == 'tie' else f'the {side}'} at {closer.count(side)}"
         for side in ("reference", "candidate", "tie")
-        if side in told
+        if side in closer
     ]
-    text = f"Of {len(told)} points: {', '.join(parts)}."
-    return Tile("Who is closer to the truth?", (Part(text),))
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return f"Of {len(closer)} points: {', '.join(parts)}."
 
 
 def _steps(report: Report) -> Iterator[Step]:
@@ -181,6 +170,5 @@ def _steps(report: Report) -> Iterator[Step]:
         yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")
     if first is not None and first.verdict == "drift" and verifies:
         rule = shlex.quote(sentences.would_pass(first))
-        yield Step(
-            "If this difference is meant, allow it at this point", f"{command} --rule {rule}"
-        )
+        text = "If this difference is meant, allow it at this point"
+        yield Step(text, f"{command} --rule {rule}")

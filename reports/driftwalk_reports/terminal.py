@@ -132,13 +132,10 @@ def _sparkline(rows: Sequence[Row], width: int) -> Iterator[Text]:
     step = math.ceil(len(rows) / room)
     line = Text()
     for start in range(0, len(rows), step):
-        worst = max(rows[start : start + step], key=_badness)
+        few = rows[start : start + step]
+        worst = max(few, key=lambda row: (not row.ok, row.error is None, row.error or 0.0))
         line.append(_bar(worst, low, high), style="green" if worst.ok else "red")
     yield line.append(label, style="dim")
-
-
-def _badness(row: Row) -> tuple[bool, bool, float]:
-    return (not row.ok, row.error is None, row.error or 0.0)
 
 
 def _bar(row: Row, low: float, high: float) -> str:

@@ -10,8 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from driftwalk.measure.tokens import TokenErrors
-from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
+from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast
 
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw
@@ -26,8 +25,6 @@ MOST_TOKENS = 48
 """Columns of a table of single numbers; the heatmap and the JSON file have all."""
 MOST_COLUMNS = 12
 """Columns of tokens on a terminal."""
-
-Profiles = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -50,19 +47,6 @@ class TokenHead:
 
 
 @dataclass(frozen=True)
-class LayerRow:
-    """One point, all batch rows."""
-
-    point: str
-    distance: str
-    drift: str
-    share: str
-    l2: Profiles
-    mean: Profiles
-    std: Profiles
-
-
-@dataclass(frozen=True)
 class PairView:
     """One row of both inputs, and what stands above its columns."""
 
@@ -76,17 +60,12 @@ class PairView:
 @dataclass(frozen=True, kw_only=True)
 class ContrastView(Head[Contrast]):
     pairs: tuple[PairView, ...]
-    rows: tuple[LayerRow, ...]
-
-    @property
-    def drifts(self) -> list[tuple[str, ...]]:
-        return [(row.point, row.distance, row.drift, row.share) for row in self.rows]
+    rows: tuple[tuple[str, ...], ...]
+    """Each point, the distance there, and with a candidate its drift, and that as a share."""
 
 
 def look(study: Contrast) -> ContrastView:
     """Everything a contrast shows."""
-    pairs = tuple(_pairs(study))
-    most = max((len(pair.tokens) for pair in pairs), default=1)
     candidate, causal = study.candidate, {True: "yes", False: "no", None: "not told"}
     return ContrastView(
         document=study,
@@ -99,8 +78,15 @@ def look(study: Contrast) -> ContrastView:
             ("candidate", candidate.spec if candidate else NOTHING),
             ("causal", f"{causal[study.causal]}: {study.causal_by}"),
         ),
-        pairs=pairs,
-        rows=tuple(_row(layer, most) for layer in study.layers),
+        pairs=tuple(_pairs(study)),
+        rows=tuple(
+            (
+                cut(layer.point.name, 60),
+                number(layer.distance),
+                *((number(layer.drift), part_of(layer.share)) if candidate else ()),
+            )
+            for layer in study.layers
+        ),
         notes=study.notes,
     )
 
@@ -179,24 +165,6 @@ def _token(study: Contrast, batch_row: int, at: int) -> TokenHead:
     return TokenHead(at, cut(row.first[at], 24), cut(row.second[at], 24), differs)
 
 
-def _row(layer: ContrastLayer, most: int) -> LayerRow:
-    def cells(values: TokenErrors) -> Profiles:
-        return tuple(
-            tuple("0" if v == 0 else number(v) for v in line[:most] if v is not None)
-            for line in values
-        )
-
-    return LayerRow(
-        cut(layer.point.name, 60),
-        number(layer.distance),
-        number(layer.drift),
-        part_of(layer.share),
-        cells(layer.l2),
-        cells(layer.mean),
-        cells(layer.std),
-    )
-
-
 def _parts(view: ContrastView, screen: Console) -> Iterator[RenderableType]:
     yield console.about(view.about)
     for number_, pair in enumerate(view.pairs):
@@ -235,11 +203,10 @@ def _table(view: ContrastView, number_: int, pair: PairView, most: int) -> Table
     titles += [head.above(console.fit(head.first or str(head.at), 8)) for head in heads]
     left = len(pair.tokens) + pair.more - len(shown)
     rows = []
-    for row in view.rows:
-        cells = row.l2[number_] if number_ < len(row.l2) else ()
-        drift = [row.drift, row.share] if view.document.candidate else []
-        numbers = [cells[at] if at < len(cells) else "" for at in shown]
-        rows.append([row.point, row.distance, *drift, *numbers])
+    for row, layer in zip(view.rows, view.document.layers, strict=True):
+        line = layer.l2[number_] if number_ < len(layer.l2) else ()
+        values = [value for value in line[: len(pair.tokens)] if value is not None]
+        rows.append([*row, *(number(values[at]) if at < len(values) else "" for at in shown)])
     return console.table([*titles, *([f"… {left} more"] if left > 0 else [])], rows, f" {sides}")
 
 
@@ -291,9 +258,9 @@ def _chart(study: Contrast) -> Chart | None:
     if not any(layer.distance > 0 for layer in layers):
         return None
     distance = [layer.distance for layer in layers]
-    lines, plots = [Series("distance: between the two inputs", "reference", distance)], []
+    lines, plots = [Series("distance between the two inputs", "reference", distance)], []
     if study.candidate:
-        label = f"drift: of {cut(study.candidate.spec, 40)}"
+        label = f"drift of {cut(study.candidate.spec, 40)}"
         lines.append(Series(label, "candidate", [layer.drift for layer in layers]))
         share = Series("share", "gain", [layer.share for layer in layers])
         plots.append(Plot("drift as a share of the distance", [share], 120.0, written=part_of))

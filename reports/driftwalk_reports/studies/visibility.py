@@ -16,7 +16,7 @@ from driftwalk.tasks.studies.visibility_result import Normalisation, Visibility
 
 from .. import console
 from ..door import renderer
-from ..heatmap import LEVELS, field_paths, place
+from ..heatmap import LEVELS, field_paths, frame
 from ..layout import Head, model_name
 from ..numbers import count, cut, number, part_of, seconds
 from ..page import fill, inline_json
@@ -190,7 +190,7 @@ def render_page(study: Visibility) -> str:
     view, columns = look(study), len(study.tokens)
     names = [cut(token, 12) for token in study.tokens]
     # One with the tokens' names on top, one without, below it: columns of both in one line.
-    above = place(LEFT, len(study.points), columns, names)
+    above = frame(LEFT, len(study.points), columns, names)
     below = replace(above, top=8.0, height=above.height - above.top + 8.0, names=())
     return fill(
         "studies/visibility.html.j2",
