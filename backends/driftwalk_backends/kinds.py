@@ -23,7 +23,7 @@ def onnxruntime_backend(spec: Spec, model: object) -> Backend:
 
         return OnnxFile(spec, opened)
     if "quantize" in spec.options:
-        from .onnx.int8 import OnnxInt8
+        from .onnx.runtime import OnnxInt8
 
         return OnnxInt8(spec, opened)
     from .onnx.runtime import OnnxRuntime

@@ -15,7 +15,7 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.states import Probe
 
-from .calls import first_line, inputs_for
+from .calls import first_line, inputs_for, untouched
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
@@ -23,7 +23,6 @@ from .fingerprint import Evidence, fingerprint, has_known_code, versions
 from .points import Layout
 from .precision import converted, has_experts, is_in
 from .tensors import from_numpy
-from .untouched import untouched
 
 
 @dataclass(eq=False, repr=False)

@@ -13,7 +13,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import OUTPUT, Point, Probe, State, Trace, same_bits
 from driftwalk.traces.point_map import load_map
 
-from .port_match import AUTO, by_value
+from .matching import AUTO, by_value
 
 MAP = "a TOML file: which point each state is; or auto: found by value (docs/trace-format.md)"
 

@@ -19,10 +19,10 @@ from meta.sources import (
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache"),
         *("children", "names"),
         *("measure.ulp", "native", "workers", "measure.halves"),
-        *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
+        *("measure.norms", "point", "states", "mixture", "adapter", "graphs.own_doing"),
         *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
@@ -33,8 +33,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.common", "tasks.studies.contrast_result"),
         *("tasks.studies.geometry_result", "tasks.studies.visibility_result"),
-        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.watch", "tasks.fleet.cluster"),
-        "tasks.fleet.process",
+        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (
         *("judge.exact", "judge.replay", "judge.honest"),
@@ -72,10 +71,7 @@ FRAMEWORKS = {
     "ray",
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
-KNOW_ALL_ROOMS = (
-    *("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli"),
-    *("driftwalk.conformance", "driftwalk.testing"),
-)
+KNOW_ALL_ROOMS = ("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli")
 LATE_AND_DECLARED = {("driftwalk.stage", "torch")}
 """A task takes an nn.Module for a candidate, and must know one when it sees one."""
 

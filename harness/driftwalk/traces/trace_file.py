@@ -24,8 +24,7 @@ from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
 from ..jsonable import decode, encode
-from ..point import BackendInfo, Point, State
-from ..probe import Probe
+from ..point import BackendInfo, Point, Probe, State
 from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
 
 if TYPE_CHECKING:
