@@ -28,7 +28,7 @@ from .conditioning import doubt_of
 from .exact import float_states
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_pairs
-from .ties import left_to_chance, other_branch, tied_tokens, told
+from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
@@ -198,7 +198,7 @@ def calibrate(
         ),
         tied=_honest_states(exact, made, mixture, noisy, other.within),
         tipped=_honest_states(exact, made, mixture, noisy, other.onwards),
-        ties=told(ties, mixture.dtype),
+        ties=sentence_on(ties, mixture.dtype),
         chance=chance,
     )
 

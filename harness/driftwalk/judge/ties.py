@@ -122,7 +122,7 @@ def _shares(exact: Trace, made: Trace, name: str, array: Array) -> tuple[Float64
     return noise, jump
 
 
-def told(ties: Ties, dtype: str) -> str:
+def sentence_on(ties: Ties, dtype: str) -> str:
     """A sentence on the layers that have ties; empty where none has."""
     if not ties:
         return ""

@@ -1,4 +1,4 @@
-"""The walk: hold each candidate state against the reference's, in order of execution.
+"""The walk: compare each candidate state with the reference's, in order of execution.
 
 States may arrive one by one (`Walk.meet`), so that a candidate's trace need never be kept.
 """
@@ -29,7 +29,7 @@ from .replay import introduced_errors
 from .sides import JudgedSide
 
 _WORTH_A_THREAD = 1 << 17
-"""Elements of a state that are compared in the time that Python takes for what is around it."""
+"""Smaller states are compared faster than Python prepares the comparison: threads win nothing."""
 
 
 class Walk:

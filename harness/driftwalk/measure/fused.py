@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import Array, format_of
+from ..dtypes import Array, Float64, format_of
 from ..native import Total, library
 from ..tolerance import Tolerance
 from ..workers import in_threads, sharers
@@ -44,7 +43,9 @@ class _Table:
     """A pair as compiled code sees it: addresses, and rows that threads share."""
 
     def __init__(self, pair: Pair) -> None:
-        self.pair = pair
+        native = library()
+        assert native is not None
+        self.native, self.pair = native, pair
         self.count, self.width = len(pair.rows), pair.r.shape[1]
         self._at = pair.r.ctypes.data, pair.c.ctypes.data, pair.rows.ctypes.data
         threads = 1 if pair.r.size < _ALONE else sharers()
@@ -56,17 +57,6 @@ class _Table:
         """What every compiled function is told of a part."""
         r, c, rows = self._at
         return r, c, rows + 8 * first, min(self._step, self.count - first), self.width
-
-
-def _native() -> ctypes.CDLL:
-    native = library()
-    assert native is not None
-    return native
-
-
-@cache
-def _found_size() -> int:
-    return int(_native().driftwalk_found_size())
 
 
 def usable(pair: Pair) -> bool:
@@ -102,7 +92,8 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
     else:
         sums.ulp_max, sums.ulp_p99 = total.ulp_max, total.ulp_p99
     sums.max_rel = total.max_rel
-    # Who is nearer than `rest` steps is nearer than this, too; if that could be more, look again.
+    # Elements less than `rest` ULPs apart differ by less than this, relatively, and were passed
+    # over; where one of them may differ by more than the largest that was found, look again.
     if sums.max_rel < (total.rest - 1) * 2.0**-22:
         sums.max_rel = _beyond(table, numbers, 0.0, 1.0, sums.max_rel)[1]
     scale: float = total.rms if tolerance.scale == "rms" else 1.0
@@ -112,9 +103,9 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
     return scale
 
 
-def _compare(table: _Table, rest: int, numbers: Array) -> tuple[Total, NDArray[np.float64]]:
+def _compare(table: _Table, rest: int, numbers: Array) -> tuple[Total, Float64]:
     """What all rows came to, and the error of each; their numbers are left for `_beyond`."""
-    native, size = _native(), _found_size()
+    size: int = table.native.driftwalk_found_size()
     found = np.empty((len(table.parts), size), np.uint8)
     at, rows_at = found.ctypes.data, numbers.ctypes.data
     precise = table.pair.r.size < _PRECISE
@@ -122,11 +113,11 @@ def _compare(table: _Table, rest: int, numbers: Array) -> tuple[Total, NDArray[n
     def look(first: int) -> None:
         own = at + table.parts.index(first) * size
         out = rows_at + first * numbers.strides[0]
-        native.driftwalk_compare(*table.of(first), rest, precise, out, own)
+        table.native.driftwalk_compare(*table.of(first), rest, precise, out, own)
 
     in_threads(look, table.parts)
     total, row_l2 = Total(), np.empty(table.count)
-    native.driftwalk_settle(
+    table.native.driftwalk_settle(
         *(rows_at, table.count, table.width, at, len(found)),
         *(row_l2.ctypes.data, ctypes.byref(total)),
     )
@@ -140,14 +131,13 @@ def _first_bad(total: Total, side: int) -> tuple[int, int] | None:
 
 def _add_steps(sums: Sums, given: Pair, table: _Table, clean: bool) -> None:
     """The distances in the candidate's own format of 16 bits."""
-    native, kind = _native(), given.c.dtype
-    a, b = (narrowed(x, kind) for x in (given.r, given.c))
+    a, b = (narrowed(x, given.c.dtype) for x in (given.r, given.c))
 
     def look(first: int) -> tuple[int, NDArray[np.int64]]:
         counts = np.zeros(BUCKETS, np.int64)
         bits = a.ctypes.data, b.ctypes.data
-        found = native.driftwalk_steps16(*table.of(first), *bits, clean, counts.ctypes.data)
-        return found, counts
+        steps = table.native.driftwalk_steps16
+        return steps(*table.of(first), *bits, clean, counts.ctypes.data), counts
 
     seen = in_threads(look, table.parts)
     ulps = UlpHistogram()
@@ -172,12 +162,12 @@ def _beyond(
     table: _Table, numbers: Array, floor: float, rtol: float, least: float
 ) -> tuple[int, float]:
     """How many |c - r| exceed floor + rtol * |r|, and the largest ratio of both."""
-    native, rows_at = _native(), numbers.ctypes.data
+    rows_at = numbers.ctypes.data
 
     def look(first: int) -> tuple[int, float]:
         ratio = ctypes.c_double(least)
         given = (*table.of(first), rows_at + first * numbers.strides[0], floor, rtol)
-        return native.driftwalk_beyond(*given, ctypes.byref(ratio)), ratio.value
+        return table.native.driftwalk_beyond(*given, ctypes.byref(ratio)), ratio.value
 
     seen = in_threads(look, table.parts)
     return sum(count for count, _ in seen), max(ratio for _, ratio in seen)
@@ -190,10 +180,10 @@ def decide(reference: Array, candidate: Array, rows: Numbers) -> Array | None:
         return None
     table = _Table(pair.widened)
     choices = np.empty(table.count, CHOICE)
-    at, native = choices.ctypes.data, _native()
+    at = choices.ctypes.data
 
     def look(first: int) -> None:
-        native.driftwalk_decide(*table.of(first), at + first * CHOICE.itemsize)
+        table.native.driftwalk_decide(*table.of(first), at + first * CHOICE.itemsize)
 
     in_threads(look, table.parts)
     return choices
