@@ -18,8 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .rounding import Args, Kwargs
-from .widening import written
+from .widening import Args, Kwargs, written
 
 RANKINGS = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median"}
 """Ops that say which of the numbers along an axis is the largest, the next ..."""
@@ -70,7 +69,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: Counter[tuple[str, torch.Size]] = Counter()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]

@@ -2,7 +2,7 @@
 
 A run is cut at the points. What happens from one point to the next is computed in the dtype of the
 latter: the parameters used there are rounded to it, what a block is given is cast to it, and every
-op of a half-precision part is rounded as in rounding.py. A state is handed on in that dtype, or
+op of a half-precision part is rounded as in emulated.py. A state is handed on in that dtype, or
 coarser, where the mixture says so.
 """
 
@@ -28,16 +28,17 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, inputs_for
 from .eager_run import watched
+from .emulated import HalfArithmetic
 from .hooks import TensorSink
 from .loaded import LoadedModel
 from .points import Layout
 from .precision import castable, converted
-from .rounding import Args, HalfArithmetic, Kwargs
 from .slots import from_call, with_call
 from .tensors import TORCH_DTYPES, is_float, stream_slot
 from .torch_eager import TorchEager
 from .torch_runtime import Inputs
 from .watching import hooked
+from .widening import Args, Kwargs
 
 _HALVES = (torch.float16, torch.bfloat16)
 _OUTSIDE = ""
@@ -180,7 +181,7 @@ class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inputs: Mapping[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         args, kwargs = tree_map(self._cast_input, args), tree_map(self._cast_input, kwargs or {})
         if self.dtype not in _HALVES:

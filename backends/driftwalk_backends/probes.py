@@ -23,7 +23,7 @@ from driftwalk.states import Probe
 from .calls import check_names
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
-from .onnx.pairs.model import OnnxModel
+from .onnx.pairs.model import OnnxModel, graph_probe
 from .padding import with_padding
 from .sources import open_model
 
@@ -41,8 +41,6 @@ def make_probe(
 ) -> Probe:
     """A checked probe from whatever a user may give."""
     if isinstance(model, OnnxModel):
-        from .onnx.pairs.probe import graph_probe
-
         return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)
     check_names(model.module, probe)

@@ -8,8 +8,7 @@ from typing import Any
 from . import verification
 from .result import Report
 from .tasks.bench.run import Timings
-from .tasks.studies.effects import Patching, Propagation
-from .tasks.studies.units import InUnitsOfMeaning
+from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
 from .tolerance import DEFAULT_POLICY, PolicyLike
 
 
@@ -53,8 +52,8 @@ def verify_all(
     """
     additions = (
         *((InUnitsOfMeaning(contrast),) if contrast else ()),
-        *((Propagation(),) if propagation else ()),
-        *((Patching(),) if patch else ()),
+        *((PROPAGATION,) if propagation else ()),
+        *((PATCHING,) if patch else ()),
         *((Timings(bench),) if bench else ()),
     )
     sides = (candidates, reference, probe, policy, depth, blame)

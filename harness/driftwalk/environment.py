@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from . import __version__
 from .document import Tool
@@ -28,4 +30,16 @@ def environment() -> dict[str, str]:
         "machine": platform.machine(),
         "cores": str(os.cpu_count()),
         "numpy": np.__version__,
+    }
+
+
+def head(command: str, model: Mapping[str, str], notes: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields of `Document`, as keywords of any kind of result."""
+    return {
+        "tool": this_tool(),
+        "created": now(),
+        "command": command,
+        "model": model,
+        "environment": environment(),
+        "notes": tuple(notes),
     }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .adapter import Backend, BringsProbe
 from .errors import UsageError
@@ -39,8 +39,8 @@ class Setting:
 
     def open_model(self) -> AnyModel:
         """The model, loaded: one that torch runs, or a graph."""
-        more = {"blocks": self.blocks, "trust_remote_code": self.trust_remote_code}
-        return open_model(self.model, **more)
+        trust = self.trust_remote_code
+        return open_model(self.model, blocks=self.blocks, trust_remote_code=trust)
 
     def make_probe(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""
@@ -48,46 +48,58 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """All that must be there before anything runs."""
+class Sides:
+    """A model, and the backends that run it."""
 
     model: AnyModel
     backends: tuple[Backend, ...]
-    probe: Probe
 
     @property
     def torch_model(self) -> LoadedModel:
-        """The model, for tasks that were refused to a graph."""
-        return cast("LoadedModel", self.model)
+        """The model, for what only torch can do; a graph is refused."""
+        return torch_model(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Sides):
+    """All that must be there before anything runs."""
+
+    probe: Probe
 
 
 @contextmanager
-def open_stage(
+def open_sides(
     setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
-) -> Iterator[Stage]:
-    """Load the model, make the backends and the probe; each mistake is found as early as can be.
-
-    Without a probe, that of a side that brings its own (a recording) is taken.
-    """
-    show = show or Progress()
+) -> Iterator[Sides]:
+    """Load the model and make the backends; each mistake is found as early as can be."""
     check_names(sides)
-    with show.stage("loading the model"):
+    with (show or Progress()).stage("loading the model"):
         model = setting.open_model()
     with ExitStack() as opened:
         if not is_graph(model):
-            evidence = cast("LoadedModel", model).evidence
+            evidence = torch_model(model).evidence
             evidence.forget()
             opened.callback(evidence.forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         backends = tuple(open_backend(side, model, opened) for side in sides)
         for backend in backends:
             opened.enter_context(looking(backend, depth))
+        yield Sides(model, backends)
+
+
+@contextmanager
+def open_stage(
+    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+) -> Iterator[Stage]:
+    """The same, and the probe: if none is given, that of a side that brings one (a recording)."""
+    show = show or Progress()
+    with open_sides(setting, sides, depth, show) as opened:
         if setting.probe is None:
-            brought = (one.own_probe for one in backends if isinstance(one, BringsProbe))
+            brought = (one.own_probe for one in opened.backends if isinstance(one, BringsProbe))
             setting = replace(setting, probe=next(filter(None, brought), None))
         with show.stage("making the probe"):
-            probe = setting.make_probe(model)
-        yield Stage(model, backends, probe)
+            probe = setting.make_probe(opened.model)
+        yield Stage(opened.model, opened.backends, probe)
 
 
 def is_graph(model: object) -> bool:

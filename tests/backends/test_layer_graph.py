@@ -15,7 +15,6 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.registry import create
 from driftwalk_backends.bundles import layer_graph
-from driftwalk_backends.bundles.candidate_graph import whole_of
 from driftwalk_backends.bundles.layer_graph import Whole, write_layer
 from driftwalk_backends.onnx.runtime import OnnxRuntime
 from driftwalk_backends.probes import make_probe
@@ -35,7 +34,7 @@ def test_every_point_can_be_cut_out(name: str, tmp_path: Path) -> None:
     probe = make_probe(model)
     with create("onnxruntime", model) as backend:
         assert isinstance(backend, OnnxRuntime)
-        trace, whole = backend.trace(probe), whole_of(backend._export(probe))
+        trace, whole = backend.trace(probe), Whole.of(backend._export(probe))
         states = {state.point.name: state.array for state in trace}
         everything = sum(file.stat().st_size for file in whole.path.parent.iterdir())
         for number, point in enumerate(trace.names):

@@ -21,7 +21,7 @@ from driftwalk.result import Benchmark, Tool
 from driftwalk.states import BackendInfo, Probe
 from driftwalk.tasks.bench.result import BenchReport, Case, Entry
 from driftwalk.tasks.bench.run import bench
-from driftwalk.tasks.bench.runner import Recipe, Remote, environment_of
+from driftwalk.tasks.bench.runner import Remote, environment_of
 from processes import PATIENCE
 
 TINY = "cli.factories:Tiny"
@@ -148,7 +148,7 @@ def test_bad_input_is_refused_before_anything_runs(change: dict, message: str) -
 
 
 def test_a_process_that_dies_says_its_last_words() -> None:
-    runner = Remote(Recipe("torch", TINY))
+    runner = Remote("torch", TINY)
     try:
         runner._process.kill()
         with pytest.raises(BackendError, match=r"The process of torch ended with code -9"):
@@ -159,7 +159,7 @@ def test_a_process_that_dies_says_its_last_words() -> None:
 
 def test_errors_cross_over_in_one_line() -> None:
     with pytest.raises(BackendError, match=r"torch: .*nowhere"):
-        Remote(Recipe("torch", "./nowhere"))
+        Remote("torch", "./nowhere")
 
 
 def test_what_a_model_prints_is_no_answer(tmp_path, monkeypatch) -> None:
@@ -170,7 +170,7 @@ def test_what_a_model_prints_is_no_answer(tmp_path, monkeypatch) -> None:
         "    return Tiny()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    runner = Remote(Recipe("torch", "talkative:make"))
+    runner = Remote("torch", "talkative:make")
     try:
         assert runner.info().name == "torch"
     finally:
@@ -179,7 +179,7 @@ def test_what_a_model_prints_is_no_answer(tmp_path, monkeypatch) -> None:
 
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_another() -> None:
     """Ctrl-C between an order and its answer."""
-    runner = Remote(Recipe("torch,threads=1", TINY))
+    runner = Remote("torch,threads=1", TINY)
     try:
         assert runner._process.stdin is not None
         runner._process.stdin.write('{"id": -1, "do": "info"}\n')
@@ -189,7 +189,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another() -> None:
 
 
 def test_no_process_is_left_behind() -> None:
-    runner = Remote(Recipe("torch", TINY))
+    runner = Remote("torch", TINY)
     process = runner._process
     assert isinstance(process, Child), "it ends with us, however we end"
     runner.close()
@@ -198,7 +198,7 @@ def test_no_process_is_left_behind() -> None:
 
 def test_the_worker_knows_no_other_orders() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "driftwalk.tasks.bench.worker"],
+        [sys.executable, "-m", "driftwalk.tasks.bench.runner"],
         input='{"do": "lap"}\n{"do": "delete"}\nnonsense\n',
         capture_output=True,
         encoding="utf-8",

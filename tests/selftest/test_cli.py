@@ -11,6 +11,7 @@ import driftwalk.tasks.selftest.run as under_test
 from cli.program import invoke
 from driftwalk_backends.faults import planning
 from driftwalk_backends.faults.planning import Plan
+from nets import residual
 
 
 def test_a_table_and_exit_code_0() -> None:
@@ -72,3 +73,10 @@ def test_usage_errors(words: tuple[str, ...]) -> None:
     done = invoke(*words)
     assert done.code == 2
     assert done.out == ""
+
+
+@pytest.mark.parametrize("candidate", ["torch", "onnxruntime"])
+def test_a_graph_is_refused_in_its_own_words(candidate: str, tmp_path: Path) -> None:
+    graph = str(residual(tmp_path / "a.onnx"))
+    done = invoke("selftest", graph, "--candidate", candidate)
+    done.refused(2, "a.onnx is an ONNX graph", "no torch model")

@@ -18,9 +18,10 @@ from driftwalk.document import from_dict, load, to_dict, to_json
 from driftwalk.errors import ProbeError, UsageError
 from driftwalk.states import Probe
 from driftwalk.tasks.studies.contrast_result import Contrast
-from driftwalk.tasks.studies.pairs import paired
+from driftwalk.tasks.studies.inputs import paired
 from driftwalk_reports.schema import load_schema
-from driftwalk_reports.studies.contrast_text import render
+from driftwalk_reports.studies.contrast import render
+from nets import residual
 from studies import subjects
 from studies.subjects import FRANCE, GERMANY, probe
 
@@ -183,15 +184,17 @@ def test_left_padding_is_no_token() -> None:
     assert pair.probes[0].inputs["input_ids"].tolist() == [[1, 2]]
 
 
-def test_what_cannot_be_contrasted_is_refused() -> None:
+def test_what_cannot_be_contrasted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="the same"):
         driftwalk.contrast("demo:decoder", "a", "a")
     with pytest.raises(ProbeError, match="2 rows, the second 1"):
         driftwalk.contrast("demo:decoder", ["a", "b"], "c")
     with pytest.raises(UsageError, match="two inputs"):
         driftwalk.contrast("demo:decoder", "a")
-    with pytest.raises(UsageError, match=r"model\.onnx|graph"):
-        driftwalk.contrast("model.onnx", "a", "b")
+    graph = str(residual(tmp_path / "model.onnx"))
+    for backend in ("torch", "onnxruntime"):
+        with pytest.raises(UsageError, match=r"model\.onnx is an ONNX graph"):
+            driftwalk.contrast(graph, "a", "b", backend=backend)
     invoke("contrast", "demo:decoder", "one alone").refused(2, "two inputs")
     invoke("contrast", "demo:decoder", "a", "b", "--backend", "torhc").refused(2, "torch")
 
@@ -237,7 +240,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 def test_hostile_names_are_harmless() -> None:
     hostile = "<script>alert(1)</script>\x1b[31m"
     found = driftwalk.contrast("demo:decoder", hostile, hostile.replace("1", "2"))
-    from driftwalk_reports.studies.contrast_page import render as page
+    from driftwalk_reports.studies.contrast import render_page as page
 
     assert "<script>alert" not in page(found)
     assert "\x1b" not in render(found)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
-from driftwalk.tasks.studies import similarity
-from driftwalk.tasks.studies.pooling import POOLINGS, pool
-from driftwalk.tasks.studies.projections import check_projection, project
+from driftwalk.tasks.studies import clouds as similarity
+from driftwalk.tasks.studies.clouds import POOLINGS, check_projection, pool, project
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.tuples(st.integers(6, 30), st.integers(2, 40))

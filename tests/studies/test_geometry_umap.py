@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftwalk.tasks.studies.projections import check_projection, project
+from driftwalk.tasks.studies.clouds import check_projection, project
 
 pytest.importorskip("umap", reason="umap-learn is not installed (tox -e umap)")
 pytestmark = pytest.mark.filterwarnings("ignore")

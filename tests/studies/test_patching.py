@@ -13,7 +13,7 @@ import zoo
 from driftwalk.effects import Patch, Patching
 from driftwalk.errors import UsageError
 from driftwalk.registry import create
-from driftwalk.tasks.studies.patching import flipped, patching
+from driftwalk.tasks.studies.effects import flipped, patching
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.torch_eager import TorchEager

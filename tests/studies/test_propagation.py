@@ -13,7 +13,7 @@ import transformers as tf
 import zoo
 from driftwalk.effects import Carried, Propagation
 from driftwalk.registry import create
-from driftwalk.tasks.studies.propagation import propagation
+from driftwalk.tasks.studies.effects import propagation
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.torch_eager import TorchEager

@@ -21,18 +21,17 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Trace
 
+from ..onnx.backend import OPTIMISATION
 from ..onnx.file import OnnxFile
 from ..onnx.runtime import OnnxRuntime
-from ..onnx.sessions import OPTIMISATION
 from ..openvino_runtime import OpenVino
 from ..tensors import from_numpy
 from ..torch_runtime import TorchRuntime
-from .candidate_graph import graph_of
 from .layer_code import LayerCode, layer_code
-from .layer_graph import write_layer
+from .layer_graph import graph_of, write_layer
 
 BUNDLE = "bundle.json"
-REPLAY = "replay.py"
+REPLAY, README = "replay.py", "README.md"
 GRAPH = "candidate.onnx"
 
 
@@ -82,8 +81,17 @@ def write_bundle(
         "inputs": taken.told,
     }
     (folder / BUNDLE).write_text(json.dumps(document, indent=1, allow_nan=False), encoding="utf-8")
-    script = files(__package__).joinpath(f"{REPLAY}.txt").read_text("utf-8")
-    (folder / REPLAY).write_text(script, encoding="utf-8")
+    (folder / REPLAY).write_text(_template(REPLAY), encoding="utf-8")
+
+
+def write_readme(folder: Path, printed: str) -> None:
+    """What is in the folder, and what its script printed."""
+    quoted = printed.replace("`", "'").rstrip()
+    (folder / README).write_text(_template(README).format(quoted), encoding="utf-8")
+
+
+def _template(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.txt").read_text("utf-8")
 
 
 class _Inputs:

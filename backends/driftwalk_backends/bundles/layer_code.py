@@ -80,10 +80,10 @@ def layer_code(
             return found[point]
 
         graph = _traced(run, (*taken.values(), *states.values()))
-    written = _Writer(graph, (*taken, *states)).write()
+    source, weights, used = _Writer(graph, (*taken, *states)).write()
     paths = {id(t): name for name, t in (*module.named_buffers(), *module.named_parameters())}
-    known = {key: paths[id(t)] for key, t in written.weights.items() if id(t) in paths}
-    return LayerCode(written.source, written.weights, known, written.inputs, str(device))
+    names = {key: paths[id(t)] for key, t in weights.items() if id(t) in paths}
+    return LayerCode(source, weights, names, used, str(device))
 
 
 def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> GraphModule:
@@ -106,13 +106,6 @@ def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...])
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Written:
-    source: str
-    weights: dict[str, torch.Tensor]
-    inputs: tuple[str, ...]
-
-
 class _Writer:
     """Writes the part of a graph that its output needs."""
 
@@ -123,7 +116,8 @@ class _Writer:
         self._names: dict[Node, str] = {}
         self._weights: dict[int, tuple[str, torch.Tensor]] = {}
 
-    def write(self) -> _Written:
+    def write(self) -> tuple[str, dict[str, torch.Tensor], tuple[str, ...]]:
+        """The code, its weights, and which of the inputs it takes."""
         lines: list[str] = []
         used: list[str] = []
         placeholders = [node for node in self._module.graph.nodes if node.op == "placeholder"]
@@ -134,29 +128,25 @@ class _Writer:
         for node in self._module.graph.nodes:
             if node in self._needed and node.op != "placeholder":
                 lines += self._line(node)
-        weights = dict(self._weights.values())
-        return _Written(_HEAD + "".join(f"    {line}\n" for line in lines), weights, tuple(used))
+        source = _HEAD + "".join(f"    {line}\n" for line in lines)
+        return source, dict(self._weights.values()), tuple(used)
 
     def _line(self, node: Node) -> list[str]:
         if node.op == "output":
             return [f"return {self._text(node.args[0])}"]
         if node.op == "get_attr":
-            self._names[node] = self._weight(getattr(self._module, str(node.target)))
+            tensor = getattr(self._module, str(node.target))
+            key, _ = self._weights.setdefault(id(tensor), (f"w{len(self._weights)}", tensor))
+            self._names[node] = f'weights["{key}"]'
             return []
         if node.target is operator.getitem:
-            told = f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+            value = f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
         else:
-            told = f"{_function(node)}({self._arguments(node)})"
+            named = [f"{key}={self._text(given)}" for key, given in node.kwargs.items()]
+            arguments = ", ".join([*map(self._text, node.args), *named])
+            value = f"{_function(node)}({arguments})"
         self._names[node] = name = f"v{len(self._names)}"
-        return [f"{name} = {told}"]
-
-    def _weight(self, tensor: torch.Tensor) -> str:
-        key, _ = self._weights.setdefault(id(tensor), (f"w{len(self._weights)}", tensor))
-        return f'weights["{key}"]'
-
-    def _arguments(self, node: Node) -> str:
-        named = [f"{key}={self._text(value)}" for key, value in node.kwargs.items()]
-        return ", ".join([*map(self._text, node.args), *named])
+        return [f"{name} = {value}"]
 
     def _text(self, value: Any) -> str:
         """A constant of a kind that is known to be harmless; nothing else becomes code."""

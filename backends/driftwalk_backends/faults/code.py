@@ -13,21 +13,19 @@ from torch import nn
 
 from ..activations import identify, variant_of
 from ..anatomy import argument, with_argument
-from .fault import Fault, Setting, Subject
+from .fault import Fault, Setting, Subject, choose
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "layer_norm_epsilon")
 
 
-def find_epsilon(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    found = [
+def find_epsilon(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    places = (
         (path, name, value)
         for path, part in subject.modules(point).items()
         for name in EPSILONS
         if isinstance(value := getattr(part, name, None), float) and 0 < value < 1e-2
-    ]
-    if not found:
-        return None
-    path, name, value = rng.choice(found)
+    )
+    path, name, value = choose(rng, places)
     wrong = 1e-6 if value >= 1e-5 else 1e-5  # the values that frameworks differ by
     text = f"{path}.{name} is {wrong:g} instead of {value:g}"
     points = subject.anatomy.modules[path]
@@ -39,14 +37,10 @@ def set_epsilon(module: nn.Module, fault: Fault) -> None:
     setattr(part, str(fault.settings["name"]), float(fault.settings["value"]))
 
 
-def find_activation(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    found = _activations(subject, point)
-    if not found:
-        return None
-    path, name, known = rng.choice(found)
-    wrong = variant_of(known)[0]
-    text = f"{path}.{name} is {wrong} instead of {known}"
-    settings: dict[str, Setting] = {"name": name, "right": known}
+def find_activation(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    path, name, right = choose(rng, _activations(subject, point))
+    text = f"{path}.{name} is {variant_of(right)[0]} instead of {right}"
+    settings: dict[str, Setting] = {"name": name, "right": right}
     return Fault("wrong_activation", subject.anatomy.modules[path], path, text, settings)
 
 
@@ -115,12 +109,9 @@ _CHANGES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 def _find_altered(
     kind: str, names: tuple[str, ...], subject: Subject, point: str, rng: Random
-) -> Fault | None:
-    block = subject.anatomy.blocks.get(point)
-    if not names or block is None:
-        return None
-    name = rng.choice(names)
-    points = tuple(p for p, path in subject.anatomy.blocks.items() if path == block)
+) -> Fault:
+    block, points = subject.block(point)
+    name = choose(rng, names)
     text = {
         "leaking_mask": f"{block} sees one position ahead",
         "ignored_padding": f"{block} ignores padding in {name}",
@@ -129,55 +120,40 @@ def _find_altered(
     return Fault(kind, points, block, text, {"argument": name})
 
 
-def alter(module: nn.Module, fault: Fault) -> None:
-    if "argument" not in fault.settings:
-        _roll(module, fault)
-        return
-    hook = Altered(str(fault.settings["argument"]), fault.kind)
-    module.get_submodule(fault.target).register_forward_pre_hook(hook, with_kwargs=True)
-
-
-def find_leak(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    handed = subject.anatomy.handed.get(point)
-    names = ("attention_mask",) if handed is not None and handed.causal else ()
+def find_leak(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    names = ("attention_mask",) if subject.handed(point).causal else ()
     return _find_altered("leaking_mask", names, subject, point, rng)
 
 
-def find_padding(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    handed = subject.anatomy.handed.get(point)
-    names = handed.padded if handed is not None else ()
-    return _find_altered("ignored_padding", names, subject, point, rng)
+def find_padding(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    return _find_altered("ignored_padding", subject.handed(point).padded, subject, point, rng)
 
 
-def find_shift(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
+def find_shift(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
     """Rotary angles handed to a block, or a table of positions in the embedding or a block."""
-    handed = subject.anatomy.handed.get(point)
-    if handed is not None and handed.angles:
-        return _find_altered("shifted_positions", handed.angles, subject, point, rng)
+    if angles := subject.handed(point).angles:
+        return _find_altered("shifted_positions", angles, subject, point, rng)
     tables = {table.path: table for table in subject.anatomy.tables}
-    found = []
+    places = []
     for name, parameter in subject.parameters(point).items():
-        table = tables.get(name.rpartition(".")[0])
+        owner = name.rpartition(".")[0]
+        table = tables.get(owner)
         in_block = point in subject.anatomy.blocks and table is not None
         counts = table is not None and table.counts
         # Added as a whole, without a lookup (ViT), or by a table that counts by itself (BART).
         is_grid = tuple(parameter.shape[-2:]) == subject.anatomy.embedded and "weight" not in name
-        lookup = isinstance(_owner(subject.module, name), nn.Embedding)
+        lookup = isinstance(subject.module.get_submodule(owner), nn.Embedding)
         named = lookup and table is None and "position" in name
         if in_block or counts or is_grid or named:
-            found.append(name)
-    if not found:
-        return None
-    name = rng.choice(sorted(found))
-    text = f"{name} shifted by one position"
-    return Fault("shifted_positions", subject.anatomy.parameters[name], name, text)
+            places.append(name)
+    name = choose(rng, sorted(places))
+    return subject.in_parameter("shifted_positions", name, " shifted by one position")
 
 
-def _owner(module: nn.Module, name: str) -> nn.Module:
-    return module.get_submodule(name.rpartition(".")[0])
-
-
-def _roll(module: nn.Module, fault: Fault) -> None:
-    """Position i takes the vector of position i + 1."""
-    table = module.get_parameter(fault.target)
-    table.copy_(table.roll(-1, dims=table.ndim - 2))
+def alter(module: nn.Module, fault: Fault) -> None:
+    if "argument" in fault.settings:
+        hook = Altered(str(fault.settings["argument"]), fault.kind)
+        module.get_submodule(fault.target).register_forward_pre_hook(hook, with_kwargs=True)
+    else:  # position i takes the vector of position i + 1
+        table = module.get_parameter(fault.target)
+        table.copy_(table.roll(-1, dims=table.ndim - 2))

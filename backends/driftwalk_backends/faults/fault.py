@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
 
 from torch import nn
 
-from ..anatomy import Anatomy
+from ..anatomy import Anatomy, Handed
+from ..loaded import LoadedModel
 
+T = TypeVar("T")
 Setting = float | int | str
+BITS = {"fp32": (23, 8), "fp16": (10, 5), "bf16": (7, 8)}
+"""Mantissa and exponent bits of the formats a weight is flipped in."""
 SMALL_SCALE = 1e-4
 """A weight that is scaled by less than this is a small change of a number, not a bug in code."""
+
+
+class NoPlace(Exception):  # noqa: N818 - a fact about a point, no error
+    """There is no place for a fault of this kind at this point."""
+
+
+def choose(rng: Random, places: Iterable[T]) -> T:
+    """One of the places that were found."""
+    found = list(places)
+    if not found:
+        raise NoPlace
+    return rng.choice(found)
 
 
 @dataclass(frozen=True)
@@ -45,20 +63,35 @@ class Subject:
     anatomy: Anatomy
     dtype: str
 
+    @classmethod
+    def of(cls, model: LoadedModel, anatomy: Anatomy, dtype: str) -> Subject:
+        return cls(model.module, anatomy, dtype if dtype in BITS else "fp32")
+
     def parameters(self, point: str) -> dict[str, nn.Parameter]:
-        named = dict(self.module.named_parameters())
-        used = self.anatomy.parameters
+        named, used = dict(self.module.named_parameters()), self.anatomy.parameters
         return {name: p for name, p in named.items() if point in used.get(name, ())}
 
     def modules(self, point: str) -> dict[str, nn.Module]:
         used = self.anatomy.modules
         return {n: m for n, m in self.module.named_modules() if n and point in used.get(n, ())}
 
-    def owners(self, path: str) -> tuple[str, ...]:
-        return self.anatomy.parameters[_first_name(self.module, f"{path}.weight")]
+    def handed(self, point: str) -> Handed:
+        return self.anatomy.handed.get(point, Handed())
 
+    def block(self, point: str) -> tuple[str, tuple[str, ...]]:
+        """The block that works at a point, and all its points."""
+        blocks = self.anatomy.blocks
+        if point not in blocks:
+            raise NoPlace
+        return blocks[point], tuple(p for p, path in blocks.items() if path == blocks[point])
 
-def _first_name(module: nn.Module, name: str) -> str:
-    """The name under which a tied parameter is known."""
-    wanted = module.get_parameter(name)
-    return next(n for n, p in module.named_parameters() if p is wanted)
+    def in_parameter(self, kind: str, name: str, change: str, **settings: Setting) -> Fault:
+        points = self.anatomy.parameters[name]
+        return Fault(kind, points, name, f"{name}{change}", settings)
+
+    def in_matrix(self, kind: str, path: str, change: str, **settings: Setting) -> Fault:
+        """In the weight of a linear layer; a tied one is known by the name it is found under."""
+        wanted = self.module.get_parameter(f"{path}.weight")
+        name = next(n for n, p in self.module.named_parameters() if p is wanted)
+        points = self.anatomy.parameters[name]
+        return Fault(kind, points, f"{path}.weight", f"{path}{change}", settings)

@@ -30,12 +30,8 @@ from ..onnx.runtime import OnnxRuntime
 from ..tensors import to_numpy
 from .planning import FaultyModel
 
-_FLOATS: dict[int, np.dtype[Any]] = {
-    1: np.dtype(np.float32),
-    10: np.dtype(np.float16),
-    11: np.dtype(np.float64),
-}
-"""onnx.TensorProto.DataType of the formats a parameter can be stored in."""
+_FLOATS = (1, 10, 11)
+"""onnx.TensorProto.DataType of the formats a parameter can be stored in: fp32, fp16, fp64."""
 
 
 def faulty_backend(clean: Backend, faulty: FaultyModel, probe: Probe) -> Backend:
@@ -71,7 +67,7 @@ class PatchedOnnxRuntime(OnnxRuntime):
     def _export(self, probe: Probe) -> Exported:
         if self._patched is None:
             made = tempfile.TemporaryDirectory(prefix="driftwalk-fault-")
-            self._scratch.append(made)
+            self._scratch.enter_context(made)
             folder = Path(made.name)
             patch(self._source.folder, folder, self._changes)
             self._patched = read_export(folder)
@@ -106,6 +102,7 @@ def patch(source: Path, target: Path, changes: Mapping[str, Array]) -> None:
     """Copy an export, with other contents for some initialisers in both of its graphs."""
     import onnx
     from onnx import numpy_helper
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
     shutil.copytree(source, target, dirs_exist_ok=True)
     for graph in (TRACED, PLAIN):
@@ -114,9 +111,10 @@ def patch(source: Path, target: Path, changes: Mapping[str, Array]) -> None:
             if tensor.name not in changes:
                 continue
             wanted = np.ascontiguousarray(changes[tensor.name])
-            if place := _external(tensor):
-                with open(target / place[0], "r+b") as file:
-                    file.seek(place[1])
+            if uses_external_data(tensor):
+                beside = ExternalDataInfo(tensor)
+                with open(target / beside.location, "r+b") as file:
+                    file.seek(beside.offset or 0)
                     file.write(wanted.tobytes())
             else:
                 tensor.CopyFrom(numpy_helper.from_array(wanted, tensor.name))
@@ -128,25 +126,13 @@ def _stored(exported: Exported) -> dict[tuple[Any, ...], list[str]]:
     import onnx
     from onnx import numpy_helper
 
-    found: dict[tuple[Any, ...], list[str]] = {}
+    names: dict[tuple[Any, ...], list[str]] = {}
     model = onnx.load(str(exported.traced), load_external_data=False)
     for tensor in model.graph.initializer:
-        if tensor.data_type not in _FLOATS or not tensor.dims:
-            continue
-        if place := _external(tensor):
-            count = int(np.prod(tensor.dims))
-            path, kind = exported.folder / place[0], _FLOATS[tensor.data_type]
-            array = np.fromfile(path, kind, count, offset=place[1]).reshape(tuple(tensor.dims))
-        else:
-            array = numpy_helper.to_array(tensor)
-        found.setdefault(_key(array), []).append(tensor.name)
-    return found
-
-
-def _external(tensor: Any) -> tuple[str, int] | None:
-    """File and offset of a tensor that is stored beside the graph."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    return (entries["location"], int(entries.get("offset", 0))) if entries else None
+        if tensor.data_type in _FLOATS and tensor.dims:
+            array = numpy_helper.to_array(tensor, str(exported.folder))
+            names.setdefault(_key(array), []).append(tensor.name)
+    return names
 
 
 def _key(array: Array) -> tuple[Any, ...]:

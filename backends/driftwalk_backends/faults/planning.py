@@ -21,7 +21,7 @@ from ..anatomy import Anatomy
 from ..loaded import LoadedModel
 from ..points import Layout
 from . import code, weights
-from .fault import Fault, Subject
+from .fault import Fault, NoPlace, Subject
 
 
 @dataclass(frozen=True)
@@ -32,40 +32,44 @@ class Plan:
     absent: Mapping[str, str]
 
 
-Finder = Callable[[Subject, str, Random, Any], Fault | None]
-Applier = Callable[[nn.Module, Fault], None]
-
-
 @dataclass(frozen=True)
 class Kind:
     """How faults of a kind are found and applied; `absent` says what a model lacks for it."""
 
-    find: Finder
-    apply: Applier
+    find: Callable[[Subject, str, Random, Any], Fault]
+    apply: Callable[[nn.Module, Fault], None]
     absent: str
     variants: tuple[Any, ...] = (None,)
 
 
-class FaultyModel(LoadedModel):
-    """A faulty copy that is walked at the points of the clean model: a NaN must not move them."""
+class OtherModel(LoadedModel):
+    """A changed copy that is walked at the points of the clean model: a NaN must not move them."""
 
-    def __init__(self, clean: LoadedModel, fault: Fault) -> None:
-        super().__init__(inject(clean.module, fault), f"{clean.label} ({fault.description})")
+    def __init__(self, clean: LoadedModel, module: nn.Module, label: str) -> None:
+        super().__init__(module, label, blocks=clean.blocks)
         self.clean = clean
-        self.fault = fault
 
     @property
     def has_known_code(self) -> bool:
-        """Nothing made from a faulty model may be stored."""
+        """Nothing made from it may be stored."""
         return False
 
     def layout(self, module: nn.Module, inputs: Mapping[str, Any], run: Any) -> Layout:
         return self.clean.layout(module, inputs, run)
 
 
+class FaultyModel(OtherModel):
+    """A copy with a fault."""
+
+    def __init__(self, clean: LoadedModel, fault: Fault) -> None:
+        label = f"{clean.label} ({fault.description})"
+        super().__init__(clean, inject(clean.module, fault), label)
+        self.fault = fault
+
+
 def plan(model: LoadedModel, anatomy: Anatomy, dtype: str, number: int, seed: int) -> Plan:
     """At most `number` faults: every kind in turn, each over the layers in a seeded order."""
-    subject = Subject(model.module, anatomy, dtype if dtype in weights.BITS else "fp32")
+    subject = Subject.of(model, anatomy, dtype)
     lines = [(name, variant) for name, kind in KINDS.items() for variant in kind.variants]
     drawn = [draws(subject, name, variant, seed) for name, variant in lines]
     turns = (fault for turn in zip_longest(*drawn) for fault in turn if fault is not None)
@@ -89,8 +93,11 @@ def draws(subject: Subject, name: str, variant: Any, seed: int | str) -> Iterato
         fresh = False
         rng.shuffle(points)
         for point in points:
-            fault = KINDS[name].find(subject, point, rng, variant)
-            if fault is not None and fault.description not in known:
+            try:
+                fault = KINDS[name].find(subject, point, rng, variant)
+            except NoPlace:
+                continue
+            if fault.description not in known:
                 known.add(fault.description)
                 fresh = True
                 yield fault
@@ -104,6 +111,7 @@ def inject(module: nn.Module, fault: Fault) -> nn.Module:
     return twin
 
 
+NO_HEADS = "no attention heads were found in its blocks"
 KINDS: dict[str, Kind] = {
     "bit_flip": Kind(weights.find_flip, weights.flip, "it has no float parameters", weights.ROLES),
     "scaled_weight": Kind(
@@ -116,16 +124,8 @@ KINDS: dict[str, Kind] = {
         code.set_activation,
         "no part of it is an activation with a known variant",
     ),
-    "swapped_heads": Kind(
-        lambda s, p, r, _: weights.find_heads("swapped_heads", s, p, r),
-        weights.swap_heads,
-        "no attention heads were found in its blocks",
-    ),
-    "zeroed_head": Kind(
-        lambda s, p, r, _: weights.find_heads("zeroed_head", s, p, r),
-        weights.zero_head,
-        "no attention heads were found in its blocks",
-    ),
+    "swapped_heads": Kind(weights.find_two_heads, weights.swap_heads, NO_HEADS),
+    "zeroed_head": Kind(weights.find_head, weights.zero_head, NO_HEADS),
     "shifted_positions": Kind(
         code.find_shift, code.alter, "neither a table of positions nor rotary angles were found"
     ),

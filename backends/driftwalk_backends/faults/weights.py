@@ -5,25 +5,22 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from .fault import Fault, Setting, Subject
+from .fault import BITS, Fault, NoPlace, Setting, Subject, choose
 
-BITS = {"fp32": (23, 8), "fp16": (10, 5), "bf16": (7, 8)}
-"""Mantissa and exponent bits of the formats a weight is flipped in."""
 _INTEGERS = {"fp32": torch.int32, "fp16": torch.int16, "bf16": torch.int16}
 _FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROLES = ("sign", "exponent_high", "exponent_low", "mantissa_high", "mantissa_low")
 SCALES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
-def find_flip(subject: Subject, point: str, rng: Random, role: str) -> Fault | None:
-    found = subject.parameters(point)
-    if not found:
-        return None
-    name = rng.choice(sorted(found))
-    shape = tuple(found[name].shape)
+def find_flip(subject: Subject, point: str, rng: Random, role: str) -> Fault:
+    parameters = subject.parameters(point)
+    name = choose(rng, sorted(parameters))
+    shape = tuple(parameters[name].shape)
     index = [rng.randrange(size) for size in shape]
     # A flip in a row that no token looks up would change nothing.
     tables = {f"{t.path}.weight": t.rows for t in subject.anatomy.tables}
@@ -38,16 +35,10 @@ def find_flip(subject: Subject, point: str, rng: Random, role: str) -> Fault | N
         "mantissa_low": (0, mantissa // 2 - 1),
     }[role]
     bit = rng.randint(low, high)
-    flat = 0
-    for place, size in zip(index, shape, strict=True):
-        flat = flat * size + place
-    return Fault(
-        "bit_flip",
-        subject.anatomy.parameters[name],
-        name,
-        f"{name}{index}: bit {bit} ({role}) of its {subject.dtype} flipped",
-        {"role": role, "bit": bit, "element": flat, "dtype": subject.dtype},
-    )
+    element = int(np.ravel_multi_index(index, shape)) if shape else 0
+    text = f"{index}: bit {bit} ({role}) of its {subject.dtype} flipped"
+    settings: dict[str, Setting] = {"role": role, "bit": bit, "element": element}
+    return subject.in_parameter("bit_flip", name, text, **settings, dtype=subject.dtype)
 
 
 def flip(module: nn.Module, fault: Fault) -> None:
@@ -58,39 +49,30 @@ def flip(module: nn.Module, fault: Fault) -> None:
     flat[place : place + 1] = (value.view(_INTEGERS[dtype]) ^ bit).view(_FLOATS[dtype])
 
 
-def find_scale(subject: Subject, point: str, rng: Random, scale: float) -> Fault | None:
-    found = [name for name, p in subject.parameters(point).items() if p.ndim > 1]
-    if not found:
-        return None
-    name = rng.choice(sorted(found))
-    text = f"{name} times {1 + scale:.9g}"
-    return Fault("scaled_weight", subject.anatomy.parameters[name], name, text, {"scale": scale})
+def find_scale(subject: Subject, point: str, rng: Random, scale: float) -> Fault:
+    parameters = subject.parameters(point)
+    name = choose(rng, sorted(name for name, p in parameters.items() if p.ndim > 1))
+    return subject.in_parameter("scaled_weight", name, f" times {1 + scale:.9g}", scale=scale)
 
 
 def scale(module: nn.Module, fault: Fault) -> None:
     module.get_parameter(fault.target).mul_(1 + float(fault.settings["scale"]))
 
 
-def find_bias(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    named = subject.parameters(point)
-    found = [name for name, p in named.items() if name.endswith("bias") and p.ndim == 1]
-    if not found:
-        return None
-    name = rng.choice(sorted(found))
-    return Fault("dropped_bias", subject.anatomy.parameters[name], name, f"{name} left out")
+def find_bias(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    parameters = subject.parameters(point)
+    biases = (name for name, p in parameters.items() if name.endswith("bias") and p.ndim == 1)
+    return subject.in_parameter("dropped_bias", choose(rng, sorted(biases)), " left out")
 
 
 def drop_bias(module: nn.Module, fault: Fault) -> None:
     module.get_parameter(fault.target).zero_()
 
 
-def find_transpose(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    found = [m for m in subject.anatomy.matrices.get(point, ()) if m.inputs == m.outputs]
-    if not found:
-        return None
-    path = rng.choice(found).path
-    text = f"{path}.weight used transposed"
-    return Fault("transposed_weight", subject.owners(path), f"{path}.weight", text)
+def find_transpose(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    matrices = subject.anatomy.matrices.get(point, ())
+    path = choose(rng, (m for m in matrices if m.inputs == m.outputs)).path
+    return subject.in_matrix("transposed_weight", path, ".weight used transposed")
 
 
 def transpose(module: nn.Module, fault: Fault) -> None:
@@ -98,20 +80,10 @@ def transpose(module: nn.Module, fault: Fault) -> None:
     weight.copy_(weight.t().clone())
 
 
-def find_stale(subject: Subject, point: str, rng: Random, _: Any) -> Fault | None:
-    blocks = subject.anatomy.blocks
-    here = blocks.get(point)
-    if here is None:
-        return None
-    twins = [
-        path
-        for path in dict.fromkeys(blocks.values())
-        if path != here and _alike(subject, here, path)
-    ]
-    if not twins:
-        return None
-    other = rng.choice(twins)
-    points = tuple(p for p, path in blocks.items() if path == here)
+def find_stale(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    here, points = subject.block(point)
+    others = (path for path in dict.fromkeys(subject.anatomy.blocks.values()) if path != here)
+    other = choose(rng, (path for path in others if _alike(subject, here, path)))
     text = f"{here} holds the weights of {other}"
     return Fault("stale_layer", points, here, text, {"other": other})
 
@@ -133,20 +105,27 @@ def make_stale(module: nn.Module, fault: Fault) -> None:
 # ---- heads ----
 
 
-def find_heads(kind: str, subject: Subject, point: str, rng: Random) -> Fault | None:
+def find_two_heads(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    path, (a, b), settings = _heads(subject, point, rng)
+    text = f": heads {a} and {b} exchanged"
+    return subject.in_matrix("swapped_heads", path, text, **settings, b=b)
+
+
+def find_head(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
+    path, (a, _), settings = _heads(subject, point, rng)
+    return subject.in_matrix("zeroed_head", path, f": head {a} gives zero", **settings)
+
+
+def _heads(subject: Subject, point: str, rng: Random) -> tuple[str, list[int], dict[str, Setting]]:
+    """The matrix that mixes the heads of a point, and two of them."""
     heads, calls = subject.anatomy.heads.get(point, 0), subject.anatomy.matrices.get(point, ())
     # Queries, keys and values take the same tensor; the next one takes what the heads gave.
     mixed = next((m for m in calls if not m.first), None)
     if heads < 2 or mixed is None or mixed.inputs % heads:
-        return None
-    a, b = rng.sample(range(heads), 2)
-    text = f"heads {a} and {b} exchanged" if kind == "swapped_heads" else f"head {a} gives zero"
-    settings: dict[str, Setting] = {"a": a, "size": mixed.inputs // heads}
-    settings["axis"] = 0 if mixed.inputs_first else 1
-    if kind == "swapped_heads":
-        settings["b"] = b
-    path = mixed.path
-    return Fault(kind, subject.owners(path), f"{path}.weight", f"{path}: {text}", settings)
+        raise NoPlace
+    chosen = rng.sample(range(heads), 2)
+    axis = 0 if mixed.inputs_first else 1
+    return mixed.path, chosen, {"a": chosen[0], "size": mixed.inputs // heads, "axis": axis}
 
 
 def _head(module: nn.Module, fault: Fault, which: str) -> torch.Tensor:

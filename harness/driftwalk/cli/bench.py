@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import guarded, this_command, working
+from .console import guarded
 from .failing import SlowdownOption, slower
 from .options import (
     BlocksOption,
@@ -18,7 +18,7 @@ from .options import (
     SeedOption,
     TrustOption,
 )
-from .rendering import FolderOption, finish_document
+from .rendering import FolderOption, finish_document, make_document
 
 if TYPE_CHECKING:
     from ..tasks.bench.result import BenchReport
@@ -76,34 +76,30 @@ def bench(
 ) -> None:
     """Time backends of MODEL against each other: plain runs, taking turns."""
     from ..errors import UsageError
-    from ..files import writable_folder
     from ..tasks.bench.run import bench as run
 
     if fail_on not in (None, "slower"):
         raise UsageError(f"--fail-on {fail_on}: only 'slower' is known.")
     if prompt and probe is not None:
         raise UsageError("Give one of --prompt and --probe.")
-    if report is not None:
-        writable_folder(report)
-    with working() as bar:
-        found = run(
-            model,
-            backend or ["torch", "onnxruntime"],
-            list(prompt) if prompt else probe,
-            batch=_numbers("--batch", batch),
-            length=_numbers("--length", length),
-            rounds=rounds,
-            warmup=warmup,
-            seconds=seconds,
-            threads=threads,
-            isolate=isolate,
-            layers=layers,
-            seed=seed,
-            blocks=blocks,
-            trust_remote_code=trust_remote_code,
-            command=this_command(),
-            progress=bar,
-        )
+    found = make_document(
+        run,
+        report,
+        model,
+        backend or ["torch", "onnxruntime"],
+        list(prompt) if prompt else probe,
+        batch=_numbers("--batch", batch),
+        length=_numbers("--length", length),
+        rounds=rounds,
+        warmup=warmup,
+        seconds=seconds,
+        threads=threads,
+        isolate=isolate,
+        layers=layers,
+        seed=seed,
+        blocks=blocks,
+        trust_remote_code=trust_remote_code,
+    )
     code = _gate(found, max_slowdown) if fail_on else 0
     finish_document(found, report, as_json, code if found.complete else INTERRUPTED)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .console import guarded, this_command, working
+from .console import guarded
 from .options import (
     BatchOption,
     BlocksOption,
@@ -16,7 +16,7 @@ from .options import (
     ProbeOption,
     TrustOption,
 )
-from .rendering import FolderOption, finish_document
+from .rendering import FolderOption, finish_document, make_document
 
 
 @guarded
@@ -55,26 +55,22 @@ def selftest(
     Exit code 0: every fault above the noise was caught and placed in the right layer, and no lie
     got through; 1: some were not, or one did; 3: no fault could be injected.
     """
-    from ..files import writable_folder
     from ..tasks.selftest.run import FAULTS
     from ..tasks.selftest.run import selftest as run
     from ..tasks.selftest.trusted import LIES
 
-    if report is not None:
-        writable_folder(report)
-    with working() as bar:
-        result = run(
-            model,
-            candidate,
-            faults or FAULTS,
-            seed,
-            probe,
-            blocks=blocks,
-            trust_remote_code=trust_remote_code,
-            batch=batch,
-            length=length,
-            trusted=LIES if trusted is None else trusted,
-            command=this_command(),
-            progress=bar,
-        )
+    result = make_document(
+        run,
+        report,
+        model,
+        candidate,
+        faults or FAULTS,
+        seed,
+        probe,
+        blocks=blocks,
+        trust_remote_code=trust_remote_code,
+        batch=batch,
+        length=length,
+        trusted=LIES if trusted is None else trusted,
+    )
     finish_document(result, report, as_json, result.exit_code)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 
-from .dtypes import converted_dtype
-from .heads import broken_head
+from .disguises import broken_head, converted_dtype, inverted_mask
 from .lie import Absent, Ground, Lie, Teller
-from .masks import inverted_mask
-from .references import wrong_reference
-from .stale import stale_cache
-from .witnesses import swollen_yardstick, void_truth
+from .witnesses import stale_cache, swollen_yardstick, void_truth, wrong_reference
 
 TRUSTED: dict[str, Teller] = {
     "wrong_reference": wrong_reference,
@@ -27,24 +21,18 @@ TRUSTED: dict[str, Teller] = {
 outputs."""
 
 
-@dataclass(frozen=True, eq=False)
-class LiesPlan:
-    """The lies to tell, and the kinds this model has no room for, each with the reason."""
+def plan_lies(ground: Ground, number: int) -> tuple[list[Lie], dict[str, str]]:
+    """At most `number` lies of every kind; and the kinds without room, each with the reason.
 
-    lies: tuple[Lie, ...]
-    absent: Mapping[str, str]
-
-
-def plan_lies(ground: Ground, number: int) -> LiesPlan:
-    """At most `number` lies of every kind; which ones depends on the seed alone."""
+    Which lies these are depends on the seed alone.
+    """
     lies: list[Lie] = []
     absent: dict[str, str] = {}
     for kind, tell in TRUSTED.items() if number else ():
-        found: list[Lie] = []
+        before = len(lies)
         try:
-            found.extend(islice(tell(ground), number))  # what came before an exception stays
+            lies.extend(islice(tell(ground), number))  # what came before an exception stays
         except Absent as why:
-            if not found:
+            if len(lies) == before:
                 absent[kind] = str(why)
-        lies += found
-    return LiesPlan(tuple(lies), absent)
+    return lies, absent

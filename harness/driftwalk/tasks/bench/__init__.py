@@ -2,7 +2,6 @@
 
 run.py           who runs when, and what is made of it
 runner.py        a backend, here or in a process of its own
-worker.py        that process
 timing_stats.py  what timings mean: intervals, and one of four words
 result.py        the report, frozen
 """

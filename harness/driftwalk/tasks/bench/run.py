@@ -10,23 +10,30 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ...adapter import Backend, Lap
-from ...environment import environment, now, this_tool
+from ...adapter import Lap
+from ...environment import head
 from ...errors import UsageError
 from ...progress import Progress
 from ...registry import backend_class
 from ...result import Benchmark, Report
 from ...spec import Spec
-from ...stage import Setting, as_backend, check_names, default_shape, make_probe, open_model
+from ...stage import (
+    Setting,
+    check_names,
+    default_shape,
+    make_probe,
+    open_backend,
+    open_model,
+)
 from ...states import Probe
 from ...verification import Addition
 from ...workers import cores
 from .result import BenchReport, Case, Entry
-from .runner import Local, Recipe, Remote, Runner
+from .runner import Local, Remote, Runner
 from .timing_stats import FEWEST_PAIRS
 
 if TYPE_CHECKING:
@@ -78,36 +85,35 @@ def bench(
     if isolate and not alone:
         notes.append("All ran in one process: a model or a backend was given as an object.")
     each = threads or cores()
+    where = {"blocks": blocks, "trust_remote_code": trust_remote_code}
     cases: list[Case] = []
     complete = True
     with ExitStack() as opened:
         runners: list[Runner] = []
         for given in backends:
+            spec = _with_threads(given, each) if isinstance(given, str) else given
             if alone:
-                recipe = Recipe(
-                    _with_threads(str(given), each), str(model), blocks, trust_remote_code
-                )
-                runners.append(Remote(recipe, each))
+                runners.append(remote := Remote(str(spec), str(model), each, **where))
+                opened.callback(remote.close)
             else:
-                runners.append(_local(given, loaded, each))
-            opened.callback(runners[-1].close)
-        for shape, given_probe in probes:
-            case, done = _case(runners, given_probe, shape, show, rounds, warmup, seconds, layers)
-            case = replace(case, entries=_labelled(case.entries, backends, each))
-            cases.append(case)
-            complete = complete and done
-            if not done:
+                runners.append(Local(open_backend(spec, loaded, opened)))
+        for (rows, tokens), one in probes:
+            measured = [_Measured(*pair, each) for pair in zip(runners, backends, strict=True)]
+            what = f"{rows} x {tokens}" if tokens else str(rows)
+            try:
+                _measure(measured, one, what, show, rounds, warmup, seconds, layers)
+            except KeyboardInterrupt:
+                complete = False
+            inputs = ", ".join(f"{name} {list(array.shape)}" for name, array in one.inputs.items())
+            entries = tuple(side.entry() for side in measured)
+            cases.append(Case(rows, tokens, inputs, _tokens(one), entries))
+            if not complete:
                 break
     return BenchReport(
-        tool=this_tool(),
-        created=now(),
-        command=command,
-        model=loaded.describe(),
+        **head(command, loaded.describe(), notes),
         cases=tuple(cases),
         isolated=alone,
         complete=complete,
-        environment=environment(),
-        notes=tuple(notes),
     )
 
 
@@ -154,14 +160,6 @@ def _probes(
     return [((b, n), make_probe(model, None, b, n, seed)) for b, n in shapes]
 
 
-def _local(given: object, model: AnyModel, threads: int) -> Local:
-    if isinstance(given, Backend):
-        return Local(given, owned=False)
-    return Local(
-        as_backend(_with_threads(given, threads) if isinstance(given, str) else given, model)
-    )
-
-
 def _with_threads(spec: str, threads: int) -> str:
     """The spec with as many threads as all others have, where it takes that and says nothing."""
     parsed = Spec.parse(spec)
@@ -170,70 +168,69 @@ def _with_threads(spec: str, threads: int) -> str:
     return str(replace(parsed, options={**parsed.options, "threads": str(threads)}))
 
 
-def _case(
-    runners: Sequence[Runner],
+@dataclass(eq=False)
+class _Measured:
+    """What one backend gave in one case."""
+
+    runner: Runner
+    given: object
+    """What the user named it by."""
+    threads: int
+    cold: Mapping[str, float] = field(default_factory=dict)
+    laps: list[Lap] = field(default_factory=list)
+    layers: list[Mapping[str, float]] = field(default_factory=list)
+
+    def entry(self) -> Entry:
+        """Under the name the user gave it; how many threads it had is told apart."""
+        laps, info = self.laps, self.runner.info()
+        clocks = [lap.device for lap in laps if lap.device is not None]
+        points = dict.fromkeys(name for one in self.layers for name in one)
+        bench = Benchmark(
+            samples=tuple(lap.seconds for lap in laps),
+            layers={n: median(one[n] for one in self.layers if n in one) for n in points},
+            cold=dict(self.cold),
+            copy_in=median(lap.copy_in for lap in laps) if laps else 0.0,
+            copy_out=median(lap.copy_out for lap in laps) if laps else 0.0,
+            device=median(clocks) if clocks else None,
+            memory=dict(self.runner.memory()) if self.cold else {},
+        )
+        own = info.flags.get("threads", "")
+        threads = int(own) if own.isdecimal() else self.threads
+        label = str(Spec.parse(self.given)) if isinstance(self.given, str) else info.spec
+        return Entry(replace(info, spec=label), bench, threads)
+
+
+def _measure(
+    measured: Sequence[_Measured],
     probe: Probe,
-    shape: tuple[int, int | None],
+    what: str,
     show: Progress,
     rounds: int,
     warmup: int,
     seconds: float | None,
     layers: bool,
-) -> tuple[Case, bool]:
-    """All backends on one probe; and whether it was finished."""
-    cold: list[Mapping[str, float]] = [{} for _ in runners]
-    laps: list[list[Lap]] = [[] for _ in runners]
-    inside: list[list[Mapping[str, float]]] = [[] for _ in runners]
-    what = f"{shape[0]} x {shape[1]}" if shape[1] else str(shape[0])
-    try:
-        for number, runner in enumerate(runners):
-            with show.stage(f"{what}: opening backend {number + 1} of {len(runners)}"):
-                cold[number] = runner.open(probe)
-        for number in range(warmup):
-            with show.stage(f"{what}: warming up, {number + 1} of {warmup}"):
-                for runner in runners:
-                    runner.lap()
-        start = time.perf_counter()
-        for number in range(rounds):
-            with show.stage(f"{what}: round {number + 1} of {rounds}"):
-                order = range(len(runners)) if number % 2 == 0 else reversed(range(len(runners)))
-                made = {at: runners[at].lap() for at in order}
-            for at, lap in made.items():  # whole rounds only: they are compared run by run
-                laps[at].append(lap)
-            spent = time.perf_counter() - start
-            if seconds is not None and spent > seconds and number + 1 >= FEWEST_PAIRS:
-                break
-        for _ in range(LAYER_RUNS if layers else 0):
-            for at, runner in enumerate(runners):
-                inside[at].append(runner.layers())
-        done = True
-    except KeyboardInterrupt:
-        done = False
-    entries = tuple(
-        _entry(runner, cold[at], laps[at], inside[at]) for at, runner in enumerate(runners)
-    )
-    inputs = ", ".join(f"{name} {list(array.shape)}" for name, array in probe.inputs.items())
-    return Case(shape[0], shape[1], inputs, _tokens(probe), entries), done
-
-
-def _entry(
-    runner: Runner,
-    cold: Mapping[str, float],
-    laps: Sequence[Lap],
-    inside: Sequence[Mapping[str, float]],
-) -> Entry:
-    clocks = [lap.device for lap in laps if lap.device is not None]
-    points = list(dict.fromkeys(name for one in inside for name in one))
-    bench = Benchmark(
-        samples=tuple(lap.seconds for lap in laps),
-        layers={name: median(one[name] for one in inside if name in one) for name in points},
-        cold=dict(cold),
-        copy_in=median(lap.copy_in for lap in laps) if laps else 0.0,
-        copy_out=median(lap.copy_out for lap in laps) if laps else 0.0,
-        device=median(clocks) if clocks else None,
-        memory=dict(runner.memory()) if cold else {},
-    )
-    return Entry(runner.info(), bench)
+) -> None:
+    """All backends on one probe; what was measured when it is interrupted is kept."""
+    for number, one in enumerate(measured, start=1):
+        with show.stage(f"{what}: opening backend {number} of {len(measured)}"):
+            one.cold = one.runner.open(probe)
+    for number in range(1, warmup + 1):
+        with show.stage(f"{what}: warming up, {number} of {warmup}"):
+            for one in measured:
+                one.runner.lap()
+    start = time.perf_counter()
+    for number in range(1, rounds + 1):
+        with show.stage(f"{what}: round {number} of {rounds}"):
+            order = measured if number % 2 else measured[::-1]
+            laps = [one.runner.lap() for one in order]
+        for one, lap in zip(order, laps, strict=True):  # whole rounds only: compared run by run
+            one.laps.append(lap)
+        spent = time.perf_counter() - start
+        if seconds is not None and spent > seconds and number >= FEWEST_PAIRS:
+            break
+    for _ in range(LAYER_RUNS if layers else 0):
+        for one in measured:
+            one.layers.append(one.runner.layers())
 
 
 def _tokens(probe: Probe) -> int:
@@ -253,14 +250,3 @@ def _busy() -> str:
     if load <= BUSY * cores():
         return ""
     return f"Other work was running: a load of {load:.1f} on {cores()} cores when this began."
-
-
-def _labelled(entries: Sequence[Entry], given: Sequence[object], threads: int) -> tuple[Entry, ...]:
-    """Each under the name the user gave it; how many threads it had is told apart."""
-    named = []
-    for entry, spec in zip(entries, given, strict=True):
-        known = entry.backend.flags.get("threads", "")
-        own = int(known) if known.isdecimal() else threads
-        label = str(Spec.parse(spec)) if isinstance(spec, str) else entry.backend.spec
-        named.append(replace(entry, backend=replace(entry.backend, spec=label), threads=own))
-    return tuple(named)

@@ -1,7 +1,7 @@
 """Where a backend runs while it is timed: here, or in a process of its own.
 
-The process is `python -m driftwalk.tasks.bench.worker`. It reads one JSON object a line and
-answers each with one; what the model itself prints goes to stderr.
+The process is this file, run as a program. It reads one JSON object a line and answers each with
+one; what the model itself prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -11,47 +11,31 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TextIO
 
 from ...adapter import Backend, BackendInfo, HasDeviceMemory, Lap, TimesLayers
 from ...children import Child
-from ...errors import BackendError
+from ...errors import BackendError, DriftwalkError
 from ...jsonable import decode, encode
+from ...registry import create
+from ...stage import open_model
 from ...states import Probe
 
 LAST_LINES = 8
 """Of a dead process's own messages."""
 
 
-class Runner(Protocol):
-    """A backend that can be timed."""
-
-    def open(self, probe: Probe) -> Mapping[str, float]:
-        """Get ready for a probe, run it once, and say what that cost."""
-
-    def lap(self) -> Lap: ...
-
-    def layers(self) -> Mapping[str, float]: ...
-
-    def memory(self) -> Mapping[str, int]: ...
-
-    def info(self) -> BackendInfo: ...
-
-    def close(self) -> None: ...
-
-
 class Local:
     """In this process, beside everything else that it holds."""
 
-    def __init__(self, backend: Backend, owned: bool = True) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._owned = owned
         self._probe: Probe | None = None
 
     def open(self, probe: Probe) -> Mapping[str, float]:
+        """Get ready for a probe, run it once, and say what that cost."""
         before = dict(self._backend.seconds)
         first = self._backend.lap(probe).seconds
         self._probe = probe
@@ -81,33 +65,21 @@ class Local:
     def info(self) -> BackendInfo:
         return self._backend.info
 
-    def close(self) -> None:
-        if self._owned:
-            self._backend.close()
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a process needs to make a backend: words only."""
-
-    spec: str
-    model: str
-    blocks: str | None = None
-    trust_remote_code: bool = False
-
 
 class Remote:
     """In a process of its own: its memory is its own, and so are its threads."""
 
-    def __init__(self, recipe: Recipe, threads: int | None = None) -> None:
-        self._recipe = recipe
+    def __init__(
+        self, spec: str, model: str, threads: int | None = None, **options: str | bool | None
+    ) -> None:
+        self._spec = spec
         self._asked = 0
         self._folder = tempfile.TemporaryDirectory(prefix="driftwalk-bench-")
         # Into a file, not a pipe: a talkative model must not block, and the end of it is kept.
         self._said = open(Path(self._folder.name) / "stderr", "w+b")  # noqa: SIM115
         # Ctrl-C is for us: the worker ends when we close it, and when we are gone.
         self._process: Child[str] = Child(
-            [sys.executable, "-m", "driftwalk.tasks.bench.worker"],
+            [sys.executable, "-m", "driftwalk.tasks.bench.runner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -116,7 +88,7 @@ class Remote:
             encoding="utf-8",
         )
         try:
-            self._ask("make", **encode(recipe))
+            self._ask("make", spec=spec, model=model, **options)
         except BaseException:
             self.close()
             raise
@@ -153,7 +125,7 @@ class Remote:
         except OSError:
             raise BackendError(self._death()) from None
         if "error" in told:
-            raise BackendError(f"{self._recipe.spec}: {told['error']}")
+            raise BackendError(f"{self._spec}: {told['error']}")
         return told["answer"]
 
     def _death(self) -> str:
@@ -161,9 +133,7 @@ class Remote:
         self._said.seek(0)
         lines = self._said.read().decode("utf-8", "replace").splitlines()[-LAST_LINES:]
         last = "\n  ".join(lines) or "(it said nothing)"
-        return (
-            f"The process of {self._recipe.spec} ended with code {code}. Its last lines:\n  {last}"
-        )
+        return f"The process of {self._spec} ended with code {code}. Its last lines:\n  {last}"
 
     def close(self) -> None:
         if self._process.stdin is not None:
@@ -179,6 +149,9 @@ class Remote:
         self._folder.cleanup()
 
 
+Runner = Local | Remote
+
+
 def environment_of(threads: int | None) -> dict[str, str]:
     """Ours, with as many threads as asked for, and the path that makes driftwalk importable."""
     found = dict(os.environ)
@@ -187,3 +160,77 @@ def environment_of(threads: int | None) -> dict[str, str]:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             found[name] = str(threads)
     return found
+
+
+# ---- the process itself ----
+
+
+class Worker:
+    """Holds one backend and does what it is told."""
+
+    def __init__(self) -> None:
+        self._runner: Local | None = None
+
+    def answer(self, do: str, id: int | None = None, **given: Any) -> Any:
+        if do == "make":
+            self._make(**given)
+            return None
+        known: dict[str, Callable[[Local], Any]] = {
+            "open": lambda runner: runner.open(Probe.load(given["probe"])),
+            "lap": Local.lap,
+            "layers": Local.layers,
+            "memory": lambda runner: {"rss": peak_rss(), **runner.memory()},
+            "info": Local.info,
+        }
+        asked = known[do]
+        if self._runner is None:
+            raise DriftwalkError("no backend was made yet")
+        return encode(asked(self._runner))
+
+    def _make(self, spec: str, model: str, **options: Any) -> None:
+        self._runner = Local(create(spec, open_model(model, **options)))
+
+
+def peak_rss() -> int:
+    """The largest resident memory of this process so far, in bytes; 0 where nobody tells.
+
+    Linux counts what a process inherited at its start into `getrusage`: the parent's memory.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def serve(orders: TextIO, answers: TextIO) -> None:
+    """Answer every line until there is none left."""
+    worker = Worker()
+    for line in orders:
+        told: dict[str, Any] = {}
+        try:
+            order = json.loads(line)
+            told["id"] = order.get("id")
+            told["answer"] = worker.answer(**order)
+        except Exception as error:  # told to the other side, which knows what to do
+            plain = isinstance(error, DriftwalkError)
+            told["error"] = str(error) if plain else f"{type(error).__name__}: {error}"
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    # Answers have a channel of their own: what a model prints must not be taken for one.
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(sys.stdin, channel)
+
+
+if __name__ == "__main__":
+    main()

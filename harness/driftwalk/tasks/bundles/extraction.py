@@ -8,9 +8,13 @@ not those of the report. The bundle is run once before it is handed over.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from contextlib import ExitStack
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,18 +33,20 @@ from ...progress import Progress
 from ...registry import BUILT_IN, create
 from ...result import Report
 from ...spec import Spec
-from ...stage import as_backend, make_probe, torch_model
+from ...stage import make_probe, open_backend, torch_model
 from ...states import Probe, State, Trace
-from .folder import aside, free_place, rehearse, write_readme
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
+BUNDLE, REPLAY = "bundle.json", "replay.py"
+"""What makes a folder a bundle, and what its reader runs."""
 CLOSE = 0.01
 """How far, as a share, an introduced error may be from the report's and still be the same one."""
 
 _REOPENED = ("built in", "folder", "hub")
 """Sources of models that are opened by their names alone, without running code of their own."""
+
 
 _SEEDED = re.compile(r"seeded default \(seed (\d+)\)\Z")
 
@@ -78,7 +84,7 @@ def extract(
     `point` is the root cause, if not said. What the report cannot name (a module or a backend that
     was an object, arrays) is given again: `model`, `candidate`, `probe`.
     """
-    from driftwalk_backends.bundles.bundle import Subject, write_bundle
+    from driftwalk_backends.bundles.bundle import Subject, write_bundle, write_readme
 
     layer = _layer(report, point)
     name = layer.point.name
@@ -89,9 +95,7 @@ def extract(
         loaded = _model(report, model, blocks, trust_remote_code)
     fixed = _probe(report, loaded, probe, batch, length, seed)
     with ExitStack() as opened:
-        made = as_backend(_spec(report) if candidate is None else candidate, loaded)
-        if made is not candidate:
-            opened.enter_context(made)
+        made = open_backend(_spec(report) if candidate is None else candidate, loaded, opened)
         truth = opened.enter_context(create("truth", loaded))
         with show.stage(f"candidate: {made.spec}"):
             trace = _traced(made, truth, fixed, report, opened)
@@ -104,9 +108,9 @@ def extract(
         subject = Subject(trace, name, replayed)
         with show.stage("writing the bundle"), aside(target) as scratch:
             write_bundle(scratch, subject, truth, made, _facts(report, layer, found, reported))
-            told = rehearse(scratch)
-            write_readme(scratch, told)
-    return Extracted(target, name, found, reported, told)
+            printed = rehearse(scratch)
+            write_readme(scratch, printed)
+    return Extracted(target, name, found, reported, printed)
 
 
 def _layer(report: Report, point: str | None) -> LayerDrift:
@@ -236,17 +240,14 @@ def _check_number(report: Report, point: str, found: Norms, reported: Norms | No
     if reported is None or found.l2 == reported.l2:
         return
     if not abs(found.l2 - reported.l2) <= CLOSE * reported.l2:
+        versions = ", ".join(f"{name} {text}" for name, text in report.candidate.versions.items())
         raise BackendError(
             f"{report.candidate.spec} introduces {found.l2:.6g} at {point} here; in the report it "
             f"was {reported.l2:.6g}. Either the candidate was an object in a program: give it "
             "again, from Python, driftwalk.extract(..., candidate=...). Or versions or hardware "
-            f"differ: it ran under {_words(report.candidate.versions)} on "
+            f"differ: it ran under {versions} on "
             f"{report.environment.get('platform', 'another machine')}."
         )
-
-
-def _words(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _plain(norms: Norms) -> list[Any]:
@@ -272,3 +273,58 @@ def _facts(
         "introduced": _plain(found),
         "reported": None if reported is None else _plain(reported),
     }
+
+
+# ---- the folder: made aside, run once, and only then put in its place ----
+
+
+def free_place(folder: Path, force: bool) -> Path:
+    """Where the bundle is to be; only an earlier bundle is ever replaced, and only if asked."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{str(folder)!r} is no folder; name another with -o.")
+    if not folder.exists() or not any(folder.iterdir()):
+        return folder
+    if not (folder / BUNDLE).is_file():
+        raise UsageError(
+            f"{str(folder)!r} holds files and is no bundle; nothing is written over it. "
+            "Name another folder with -o."
+        )
+    if not force:
+        raise UsageError(f"There is a bundle in {str(folder)!r} already; --force replaces it.")
+    return folder
+
+
+@contextmanager
+def aside(target: Path) -> Iterator[Path]:
+    """A folder beside the target that takes its place when all is well, and is gone otherwise."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}."
+    with tempfile.TemporaryDirectory("", prefix, target.parent, ignore_cleanup_errors=True) as at:
+        new, old = Path(at, "new"), Path(at, "old")
+        new.mkdir()
+        yield new
+        if target.exists():
+            os.replace(target, old)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
+
+
+def rehearse(folder: Path) -> str:
+    """Run the script as its reader will; a bundle that shows another number is not handed over."""
+    done = subprocess.run(
+        [sys.executable, REPLAY],
+        cwd=folder,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise BackendError(f"The bundle does not reproduce its number: {lines[-1][:400]}")
+    return done.stdout

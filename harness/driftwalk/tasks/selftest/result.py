@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -63,6 +64,14 @@ class Count:
     no_effect: int
     not_built: int
 
+    @classmethod
+    def of(cls, kind: str, trials: Iterable[Trial]) -> Count:
+        ours = Counter(trial.outcome for trial in trials if trial.kind == kind)
+        names: tuple[Outcome, ...] = ("placed", "hidden", "missed", "no_effect", "not_built")
+        injected = ours.total() - ours["no_effect"] - ours["not_built"]
+        caught = ours["placed"] + ours["misplaced"]
+        return cls(kind, injected, caught, *(ours[name] for name in names))
+
 
 Answer = Literal["caught", "unverified", "missed", "accused", "misplaced", "cleared", "not_built"]
 """What the gate made of a lie: the fault was found, at the right side and layer; the run was
@@ -98,6 +107,18 @@ class TrustedCount:
     unverified: int
     failed: int
     not_built: int
+
+    @classmethod
+    def of(cls, kind: str, trials: Iterable[TrustedTrial]) -> TrustedCount:
+        ours = Counter(trial.answer for trial in trials if trial.kind == kind)
+        return cls(
+            kind,
+            told=ours.total() - ours["not_built"],
+            caught=ours["caught"] + ours["cleared"],
+            unverified=ours["unverified"],
+            failed=sum(ours[answer] for answer in FAILED),
+            not_built=ours["not_built"],
+        )
 
 
 @dataclass(frozen=True)

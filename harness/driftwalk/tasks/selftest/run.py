@@ -14,12 +14,11 @@ noise of honest arithmetic. One without any effect in float64 is listed apart an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ...adapter import Backend, BackendInfo
-from ...environment import environment, now, this_tool
+from ...environment import head
 from ...errors import BackendError, DriftwalkError, UsageError
 from ...judge.blame import blame, root_cause
 from ...judge.calibrate import Calibration, K
@@ -108,22 +107,18 @@ def selftest(
         lies = tell_lies(ground, trusted, show)
         info = clean.info
     return SelfTest(
-        tool=this_tool(),
-        created=now(),
-        command=command,
-        model=loaded.describe(),
+        **head(command, loaded.describe()),
         probe=fixed.sha256,
         candidate=info,
         seed=seed,
         k=K,
         trials=tuple(trials),
-        kinds=tuple(_count(kind, trials) for kind in KINDS if kind not in planned.absent),
+        kinds=tuple(Count.of(kind, trials) for kind in KINDS if kind not in planned.absent),
         layers=tuple(_sensitivity(point, trials, gate.known) for point in trace.names),
         not_applicable={**planned.absent, **lies.absent},
         trusted=lies.trials,
         trusted_kinds=lies.kinds,
         seconds=time.perf_counter() - start,
-        environment=environment(),
     )
 
 
@@ -133,6 +128,7 @@ class _Gate:
     def __init__(
         self, witness: Witness, info: BackendInfo, reference: Backend, trace: Trace
     ) -> None:
+        self._dtype = info.dtype
         self.known = _needed(witness, info.dtype)
         _needed(witness, trace.backend.dtype)
         self._witness = witness
@@ -165,23 +161,20 @@ class _Gate:
 
     def try_fault(self, faulty: FaultyModel, candidate: Backend) -> Trial:
         """What the fault does in float64, and what the gate says of the candidate that has it."""
-        fault = faulty.fault
-        with candidate, create("truth", faulty) as wrong:
-            effects = self._effects(wrong, self.known)
-            right = self._right(fault, effects)
-            if right is None:
-                return _trial(fault, "no_effect")
+        with candidate:
+            weighed = self.weigh(faulty, self._dtype)
+            if weighed is None:
+                return _trial(faulty.fault, "no_effect")
             verdict, first, cause = self._judge(candidate)
-        excess = effects[right].over(self.known.allowed_own(right))[0]
-        outcome: Outcome = "missed" if excess > 1 else "hidden"
+        outcome: Outcome = "missed" if weighed.excess > 1 else "hidden"
         if verdict != "pass" or cause is not None:
-            outcome = "placed" if cause == right else "misplaced"
+            outcome = "placed" if cause == weighed.right else "misplaced"
         return _trial(
-            fault,
+            faulty.fault,
             outcome,
-            right=right,
-            effect=ratio(effects[right].l2, self.known.size(right).l2),
-            excess=excess,
+            right=weighed.right,
+            effect=weighed.effect,
+            excess=weighed.excess,
             verdict=verdict,
             first_divergence=first,
             root_cause=cause,
@@ -194,10 +187,12 @@ class _Gate:
         known = _needed(self._witness, dtype)
         with create("truth", faulty) as wrong:
             effects = self._effects(wrong, known)
-        right = self._right(faulty.fault, effects)
+        fault = faulty.fault
+        right = next((p for p in fault.points if self._is_seen(p, effects[p])), None)
         if right is None:
             return None
-        return Weighed(faulty.fault, right, effects[right].over(known.allowed_own(right))[0])
+        effect = ratio(effects[right].l2, known.size(right).l2)
+        return Weighed(fault, right, effects[right].over(known.allowed_own(right))[0], effect)
 
     def is_plain(self, candidate: Backend) -> bool:
         """Whether the dtype table alone, without any witness, shows that a candidate is wrong."""
@@ -205,10 +200,6 @@ class _Gate:
         with candidate:
             walk.meet_trace(candidate.trace(self._probe))
         return not all(row.ok for row in walk.layers())
-
-    def _right(self, fault: Fault, effects: Mapping[str, Norms]) -> str | None:
-        """The first point, of those that use what was changed, that has an effect at all."""
-        return next((p for p in fault.points if self._is_seen(p, effects[p])), None)
 
     def _effects(self, wrong: Backend, known: Calibration) -> dict[str, Norms]:
         """What each block of the faulty copy makes of the truth's states, against the truth."""
@@ -249,24 +240,6 @@ def _trial(fault: Fault, outcome: Outcome, **found: object) -> Trial:
         fault.structural,
         outcome,
         **found,  # type: ignore[arg-type]
-    )
-
-
-def _count(kind: str, trials: list[Trial]) -> Count:
-    ours = [trial for trial in trials if trial.kind == kind]
-
-    def number(*outcomes: Outcome) -> int:
-        return sum(trial.outcome in outcomes for trial in ours)
-
-    return Count(
-        kind,
-        injected=sum(trial.counted for trial in ours),
-        caught=number("placed", "misplaced"),
-        placed=number("placed"),
-        hidden=number("hidden"),
-        missed=number("missed"),
-        no_effect=number("no_effect"),
-        not_built=number("not_built"),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +20,11 @@ from ...errors import DriftwalkError
 from ...judge.calibrate import yardstick_spec
 from ...progress import Progress
 from ...result import Report
-from ...verification import verify
-from .result import FAILED, Answer, TrustedCount, TrustedTrial
+from ...verification import verify_all
+from .result import Answer, TrustedCount, TrustedTrial
 
 if TYPE_CHECKING:
-    from driftwalk_backends.faults.trusted.lie import Case, Ground, Lie
+    from driftwalk_backends.faults.trusted.lie import Ground, Lie, Setup
 
 LIES = 1
 """Of each kind, if not said otherwise."""
@@ -42,17 +42,17 @@ class Told:
 
 def tell_lies(ground: Ground, number: int, show: Progress) -> Told:
     """Tell `number` lies of each kind, and judge what the gate says."""
-    from driftwalk_backends.faults.trusted.planning import TRUSTED, plan_lies
+    from driftwalk_backends.faults.trusted.planning import plan_lies
 
     with show.stage("choosing faults in what the gate trusts", extra=True):
-        planned = plan_lies(ground, number)
+        lies, absent = plan_lies(ground, number)
     trials = []
     with own_cache():
-        for lie in planned.lies:
+        for lie in lies:
             with show.stage(f"{lie.kind}: {lie.description}", extra=True):
                 trials.append(_tried(lie, ground.candidate))
-    kinds = [kind for kind in TRUSTED if any(trial.kind == kind for trial in trials)]
-    return Told(tuple(trials), tuple(_count(kind, trials) for kind in kinds), planned.absent)
+    kinds = dict.fromkeys(trial.kind for trial in trials)
+    return Told(tuple(trials), tuple(TrustedCount.of(kind, trials) for kind in kinds), absent)
 
 
 @contextmanager
@@ -73,23 +73,24 @@ def own_cache() -> Iterator[Path]:
 
 
 def _tried(lie: Lie, clean: Backend) -> TrustedTrial:
-    case: Case | None = None
+    setup: Setup | None = None
     try:
-        case = lie.build()
-        report = _verified(case)
+        setup = lie.build()
+        report = _verified(setup)
     except DriftwalkError as error:
-        said = case.wrong if case is not None else "nobody"
-        return TrustedTrial(lie.kind, lie.description, said, "not_built", note=str(error))
+        wrong = setup.wrong if setup is not None else "nobody"
+        return TrustedTrial(lie.kind, lie.description, wrong, "not_built", note=str(error))
     finally:
-        if case is not None:
-            _close(case, keep=clean)
+        for side in (setup.candidate, setup.reference) if setup is not None else ():
+            if isinstance(side, Backend) and side is not clean:
+                side.close()
     first = report.first_divergence
     return TrustedTrial(
         lie.kind,
         lie.description,
-        case.wrong,
-        answer(case, report),
-        case.points,
+        setup.wrong,
+        answer(setup, report),
+        setup.points,
         report.verdict,
         report.at_fault,
         first.point.name if first is not None else None,
@@ -98,58 +99,33 @@ def _tried(lie: Lie, clean: Backend) -> TrustedTrial:
     )
 
 
-def _verified(case: Case) -> Report:
-    sides = case.candidate, case.reference, case.probe
-    if case.before is None:
-        return verify(case.model, *sides)
-    with own_cache() as folder:  # what is stored for an earlier version is there for nobody else
-        _store(case, folder)
-        return verify(case.model, *sides)
+def _verified(setup: Setup) -> Report:
+    with ExitStack() as alone:
+        if setup.before is not None:  # what is stored of it is there for nobody else
+            _store(setup, alone.enter_context(own_cache()))
+        return verify_all(setup.model, [setup.candidate], setup.reference, setup.probe)[0]
 
 
-def answer(case: Case, report: Report) -> Answer:
+def answer(setup: Setup, report: Report) -> Answer:
     """What the gate made of a lie."""
     if report.verdict == "unverified":
         return "unverified"
-    if case.wrong == "nobody":
+    if setup.wrong == "nobody":
         return "cleared" if report.ok else "accused"
     if report.ok:
         return "missed"
-    if report.at_fault not in (case.wrong, None):
+    if report.at_fault not in (setup.wrong, None):
         return "accused"
     first = report.first_divergence
     place = report.cause or (first.point.name if first is not None else None)
-    return "caught" if place in case.points else "misplaced"
+    return "caught" if place in setup.points else "misplaced"
 
 
-def _store(case: Case, cache: Path) -> None:
+def _store(setup: Setup, cache: Path) -> None:
     """Store whatever is stored of an earlier version: truth, yardstick, graph."""
-    spec = case.candidate
+    spec = setup.candidate
     if isinstance(spec, Backend):  # of a faulty graph nothing is stored, but of its dtype is
         spec = yardstick_spec(spec.info.dtype)
-    verify(case.before, spec, "torch", case.probe)
+    verify_all(setup.before, [spec], "torch", setup.probe)
     if not any(cache.rglob("*.json")):
         raise DriftwalkError("Nothing of the earlier version was stored, so no lie was told.")
-
-
-def _close(case: Case, keep: Backend) -> None:
-    """Close the backends that were made for one lie."""
-    for side in (case.candidate, case.reference):
-        if isinstance(side, Backend) and side is not keep:
-            side.close()
-
-
-def _count(kind: str, trials: list[TrustedTrial]) -> TrustedCount:
-    ours = [trial.answer for trial in trials if trial.kind == kind]
-
-    def number(*answers: Answer) -> int:
-        return sum(found in answers for found in ours)
-
-    return TrustedCount(
-        kind,
-        told=len(ours) - number("not_built"),
-        caught=number("caught", "cleared"),
-        unverified=number("unverified"),
-        failed=number(*FAILED),
-        not_built=number("not_built"),
-    )

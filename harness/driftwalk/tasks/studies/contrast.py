@@ -6,28 +6,29 @@ a candidate that strays by a thousandth of it will hardly take Paris for Berlin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...adapter import Backend
-from ...dtypes import Array
-from ...errors import ModelError, UsageError
+from ...dtypes import FORMATS, Array
+from ...environment import head
 from ...measure.tokens import TokenErrors
 from ...progress import Progress
-from ...stage import make_probe
+from ...stage import Setting, open_sides
 from ...states import OUTPUT, Point, Probe, State
-from .causality import Causality, causality, leak
-from .contrast_result import Contrast, ContrastLayer
-from .pairs import IDS, Pair, paired, single_row
-from .running import head, opened
+from .contrast_result import AlignedRow, Contrast, ContrastLayer
+from .inputs import IDS, RowPair, make_pair, paired, single_row
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-DEFAULT_PAIR = ("The capital of France is Paris.", "The capital of Germany is Berlin.")
+ROUNDOFFS = 1024
+"""Units of roundoff by which a mixture of experts may differ before the first differing token:
+its matrices are as tall as the tokens that chose an expert are many, and so round otherwise.
+One layer 768 wide was seen to need about 40, and layers add up."""
 
 
 def contrast(
@@ -49,32 +50,31 @@ def contrast(
     """
     show = progress or Progress()
     sides = (backend,) if candidate is None else (backend, candidate)
-    show.expect(1 + len(sides))
-    with opened(model, *sides, blocks=blocks, trust_remote_code=trust_remote_code) as stage:
+    show.expect(2 + len(sides))
+    setting = Setting(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    with open_sides(setting, sides, show=show) as stage:
+        loaded, (reference, *others) = stage.torch_model, stage.backends
         with show.stage("making the inputs"):
-            probes = make_pair(stage.model, probe_a, probe_b)
-            known = causality_of(stage.model, stage.backends[0], probes[0])
-            pairs = paired(*probes, cut=known.causal is True)
-        with show.stage(f"both inputs on {stage.backends[0].spec}"):
-            traced = [_traced(stage.backends[0], pair, known) for pair in pairs]
+            probes = make_pair(loaded, probe_a, probe_b)
+        with show.stage(f"both inputs on {reference.spec}"):
+            causality, runs = _both_run(loaded, reference, probes)
+        findings = [run.finding for run in runs]
         drifts: dict[str, list[float]] = {}
-        findings = [text for one in traced for text in one.findings]
-        other = stage.backends[1] if candidate is not None else None
-        if other is not None:
+        for other in others:
             with show.stage(f"both inputs on {other.spec}"):
-                for pair, one in zip(pairs, traced, strict=True):
-                    findings += _drifted(other, pair, one, known, drifts)
-        top = head(stage.model, stage.backends[0], command)
-        top["notes"] = (*top["notes"], *_notes(pairs, known))
+                findings += [_add_drift(drifts, other, run, causality) for run in runs]
+        rows = tuple(run.pair.row for run in runs)
+        notes = (*loaded.notes, *_length_notes(rows, causality.causal))
         return Contrast(
-            **top,
-            rows=tuple(pair.row for pair in pairs),
+            **head(command, loaded.describe(), notes),
+            backend=reference.info,
+            rows=rows,
             hashes=(probes[0].sha256, probes[1].sha256),
-            causal=known.causal,
-            causal_by=known.by,
-            finding=findings[0] if findings else "",
-            candidate=other.info if other is not None else None,
-            layers=_layers(pairs, traced, drifts if other is not None else None, known),
+            causal=causality.causal,
+            causal_by=causality.by,
+            finding=next(filter(None, findings), ""),
+            candidate=others[0].info if others else None,
+            layers=_layers(runs, drifts, causality),
         )
 
 
@@ -82,111 +82,149 @@ def distances(
     model: LoadedModel, backend: Backend, probes: tuple[Probe, Probe]
 ) -> dict[str, float]:
     """How far two inputs are apart at each point: root mean square per token that can differ."""
-    known = causality_of(model, backend, probes[0])
-    pairs = paired(*probes, cut=known.causal is True)
-    traced = [_traced(backend, pair, known) for pair in pairs]
-    return {layer.point.name: layer.distance for layer in _layers(pairs, traced, None, known)}
+    causality, runs = _both_run(model, backend, probes)
+    return {layer.point.name: layer.distance for layer in _layers(runs, {}, causality)}
 
 
-def causality_of(model: LoadedModel, backend: Backend, probe: Probe) -> Causality:
-    """Of a model, seen where need be on the first row of a probe."""
-    return causality(model, backend, single_row(probe, 0) if IDS in probe.inputs else probe)
+# ---- may a state depend on later tokens? ----
 
 
-def make_pair(model: LoadedModel, first: object, second: object) -> tuple[Probe, Probe]:
-    """Both probes, checked against the model; the default pair where none is given."""
+@dataclass(frozen=True)
+class Causality:
+    """Whether a state may depend on later tokens: said by the model, or seen in a run.
 
-    if (first is None) != (second is None):
-        raise UsageError("A contrast needs two inputs, or none for the default pair.")
-    if first is not None:
-        return make_probe(model, first), make_probe(model, second)
-    if has_tokenizer(model):
-        return make_probe(model, DEFAULT_PAIR[0]), make_probe(model, DEFAULT_PAIR[1])
-    probe = make_probe(model, None, batch=1)
-    if IDS not in probe.inputs:
-        return probe, make_probe(model, None, batch=1, seed=1)
+    A model's own words are needed to call a leak a fault: of a run alone one can only say what is.
+    """
+
+    causal: bool | None
+    """None: it cannot be said, because two stacks look at each other or there are no tokens."""
+    by: str
+    slack: float = 0.0
+    """By how much, relative to a token's norm, equal tokens may still differ."""
+
+
+def declared_causal(model: LoadedModel) -> bool | None:
+    """What the model says: all its attention modules, or its config."""
+    flags = {bool(m.is_causal) for m in model.module.modules() if hasattr(m, "is_causal")}
+    if flags:
+        return flags.pop() if len(flags) == 1 else None
+    return True if getattr(model.config, "is_decoder", False) is True else None
+
+
+def _causality(model: LoadedModel, backend: Backend, probe: Probe) -> Causality:
+    """Of one model; a single row is run twice where the model itself says nothing."""
+    from driftwalk_backends.precision import has_experts
+
+    ids = probe.inputs.get(IDS)
+    if ids is None or ids.ndim != 2 or any(name.startswith("decoder_") for name in probe.inputs):
+        return Causality(None, "inputs are not one row of tokens that one stack reads")
+    known = FORMATS.get(backend.info.dtype)
+    slack = ROUNDOFFS * known.roundoff if known and has_experts(model.module) else 0.0
+    declared = declared_causal(model)
+    if declared is not None:
+        return Causality(declared, "the model's attention says so", slack)
+    row = single_row(probe, 0)
+    if row.inputs[IDS].shape[1] < 2:
+        return Causality(None, "one token alone says nothing")
+    seen = _seen_causal(backend, row, slack)
+    return Causality(seen, "seen when only the last token was changed", slack)
+
+
+def _seen_causal(backend: Backend, probe: Probe, slack: float) -> bool:
+    """Whether nothing but the last token's states changes with the last token."""
     ids = np.array(probe.inputs[IDS])
-    middle = ids.shape[1] // 2
-    ids[0, middle] = ids[0, middle] - 1 if ids[0, middle] > 0 else 1
-    origin = f"{probe.origin}, token {middle} changed"
-    return probe, make_probe(model, Probe({**probe.inputs, IDS: ids}, origin))
+    ids[0, -1] = ids[0, -2] if ids[0, -2] != ids[0, -1] else max(0, ids[0, -1] - 1)
+    if ids[0, -1] == probe.inputs[IDS][0, -1]:
+        ids[0, -1] += 1
+    kept: dict[str, Array] = {}
+    backend.stream(probe, lambda state: kept.update({state.point.name: state.array}))
+    same: list[bool] = []
+    last = ids.shape[1] - 1
+
+    def check(state: State) -> None:
+        old = kept.pop(state.point.name, None)
+        if old is not None and old.ndim >= 3 and old.shape[1] == last + 1:
+            same.append(_leak(old, state.array, last, slack) == 0)
+
+    backend.stream(Probe({**probe.inputs, IDS: ids}), check)
+    return bool(same) and all(same)
 
 
-def has_tokenizer(model: LoadedModel) -> bool:
-    try:
-        return model.tokenizer is not None
-    except ModelError:
-        return False
+def _leak(one: Array, other: Array, start: int, slack: float) -> float:
+    """The largest difference before token `start`; zero where it is within the slack."""
+    before, after = (state[:, :start].astype(np.float64) for state in (one, other))
+    if start == 0 or np.array_equal(before, after, equal_nan=True):
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(before - after)
+    largest = float(np.nanmax(apart, initial=0.0)) or float("nan")
+    scale = float(np.sqrt(np.mean(np.square(before))))
+    return 0.0 if largest <= slack * scale else largest
 
 
-@dataclass(eq=False)
-class _Traced:
-    """One pair on one backend: the states of both inputs, and leaks that were found."""
+# ---- both inputs on one backend ----
 
+
+@dataclass(frozen=True, eq=False)
+class _PairRun:
+    """One pair on one backend: the states of both inputs, and a leak that was found."""
+
+    pair: RowPair
     states: tuple[dict[str, State], dict[str, State]]
-    findings: list[str] = field(default_factory=list)
+    finding: str
 
 
-def _traced(backend: Backend, pair: Pair, known: Causality) -> _Traced:
+def _both_run(
+    model: LoadedModel, backend: Backend, probes: tuple[Probe, Probe]
+) -> tuple[Causality, list[_PairRun]]:
+    causality = _causality(model, backend, probes[0])
+    pairs = paired(*probes, cut=causality.causal is True)
+    return causality, [_run(backend, pair, causality) for pair in pairs]
+
+
+def _run(backend: Backend, pair: RowPair, causality: Causality) -> _PairRun:
     one, two = (
         {s.point.name: s for s in backend.trace(p).states if not s.point.name.startswith(OUTPUT)}
         for p in pair.probes
     )
-    both = _Traced((one, two))
-    both.findings += _leaks(backend, pair, one, two, known)
-    return both
-
-
-def _leaks(
-    backend: Backend,
-    pair: Pair,
-    one: Mapping[str, State],
-    two: Mapping[str, State],
-    known: Causality,
-) -> list[str]:
-    """Points of a causal model where tokens differ before the inputs do; the first is told."""
-    start = pair.row.start
-    if not known.causal or not start:
-        return []
-    for name, state in one.items():
+    finding, start = "", pair.row.start
+    for name, state in one.items() if causality.causal and start else ():
         other = two.get(name)
         if other is None or not _has_tokens(state, pair) or state.shape != other.shape:
             continue
-        found = leak(state.array, other.array, start, known.slack)
-        if found != 0:
-            return [
-                f"{backend.spec}: the model is causal ({known.by}), but at {name} states before "
-                f"token {start}, the first that differs, are not the same (by up to {found:.3g}): "
-                "they see later tokens. Look for an attention mask that is lost or shifted."
-            ]
-    return []
+        apart = _leak(state.array, other.array, start or 0, causality.slack)
+        if apart != 0:
+            finding = (
+                f"{backend.spec}: the model is causal ({causality.by}), but at {name} states "
+                f"before token {start}, the first that differs, are not the same (by up to "
+                f"{apart:.3g}): they see later tokens. Look for an attention mask that is lost "
+                "or shifted."
+            )
+            break
+    return _PairRun(pair, (one, two), finding)
 
 
-def _has_tokens(state: State, pair: Pair) -> bool:
+def _has_tokens(state: State, pair: RowPair) -> bool:
     """Whether the second axis of a state is that of the tokens."""
-    long = {probe.inputs[IDS].shape[1] for probe in pair.probes if IDS in probe.inputs}
-    return len(state.shape) >= 3 and state.shape[1] in long
+    lengths = {probe.inputs[IDS].shape[1] for probe in pair.probes if IDS in probe.inputs}
+    return len(state.shape) >= 3 and state.shape[1] in lengths
 
 
-def _drifted(
-    candidate: Backend,
-    pair: Pair,
-    traced: _Traced,
-    known: Causality,
-    drifts: dict[str, list[float]],
-) -> list[str]:
-    """Adds the squared drift of every token that can differ; returns leaks of the candidate."""
-    seen = _traced(candidate, pair, known)
-    for ours, theirs in zip(traced.states, seen.states, strict=True):
-        for name, state in ours.items():
-            other = theirs.get(name)
+def _add_drift(
+    drifts: dict[str, list[float]], candidate: Backend, run: _PairRun, causality: Causality
+) -> str:
+    """Add the squared drift of every token that can differ; returns a leak of the candidate."""
+    theirs = _run(candidate, run.pair, causality)
+    for expected, states in zip(run.states, theirs.states, strict=True):
+        for name, state in expected.items():
+            other = states.get(name)
             if other is not None and other.shape == state.shape:
-                found = lengths_of(state.array, other.array)[0]
-                drifts.setdefault(name, []).extend(_counted(found, pair, known) ** 2)
-    return seen.findings
+                l2 = _lengths_of(state.array, other.array)[0]
+                drifts.setdefault(name, []).extend(_counted(l2, run.pair, causality) ** 2)
+    return theirs.finding
 
 
-def lengths_of(one: Array, other: Array) -> tuple[Array, Array, Array]:
+def _lengths_of(one: Array, other: Array) -> tuple[Array, Array, Array]:
     """L2, mean and standard deviation of the difference: [row, token], to the shorter's end."""
     a, b = (_by_token(state) for state in (one, other))
     common = min(a.shape[1], b.shape[1])
@@ -203,33 +241,30 @@ def _by_token(state: Array) -> Array:
     return state.reshape(state.shape[0] if state.ndim > 1 else 1, 1, -1)
 
 
-def _counted(values: Array, pair: Pair, known: Causality) -> Array:
+def _counted(values: Array, pair: RowPair, causality: Causality) -> Array:
     """The tokens that can differ: in a causal model, none before the first that does."""
-    start = (pair.row.start or 0) if known.causal and values.shape[1] > 1 else 0
+    start = (pair.row.start or 0) if causality.causal and values.shape[1] > 1 else 0
     return values[:, start : len(pair.row.differs) or None].ravel()
 
 
 def _layers(
-    pairs: list[Pair],
-    traced: list[_Traced],
-    drifts: Mapping[str, list[float]] | None,
-    known: Causality,
+    runs: Sequence[_PairRun], drifts: Mapping[str, list[float]], causality: Causality
 ) -> tuple[ContrastLayer, ...]:
-    found: dict[str, tuple[Point, list[tuple[Array, Array, Array]], list[float]]] = {}
-    for pair, one in zip(pairs, traced, strict=True):
-        for name, state in one.states[0].items():
-            other = one.states[1].get(name)
-            if other is None:
-                continue
-            _, rows, squares = found.setdefault(name, (state.point, [], []))
-            told = lengths_of(state.array, other.array)
-            rows.append(told)
-            squares.extend(_counted(told[0], pair, known) ** 2)
+    lengths: dict[str, list[tuple[Array, Array, Array]]] = {}
+    squares: dict[str, list[float]] = {}
+    points: dict[str, Point] = {}
+    for run in runs:
+        first, second = run.states
+        for name in (name for name in first if name in second):
+            points.setdefault(name, first[name].point)
+            apart = _lengths_of(first[name].array, second[name].array)
+            lengths.setdefault(name, []).append(apart)
+            squares.setdefault(name, []).extend(_counted(apart[0], run.pair, causality) ** 2)
     layers = []
-    for name, (point, rows, squares) in found.items():
-        distance = _rms(squares)
-        drift = _rms(drifts[name]) if drifts is not None and name in drifts else None
-        l2, mean, std = (_nested([row[i] for row in rows]) for i in range(3))
+    for name, point in points.items():
+        distance = _rms(squares[name])
+        drift = _rms(drifts[name]) if name in drifts else None
+        l2, mean, std = (_nested(rows) for rows in zip(*lengths[name], strict=True))
         layers.append(
             ContrastLayer(point, l2, mean, std, distance, drift, share_of(drift, distance))
         )
@@ -245,21 +280,20 @@ def _rms(squares: Any) -> float:
     return float(np.sqrt(np.mean(squares))) if len(squares) else 0.0
 
 
-def _nested(rows: list[Array]) -> TokenErrors:
+def _nested(rows: Sequence[Array]) -> TokenErrors:
     """Rows of all pairs, filled with None to the longest."""
     flat = [row for several in rows for row in several]
     width = max(len(row) for row in flat)
     return tuple((*map(float, row), *[None] * (width - len(row))) for row in flat)
 
 
-def _notes(pairs: list[Pair], known: Causality) -> list[str]:
-    told = []
-    for number, pair in enumerate(pairs):
-        one, two = pair.row.lengths
+def _length_notes(rows: Sequence[AlignedRow], causal: bool | None) -> list[str]:
+    notes = []
+    for number, (one, two) in enumerate(row.lengths for row in rows):
         if one != two:
-            told.append(
+            notes.append(
                 f"Row {number}: one input has {one} tokens, the other {two}: compared position by "
                 f"position up to token {min(one, two) - 1}; {abs(one - two)} have no partner"
-                + (", and were cut off, which earlier states cannot see." if known.causal else ".")
+                + (", and were cut off, which earlier states cannot see." if causal else ".")
             )
-    return told
+    return notes

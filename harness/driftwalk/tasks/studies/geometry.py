@@ -6,7 +6,8 @@ sentence and point, whatever the model's size and the sentences' length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,16 @@ import numpy as np
 
 from ...adapter import Backend
 from ...dtypes import Array
+from ...environment import head
 from ...errors import BackendError, ModelError, UsageError
 from ...names import is_output
 from ...progress import Progress
-from ...stage import make_probe
+from ...stage import Setting, make_probe, open_sides
 from ...states import Point, Probe, State
-from . import similarity
-from .causality import declared
-from .datasets import Dataset, load_dataset
+from . import clouds
+from .contrast import declared_causal
 from .geometry_result import Agreement, Geometry, GeometryLayer, Spot
-from .pooling import check_pooling, pool
-from .projections import check_projection, project
-from .running import head, opened
+from .inputs import Dataset, load_dataset
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -56,42 +55,45 @@ def geometry(
     No pooling means the last token of a causal model, and the mean over tokens of any other.
     """
     show = progress or Progress()
-    check_projection(projection)
+    clouds.check_projection(projection)
     if pooling is not None:
-        check_pooling(pooling)
+        clouds.check_name("pooling", pooling, clouds.POOLINGS)
     if batch < 1 or k < 1:
         raise UsageError("batch and k are whole numbers from 1.")
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
     sides = (backend,) if candidate is None else (backend, candidate)
-    show.expect(1 + len(sides))
-    with opened(model, *sides, blocks=blocks, trust_remote_code=trust_remote_code) as stage:
-        how = pooling or ("last" if declared(stage.model) else "mean")
-        probes = _batches(stage.model, data.texts, batch)
-        clouds = []
+    show.expect(2 + len(sides))
+    setting = Setting(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    with open_sides(setting, sides, show=show) as stage:
+        loaded = stage.torch_model
+        how = pooling or ("last" if declared_causal(loaded) else "mean")
+        probes = _batches(loaded, data.texts, batch)
+        made = []
         for side in stage.backends:
             with show.stage(f"{len(data.texts)} sentences on {side.spec}"):
-                clouds.append(pooled(side, probes, how))
+                made.append(pooled(side, probes, how))
         near = min(k, len(data.texts) - 1)
+        reference, other = made[0], made[1] if len(made) > 1 else None
         with show.stage("projecting"):
-            other = clouds[1] if candidate is not None else None
-            layers = _layers(clouds[0], other, data.labels, near, projection, seed)
-        top = head(stage.model, stage.backends[0], command)
-        top["notes"] = (*top["notes"], *_notes(clouds))
+            layers = list(_layers(reference, other, data.labels, near, projection, seed))
+        lacking = [name for name in reference if other is not None and name not in other]
+        more = [f"The candidate has no {', '.join(lacking[:6])}."] if lacking else []
+        infos = [side.info for side in stage.backends]
         return Geometry(
-            **top,
+            **head(command, loaded.describe(), (*loaded.notes, *more)),
+            backend=infos[0],
             dataset=data.name,
             texts=data.texts,
             labels=data.labels,
             pooling=how,
             projection=projection,
             k=near,
-            candidate=stage.backends[1].info if candidate is not None else None,
-            layers=layers,
+            candidate=infos[1] if other is not None else None,
+            layers=tuple(layers),
         )
 
 
 def _batches(model: LoadedModel, texts: Sequence[str], batch: int) -> list[Probe]:
-
     try:
         _ = model.tokenizer
     except ModelError as error:
@@ -102,20 +104,19 @@ def _batches(model: LoadedModel, texts: Sequence[str], batch: int) -> list[Probe
 
 def pooled(backend: Backend, probes: Sequence[Probe], how: str) -> Cloud:
     """One vector per sentence at every point that has one state per token."""
-    found: dict[str, tuple[Point, list[Array]]] = {}
+    parts: dict[str, tuple[Point, list[Array]]] = {}
     for probe in probes:
         keep = probe.inputs["attention_mask"] != 0
 
         def take(state: State, keep: Array = keep) -> None:
             if _is_layer(state, keep):
-                name = state.point.name
-                found.setdefault(name, (state.point, []))[1].append(pool(state.array, keep, how))
+                _, vectors = parts.setdefault(state.point.name, (state.point, []))
+                vectors.append(clouds.pool(state.array, keep, how))
 
         backend.stream(probe, take)
-    whole = {name: (point, parts) for name, (point, parts) in found.items()}
-    if not whole:
+    if not parts:
         raise BackendError(f"{backend.spec} has no point with one state per token to look at.")
-    return {name: (point, np.concatenate(parts)) for name, (point, parts) in whole.items()}
+    return {name: (point, np.concatenate(vectors)) for name, (point, vectors) in parts.items()}
 
 
 def _is_layer(state: State, keep: Array) -> bool:
@@ -133,61 +134,43 @@ def _layers(
     k: int,
     projection: str,
     seed: int,
-) -> tuple[GeometryLayer, ...]:
-    layers = []
+) -> Iterable[GeometryLayer]:
     for name, (point, ours) in reference.items():
         if not np.isfinite(ours).all():
             raise BackendError(
                 f"The backend itself gives NaN or Inf at {name}; nothing to compare."
             )
-        theirs = _partner(candidate, name, ours)
-        bad = 0 if theirs is None else int((~np.isfinite(theirs)).any(axis=1).sum())
-        whole = theirs if not bad else None
-        drawn = project(projection, ours, whole, seed)
-        layers.append(
-            GeometryLayer(
-                point,
-                ours.shape[1],
-                _spots(drawn.reference),
-                drawn.explained,
-                similarity.separation(ours, labels),
-                None if drawn.candidate is None else _spots(drawn.candidate),
-                None if whole is None else similarity.separation(whole, labels),
-                None if whole is None else agreement(ours, whole, k),
-                bad,
+        theirs = candidate[name][1] if candidate is not None and name in candidate else None
+        if theirs is not None and theirs.shape != ours.shape:
+            raise BackendError(
+                f"At {name} the backend has {ours.shape[1]} values per token, the candidate "
+                f"{theirs.shape[1]}: they are not the same model."
             )
+        broken = 0 if theirs is None else int((~np.isfinite(theirs)).any(axis=1).sum())
+        whole = theirs if not broken else None
+        drawn = clouds.project(projection, ours, whole, seed)
+        layer = GeometryLayer(
+            point,
+            ours.shape[1],
+            _spots(drawn.reference),
+            drawn.explained,
+            clouds.separation(ours, labels),
+            broken=broken,
         )
-    return tuple(layers)
-
-
-def _partner(candidate: Cloud | None, name: str, ours: Array) -> Array | None:
-    if candidate is None or name not in candidate:
-        return None
-    theirs = candidate[name][1]
-    if theirs.shape != ours.shape:
-        raise BackendError(
-            f"At {name} the backend has {ours.shape[1]} values per token, the candidate "
-            f"{theirs.shape[1]}: they are not the same model."
-        )
-    return theirs
-
-
-def agreement(one: Array, other: Array, k: int) -> Agreement:
-    """All numbers that hold two clouds of the same sentences against each other."""
-    return Agreement(
-        similarity.knn_overlap(one, other, k),
-        similarity.linear_cka(one, other),
-        similarity.procrustes(one, other),
-        similarity.displacement(one, other),
-    )
+        if whole is not None and drawn.candidate is not None:
+            layer = replace(
+                layer,
+                candidate=_spots(drawn.candidate),
+                candidate_separation=clouds.separation(whole, labels),
+                agreement=Agreement(
+                    clouds.knn_overlap(ours, whole, k),
+                    clouds.linear_cka(ours, whole),
+                    clouds.procrustes(ours, whole),
+                    clouds.displacement(ours, whole),
+                ),
+            )
+        yield layer
 
 
 def _spots(points: Array) -> tuple[Spot, ...]:
     return tuple((float(x), float(y)) for x, y in points)
-
-
-def _notes(clouds: Sequence[Mapping[str, object]]) -> list[str]:
-    if len(clouds) < 2:
-        return []
-    lacking = [name for name in clouds[0] if name not in clouds[1]]
-    return [f"The candidate has no {', '.join(lacking[:6])}."] if lacking else []

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...dtypes import Array
+from ...environment import head
 from ...errors import ModelError, ProbeError, UsageError
 from ...progress import Progress
-from ...stage import make_probe
-from .running import head, opened
-from .visibility_result import Pairs, Visibility, influences, look_ahead, standard_error
+from ...stage import Setting, make_probe, open_sides
+from .inputs import has_tokenizer
+from .visibility_result import Leak, Pairs, Visibility
 
 if TYPE_CHECKING:
     from driftwalk_backends.jacobians import Jacobians
@@ -58,9 +59,11 @@ def visibility(
 
     if directions is not None and directions < 0:
         raise UsageError(f"directions={directions}: expected 0 (all) or more.")
-    start = time.perf_counter()
-    with opened(model, backend, blocks=blocks, trust_remote_code=trust_remote_code) as stage:
-        runner = stage.backends[0]
+    start, show = time.perf_counter(), progress or Progress()
+    show.expect(1)
+    setting = Setting(model, blocks=blocks, trust_remote_code=trust_remote_code)
+    with open_sides(setting, (backend,), show=show) as stage:
+        loaded, (runner,) = stage.torch_model, stage.backends
         if not isinstance(runner, TorchEager):
             raise UsageError(f"{runner.spec} has no derivatives: name a torch backend.")
         if runner.info.dtype not in EXACT_ZEROS:
@@ -68,18 +71,30 @@ def visibility(
                 f"{runner.spec}: in {runner.info.dtype} a small derivative is rounded to zero, and "
                 f"zero means that nothing is seen. Use {' or '.join(EXACT_ZEROS)}."
             )
-        probe = make_probe(stage.model, _text(stage.model, text), batch=1)
+        if text is None and has_tokenizer(loaded):
+            text = DEFAULT_TEXT
+        probe = make_probe(loaded, text, batch=1)
         _refuse_padding(probe)
-        weights = sum(p.numel() for p in stage.model.module.parameters())
-        plan = _Plan(layer, position, directions, seed, weights)
-        found = jacobians(runner, probe, plan, stack, MOST_STATES, progress)
-        top = head(stage.model, runner, command)
-    row, at = plan.chosen(found.points, found.norms.shape[1])
-    influence = influences(found.squares, found.width)
+        weights = sum(p.numel() for p in loaded.module.parameters())
+
+        def columns(points: tuple[str, ...], positions: int, width: int) -> Array:
+            """Orthonormal: as many as were asked for, or as time allows."""
+            _chosen(points, positions, layer, position)  # a typo is found before anything slow
+            each = max(1, weights) * positions * len(points) * positions
+            count = directions or width
+            if directions is None:
+                count = max(DIRECTIONS, int(WORK / each))
+            drawn = np.random.default_rng(seed).standard_normal((width, min(count, width)))
+            return np.asarray(np.linalg.qr(drawn)[0])
+
+        found = jacobians(runner, probe, columns, stack, MOST_STATES, show)
+        notes = (*loaded.notes, *_stack_notes(found))
+        top = head(command, loaded.describe(), notes) | {"backend": runner.info}
+    row, at = _chosen(found.points, found.norms.shape[1], layer, position)
+    influence = np.sqrt(found.squares / found.width)
     if not np.isfinite(influence).all():
         first = int(np.argmin(np.isfinite(influence).all(axis=(1, 2, 3))))
         raise ModelError(f"A derivative of {found.points[first]} is not finite; nothing to map.")
-    top["notes"] = (*top["notes"], *_notes(found))
     return Visibility(
         **top,
         text=probe.texts[0] if probe.texts else "",
@@ -106,50 +121,19 @@ def _refuse_padding(probe: Probe) -> None:
             raise ProbeError(f"{name} hides positions; a map is made of one text without padding.")
 
 
-def _text(model: object, given: object) -> object:
-    """The text, or the default one for a model with a tokenizer."""
-    if given is not None:
-        return given
-    try:
-        return DEFAULT_TEXT if model.tokenizer is not None else None  # type: ignore[attr-defined]
-    except ModelError:
-        return None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What was asked for, to be checked as soon as the points are known and before they are run."""
-
-    layer: int | str | None
-    position: int | None
-    directions: int | None
-    seed: int
-    weights: int
-
-    def __call__(self, points: tuple[str, ...], positions: int, width: int) -> Array:
-        """Orthonormal columns: as many as were asked for, or as time allows."""
-        self.chosen(points, positions)
-        each = max(1, self.weights) * positions * len(points) * positions
-        asked = self.directions
-        count = max(DIRECTIONS, int(WORK / each)) if asked is None else asked or width
-        drawn = np.random.default_rng(self.seed).standard_normal((width, min(count, width)))
-        columns: Array = np.linalg.qr(drawn)[0]
-        return columns
-
-    def chosen(self, points: tuple[str, ...], positions: int) -> tuple[int, int]:
-        """The row and the position that were asked for; the middle of both, if none was."""
-        wanted = points[len(points) // 2] if self.layer is None else str(self.layer)
-        named = [
-            row
-            for row, point in enumerate(points)
-            if f".{point}".endswith((f".{wanted}", f".layer.{wanted}"))
-        ]
-        if not named:
-            raise UsageError(f"There is no layer {wanted!r} here; there is {', '.join(points)}.")
-        at = positions // 2 if self.position is None else self.position
-        if not -positions <= at < positions:
-            raise UsageError(f"Position {at}: the text has {positions} tokens, counted from 0.")
-        return named[0], at % positions
+def _chosen(
+    points: tuple[str, ...], positions: int, layer: int | str | None, position: int | None
+) -> tuple[int, int]:
+    """The row and the position that were asked for; the middle of both, if none was."""
+    wanted = points[len(points) // 2] if layer is None else str(layer)
+    ends = (f".{wanted}", f".layer.{wanted}")
+    row = next((n for n, point in enumerate(points) if f".{point}".endswith(ends)), None)
+    if row is None:
+        raise UsageError(f"There is no layer {wanted!r} here; there is {', '.join(points)}.")
+    at = positions // 2 if position is None else position
+    if not -positions <= at < positions:
+        raise UsageError(f"Position {at}: the text has {positions} tokens, counted from 0.")
+    return row, at % positions
 
 
 def _tokens(probe: Probe, found: Jacobians) -> tuple[str, ...]:
@@ -161,11 +145,46 @@ def _tokens(probe: Probe, found: Jacobians) -> tuple[str, ...]:
     return words if len(words) == positions else tuple(map(str, range(positions)))
 
 
-def _notes(found: Jacobians) -> tuple[str, ...]:
+def _stack_notes(found: Jacobians) -> tuple[str, ...]:
     others = [name for name in found.stacks if name != found.stack]
     if not others:
         return ()
     return (
         f"The model has {len(found.stacks)} stacks; this is the map of {found.stack} alone. What "
         f"it sees of {', '.join(others)} is not in it; --stack {others[0]} makes the other map.",
+    )
+
+
+def standard_error(squares: Array, spread: Array, directions: int, width: int) -> float | None:
+    """Of a typical influence, relative: half of that of its square, by the delta method.
+
+    `spread` is the variance over orthonormal directions; a whole basis leaves nothing to chance.
+    """
+    if directions >= width:
+        return 0.0
+    if directions < 2:
+        return None
+    there = squares > 0
+    if not there.any():
+        return 0.0
+    variance = spread[there] / (directions - 1) * (1 - directions / width)
+    return 0.5 * math.sqrt(float(np.mean(variance / squares[there] ** 2)))
+
+
+def look_ahead(points: tuple[str, ...], influence: Array) -> Leak | None:
+    """The largest influence of a later token on an earlier one; None where all are exactly zero."""
+    positions = influence.shape[1]
+    later = np.triu(np.ones((positions, positions), bool), 1)[None, :, None, :]
+    ahead = np.where(later, influence, 0.0)
+    if not ahead.any():
+        return None
+    at = np.unravel_index(int(ahead.argmax()), ahead.shape)
+    target, target_position, source, source_position = map(int, at)
+    return Leak(
+        pairs=int(np.count_nonzero(ahead)),
+        source=points[source],
+        source_position=source_position,
+        target=points[target],
+        target_position=target_position,
+        influence=float(ahead[at]),
     )

@@ -9,7 +9,6 @@ by so much a small change of h_a, in a random direction, has grown (root mean sq
 from __future__ import annotations
 
 import base64
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -174,43 +173,3 @@ class Visibility(Study):
     @property
     def exact(self) -> bool:
         return self.directions >= self.width
-
-
-def influences(squares: Array, width: int) -> Array:
-    """From squared Frobenius norms."""
-    return np.sqrt(squares / width)
-
-
-def standard_error(squares: Array, spread: Array, directions: int, width: int) -> float | None:
-    """Of a typical influence, relative: half of that of its square, by the delta method.
-
-    `spread` is the variance over orthonormal directions; a whole basis leaves nothing to chance.
-    """
-    if directions >= width:
-        return 0.0
-    if directions < 2:
-        return None
-    there = squares > 0
-    if not there.any():
-        return 0.0
-    variance = spread[there] / (directions - 1) * (1 - directions / width)
-    return 0.5 * math.sqrt(float(np.mean(variance / squares[there] ** 2)))
-
-
-def look_ahead(points: tuple[str, ...], influence: Array) -> Leak | None:
-    """The largest influence of a later token on an earlier one; None where all are exactly zero."""
-    positions = influence.shape[1]
-    later = np.triu(np.ones((positions, positions), bool), 1)[None, :, None, :]
-    ahead = np.where(later, influence, 0.0)
-    if not ahead.any():
-        return None
-    at = np.unravel_index(int(ahead.argmax()), ahead.shape)
-    target, target_position, source, source_position = map(int, at)
-    return Leak(
-        pairs=int(np.count_nonzero(ahead)),
-        source=points[source],
-        source_position=source_position,
-        target=points[target],
-        target_position=target_position,
-        influence=float(ahead[at]),
-    )
