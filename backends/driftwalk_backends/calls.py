@@ -79,8 +79,8 @@ def call(module: nn.Module, inputs: Mapping[str, torch.Tensor], **extra: Any) ->
     if hasattr(module, "config"):
         parameters = inspect.signature(module.forward).parameters
         open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        known = {*parameters, "return_dict"} if open_ended else {*parameters}
-        extra = {name: value for name, value in _QUIET.items() if name in known} | extra
+        takes = {*parameters, "return_dict"} if open_ended else {*parameters}
+        extra = {name: value for name, value in _QUIET.items() if name in takes} | extra
     return module(**inputs, **extra)
 
 
@@ -152,10 +152,10 @@ def _refill(value: Any, content: Any) -> None:
     if content is None:
         return
     if isinstance(value, torch.Tensor):
-        version, known = content
+        version, saved = content
         if value._version != version:
             with torch.no_grad():
-                value.copy_(known)
+                value.copy_(saved)
         return
     if isinstance(value, set):
         if value != content:

@@ -60,8 +60,8 @@ class _StackCapture:
     @property
     def _elsewhere(self) -> bool:
         """Whether this call belongs to another run of the same blocks."""
-        known = len(self._layers)
-        return self._calls < 0 or known <= self._calls < known + self._stack.after
+        blocks = len(self._layers)
+        return self._calls < 0 or blocks <= self._calls < blocks + self._stack.after
 
     def _before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._elsewhere:

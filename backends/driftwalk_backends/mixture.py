@@ -189,8 +189,8 @@ class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._halves[self.dtype].__torch_dispatch__(func, types, args, kwargs)
 
     def _cast_input(self, value: Any) -> Any:
-        known = is_float(value) and self.inputs.get(id(value)) is value
-        return value.to(self.dtype) if known else value
+        is_input = is_float(value) and self.inputs.get(id(value)) is value
+        return value.to(self.dtype) if is_input else value
 
 
 def _within(value: Any, dtype: torch.dtype) -> Any:

@@ -208,23 +208,23 @@ class Lineage(TorchDispatchMode):
         """Mark a block's output; what runs inside the block is of no interest any more."""
         for place in _memory(tensor):
             before = self._marks.get(place, _UNMARKED)
-            known, slots = before.get(group, (call, frozenset()))
+            marked, slots = before.get(group, (call, frozenset()))
             kept = {n: m for n, m in before.items() if not f"{n}.".startswith(f"{inside}.")}
-            own = (call, (slots if known == call else frozenset()) | {slot})
+            own = (call, (slots if marked == call else frozenset()) | {slot})
             self._marks[place] = {**kept, group: own}
 
     def _on(self, places: Iterable[int]) -> Marks:
         """All marks on these pieces of memory; in each group the latest call counts."""
-        found = {id(m): m for place in places if (m := self._marks.get(place, _UNMARKED))}
-        first, *others = found.values() or [_UNMARKED]
+        distinct = {id(m): m for place in places if (m := self._marks.get(place, _UNMARKED))}
+        first, *others = distinct.values() or [_UNMARKED]
         if not others:
             return first
         merged = dict(first)
         for marks in others:
             for group, (call, slots) in marks.items():
-                known, before = merged.get(group, (0, frozenset()))
-                if call >= known:
-                    merged[group] = (call, slots | before if call == known else slots)
+                latest, before = merged.get(group, (0, frozenset()))
+                if call >= latest:
+                    merged[group] = (call, slots | before if call == latest else slots)
         return merged
 
 
