@@ -12,6 +12,7 @@ import torch
 from jsonschema import Draft202012Validator
 
 import driftwalk
+import nets
 import zoo
 from cli.program import invoke
 from driftwalk.document import from_dict, load, to_dict, to_json
@@ -21,7 +22,6 @@ from driftwalk.tasks.studies.contrast_result import Contrast
 from driftwalk.tasks.studies.inputs import paired
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.contrast_text import render
-from nets import residual
 from studies import subjects
 from studies.subjects import FRANCE, GERMANY, probe
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_contrasted_is_refused(tmp_path: Path) -> None:
         driftwalk.contrast("demo:decoder", ["a", "b"], "c")
     with pytest.raises(UsageError, match="two inputs"):
         driftwalk.contrast("demo:decoder", "a")
-    graph = str(residual(tmp_path / "model.onnx"))
+    graph = str(nets.residual(tmp_path / "model.onnx"))
     for backend in ("torch", "onnxruntime"):
         with pytest.raises(UsageError, match=r"model\.onnx is an ONNX graph"):
             driftwalk.contrast(graph, "a", "b", backend=backend)

@@ -28,8 +28,8 @@ COMMANDS = {
 """Names and the first sentence of each; a test holds them against the commands themselves."""
 
 _ELSEWHERE = {"report": "rendering", "record": "traces", "compare": "traces"}
-_ELSEWHERE |= dict.fromkeys(("contrast", "geometry", "visibility"), "studies")
 """Commands whose module has another name."""
+_ELSEWHERE |= dict.fromkeys(("contrast", "geometry", "visibility"), "studies")
 
 
 def _load(name: str) -> Any:

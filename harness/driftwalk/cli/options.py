@@ -11,6 +11,15 @@ import typer
 if TYPE_CHECKING:
     from ..tolerance import Policy
 
+
+def option(usage: str, help: str, **more: Any) -> Any:
+    """An option as one types it, `--prompt -p TEXT`: its names, and what stands for its value."""
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    value = next((word for word in words if not word.startswith("-")), None)
+    return typer.Option(*names, metavar=value, help=help, **more)
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -28,51 +37,30 @@ AnyModelArgument = Annotated[
     ),
 ]
 PromptOption = Annotated[
-    list[str] | None,
-    typer.Option("--prompt", "-p", metavar="TEXT", help="An input text; several make a batch."),
+    list[str] | None, option("--prompt -p TEXT", "An input text; several make a batch.")
 ]
-IdsOption = Annotated[
-    str | None, typer.Option("--ids", metavar="IDS", help="Token ids instead: '5 17 3'.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the default probe.")]
+IdsOption = Annotated[str | None, option("--ids IDS", "Token ids instead: '5 17 3'.")]
+SeedOption = Annotated[int, option("--seed", "Seed of the default probe.", min=0)]
 ProbeOption = Annotated[
-    Path | None,
-    typer.Option("--probe", metavar="FILE", help="Inputs from a safetensors file, by name."),
+    Path | None, option("--probe FILE", "Inputs from a safetensors file, by name.")
 ]
-BatchOption = Annotated[
-    int | None, typer.Option("--batch", min=1, help="Rows of the default probe.")
-]
-LengthOption = Annotated[
-    int | None, typer.Option("--length", min=1, help="Positions of the default probe.")
-]
-BlocksOption = Annotated[
-    str | None,
-    typer.Option("--blocks", metavar="PATH", help="Name the stack of blocks by hand."),
-]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code the model brings.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, alone.")]
+BatchOption = Annotated[int | None, option("--batch", "Rows of the default probe.", min=1)]
+LengthOption = Annotated[int | None, option("--length", "Positions of the default probe.", min=1)]
+BlocksOption = Annotated[str | None, option("--blocks PATH", "Name the stack of blocks by hand.")]
+TrustOption = Annotated[bool, option("--trust-remote-code", "Run Python code the model brings.")]
+JsonOption = Annotated[bool, option("--json", "Print the result as JSON, alone.")]
 ReportOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", metavar="DIR", help="Write result.json, HTML, Markdown, JUnit and CSV here."
-    ),
+    Path | None, option("--report DIR", "Write result.json, HTML, Markdown, JUnit and CSV here.")
 ]
 
 
-PolicyOption = Annotated[
-    str, typer.Option("--policy", metavar="P", help="calibrated, dtype, or fixed:ATOL[,RTOL].")
-]
+PolicyOption = Annotated[str, option("--policy P", "calibrated, dtype, or fixed:ATOL[,RTOL].")]
 RuleOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--rule", metavar="GLOB=ATOL[,RTOL]", help="A tolerance for some points, before --policy."
-    ),
+    option("--rule GLOB=ATOL[,RTOL]", "A tolerance for some points, before --policy."),
 ]
 AllowMissingOption = Annotated[
-    list[str] | None,
-    typer.Option("--allow-missing", metavar="GLOB", help="Points that may lack a partner."),
+    list[str] | None, option("--allow-missing GLOB", "Points that may lack a partner.")
 ]
 
 

@@ -6,26 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import (
-    guarded,
-    on_github,
-    say,
-    show,
-    show_json,
-    tell_github,
-    this_command,
-    working,
-)
+from .console import guarded, on_github, say, show, show_json, tell_github
 
 if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
 
-D = TypeVar("D", bound="Document")
 FolderOption = Annotated[
     Path | None,
     typer.Option("--report", "-o", metavar="DIR", help="Write the result and its pages here."),
@@ -59,16 +49,6 @@ def report(
 
     chosen = None if formats is None else [n.strip() for n in formats.split(",") if n.strip()]
     _save(load_documents(results), output, chosen)
-
-
-def make_document(make: Callable[..., D], folder: Path | None, *given: Any, **options: Any) -> D:
-    """Run what makes a result, with a bar; a folder that cannot be written to is refused first."""
-    from ..files import writable_folder
-
-    if folder is not None:
-        writable_folder(folder)
-    with working() as bar:
-        return make(*given, **options, command=this_command(), progress=bar)
 
 
 def finish_document(
@@ -132,6 +112,17 @@ def _save(
     known = [file for file in files if file.name in words]
     for file in known or files:
         say(f"{words.get(file.name, 'Wrote')}: {file}")
+
+
+def make_document(make: Callable[..., Any], folder: Path | None, *given: Any, **more: Any) -> Any:
+    """Run a task that makes a result, with a bar; its folder is proved to be writable first."""
+    from ..files import writable_folder
+    from .console import this_command, working
+
+    if folder is not None:
+        writable_folder(folder)
+    with working() as bar:
+        return make(*given, **more, command=this_command(), progress=bar)
 
 
 def _tell_github(reports: Sequence[Report]) -> None:

@@ -79,8 +79,8 @@ class Contrast(Study):
     @property
     def largest_share(self) -> ContrastLayer | None:
         """Where the drift is the largest part of the distance."""
-        told = [layer for layer in self.layers if layer.share is not None]
-        return max(told, key=lambda layer: layer.share or 0.0, default=None)
+        shared = [layer for layer in self.layers if layer.share is not None]
+        return max(shared, key=lambda layer: layer.share or 0.0, default=None)
 
     def layer(self, name: str) -> ContrastLayer:
         for layer in self.layers:

@@ -71,8 +71,8 @@ class Geometry(Study):
     @property
     def least_overlap(self) -> GeometryLayer | None:
         """Where the fewest neighbours stay."""
-        told = [layer for layer in self.layers if layer.agreement is not None]
-        return min(told, key=_overlap, default=None)
+        compared = [layer for layer in self.layers if layer.agreement is not None]
+        return min(compared, key=_overlap, default=None)
 
     def layer(self, name: str) -> GeometryLayer:
         for layer in self.layers:

@@ -40,11 +40,11 @@ class Pairs:
     def of(cls, influence: Array) -> Pairs:
         """`influence` is [target point, target position, source point, source position]."""
         flat = np.concatenate([influence[n, :, :n].ravel() for n in range(1, len(influence))])
-        known = np.log10(flat[flat > 0]) if (flat > 0).any() else np.zeros(1)
-        low, high = float(known.min()), float(known.max())
+        logs = np.log10(flat[flat > 0]) if (flat > 0).any() else np.zeros(1)
+        low, high = float(logs.min()), float(logs.max())
         step = max((high - low) / (CODES - 2), 1e-9)
         codes = np.zeros(flat.shape, "<u2")
-        codes[flat > 0] = np.round((known - low) / step).astype(np.int64) + 1
+        codes[flat > 0] = np.round((logs - low) / step).astype(np.int64) + 1
         return cls(low, step, base64.b64encode(codes.tobytes()).decode())
 
     def array(self, points: int, positions: int) -> Array:
@@ -60,13 +60,13 @@ class Pairs:
                 f"of {positions} positions have {expected}."
             )
         flat = np.where(codes > 0, 10 ** (self.low + (codes.astype(float) - 1) * self.step), 0.0)
-        found = np.zeros((points, positions, points, positions))
+        influence = np.zeros((points, positions, points, positions))
         start = 0
         for n in range(1, points):
             part = flat[start : start + positions * n * positions]
-            found[n, :, :n] = part.reshape(positions, n, positions)
+            influence[n, :, :n] = part.reshape(positions, n, positions)
             start += part.size
-        return found
+        return influence
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ class Visibility(Study):
 
     def reach(self) -> Array:
         """How much the last point, all its positions together, depends on each state."""
-        found: Array = np.sqrt(np.square(self.influence[-1]).sum(axis=0))
-        found[-1] = 1.0
-        return found
+        reach: Array = np.sqrt(np.square(self.influence[-1]).sum(axis=0))
+        reach[-1] = 1.0
+        return reach
 
     @property
     def exact(self) -> bool:
