@@ -243,9 +243,9 @@ def _check_number(report: Report, point: str, introduced: Norms, reported: Norms
         versions = ", ".join(f"{name} {text}" for name, text in report.candidate.versions.items())
         raise BackendError(
             f"{report.candidate.spec} introduces {introduced.l2:.6g} at {point} here; in the "
-            f"report it was {reported.l2:.6g}. Either the candidate was an object in a program: give it "
-            "again, from Python, driftwalk.extract(..., candidate=...). Or versions or hardware "
-            f"differ: it ran under {versions} on "
+            f"report it was {reported.l2:.6g}. Either the candidate was an object in a program: "
+            "give it again, from Python, driftwalk.extract(..., candidate=...). Or versions or "
+            f"hardware differ: it ran under {versions} on "
             f"{report.environment.get('platform', 'another machine')}."
         )
 
