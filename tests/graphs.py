@@ -15,8 +15,8 @@ from torch import nn
 
 from driftwalk.states import Probe
 from driftwalk_backends.calls import call
-from driftwalk_backends.onnx import optimum
 from driftwalk_backends.onnx.export import silence
+from driftwalk_backends.onnx.file import optimum_export
 
 HAS_OPTIMUM = bool(find_spec("optimum") and find_spec("optimum.exporters.onnx"))
 
@@ -112,7 +112,7 @@ def export(model: nn.Module, probe: Probe, folder: Path, dynamo: bool = False) -
     """A graph that driftwalk did not make: optimum's where it is installed, else torch's own."""
     folder.mkdir(parents=True, exist_ok=True)
     if HAS_OPTIMUM and not dynamo:
-        optimum.export(model, folder)
+        optimum_export(model, folder)
         single = folder / "model.onnx"
         return single if single.exists() else folder
     names, target = list(probe.inputs), folder / "model.onnx"

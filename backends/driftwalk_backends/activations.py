@@ -17,26 +17,19 @@ class QuickGelu(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-_KNOWN: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
-    "quick_gelu": QuickGelu,
-    "silu": nn.SiLU,
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
+_KNOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "gelu": (nn.GELU, "gelu_tanh"),
+    "gelu_tanh": (lambda: nn.GELU(approximate="tanh"), "gelu"),
+    "quick_gelu": (QuickGelu, "gelu"),
+    "silu": (nn.SiLU, "quick_gelu"),
+    "relu": (nn.ReLU, "gelu"),
 }
-_VARIANTS = {
-    "gelu": "gelu_tanh",
-    "gelu_tanh": "gelu",
-    "quick_gelu": "gelu",
-    "silu": "quick_gelu",
-    "relu": "gelu",
-}
-"""What each is mistaken for; tanh has no variant."""
+"""How each is made, and what it is mistaken for."""
+_FUNCTIONS = (F.relu.__module__, "torch", "torch._C._nn")
 
 
 def identify(value: object) -> str | None:
-    """The name of an activation that has a variant; None for anything else."""
+    """The name of an activation; None for anything else."""
     parts = isinstance(value, nn.Module) and (value._parameters or value._modules)
     if isinstance(value, type) or not callable(value) or parts:
         return None
@@ -49,16 +42,13 @@ def identify(value: object) -> str | None:
         return None
     if not isinstance(given, torch.Tensor) or given.shape != x.shape:
         return None
-    for name in _VARIANTS:
-        if torch.allclose(given.double(), _KNOWN[name]()(x), rtol=0, atol=1e-9):
+    for name, (make, _) in _KNOWN.items():
+        if torch.allclose(given.double(), make()(x), rtol=0, atol=1e-9):
             return name
     return None
 
 
-_FUNCTIONS = (F.relu.__module__, "torch", "torch._C._nn")
-
-
 def variant_of(name: str) -> tuple[str, Callable[[], Any]]:
     """What an activation is mistaken for, and how to make that."""
-    wrong = _VARIANTS[name]
-    return wrong, _KNOWN[wrong]
+    wrong = _KNOWN[name][1]
+    return wrong, _KNOWN[wrong][0]

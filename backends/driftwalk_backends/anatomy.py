@@ -8,19 +8,24 @@ that is used twice (a tied head, a block applied L times) belongs to all of its 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from driftwalk.states import Probe
+from driftwalk.states import Point, Probe
 
 from .calls import call, inputs_for, quietly
+from .eager_run import watched
 from .loaded import LoadedModel
 from .points import Layout
 from .tensors import output_tensors, stream_input
+from .watching import hooked
 
 MASKS = ("attention_mask", "encoder_attention_mask")
 ANGLES = "position_embeddings"
@@ -78,162 +83,104 @@ class Anatomy:
     """Point -> number of attention heads, where it is known."""
 
 
-@dataclass
 class _Seen:
     """What one run shows, as it is seen."""
 
-    current: str
-    modules: dict[str, list[str]] = field(default_factory=dict)
-    matrices: dict[str, list[Matrix]] = field(default_factory=dict)
-    tables: dict[str, Table] = field(default_factory=dict)
-    handed: dict[str, Handed] = field(default_factory=dict)
-    first_input: dict[str, torch.Tensor] = field(default_factory=dict)
-    embedded: tuple[int, ...] = ()
+    def __init__(self, layout: Layout) -> None:
+        states = [point.name for stack in layout.stacks for point in stack.points]
+        self._next = dict(pairwise([*states, layout.points[-1].name]))
+        self._current = states[0]
+        """The point that is being computed; what runs between two blocks makes the next state."""
+        self.blocks = {p.name: p.module for stack in layout.stacks for p in stack.layers}
+        self.modules: dict[str, set[str]] = defaultdict(set)
+        self.matrices: dict[str, dict[str, Matrix]] = defaultdict(dict)
+        self.tables: dict[str, Table] = {}
+        self.handed: dict[str, Handed] = {}
+        self.embedded: tuple[int, ...] = ()
+        self._first_input: dict[str, torch.Tensor] = {}
 
+    def meet(self, point: Point, tensor: torch.Tensor) -> None:
+        self._current = self._next.get(point.name, self._current)
 
-class _Clock:
-    """Knows which point is being computed, from the calls of blocks and final norms."""
+    def before(self, path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+        self.modules[path].add(self._current)
+        if self.blocks.get(self._current) == path:
+            self.handed[self._current] = _handed(part, args, kwargs)
+            taken = stream_input(args, kwargs)
+            if taken is not None and not self.embedded:
+                self.embedded = tuple(taken.shape[1:])
 
-    def __init__(self, layout: Layout, seen: _Seen) -> None:
-        self._seen = seen
-        self._calls = [0] * len(layout.stacks)
-        self._stacks = layout.stacks
-        last = layout.points[-1].name
-        starts = [stack.points[0].name for stack in layout.stacks]
-        self._after = [*starts[1:], last]
-        seen.current = starts[0]
+    def after(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not isinstance(part, nn.Embedding):
+            self._see_matrix(path, part, args, output)
+        elif type(part).forward is nn.Embedding.forward:  # else its ids may be no row numbers
+            self._see_table(path, args)
 
-    def before(self, path: str) -> str | None:
-        """Move on to the layer or norm that is called now; None where it is neither."""
-        for number, stack in enumerate(self._stacks):
-            done = self._calls[number]
-            if done < len(stack.blocks) and path == stack.blocks[done]:
-                self._seen.current = stack.points[1 + done].name
-                return self._seen.current
-            if done == len(stack.blocks) and path == stack.norm:
-                self._seen.current = stack.points[-1].name
-                return None
-        return None
+    def _see_table(self, path: str, args: Any) -> None:
+        ids = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if ids is None or ids.is_floating_point() or not ids.numel():
+            return
+        row = ids.reshape(-1, ids.shape[-1])[0]
+        counts = len(row) > 2 and bool((row[1:] - row[:-1] == 1).all())
+        rows = set(ids.flatten().tolist())
+        if path in self.tables:
+            rows |= set(self.tables[path].rows)
+        self.tables[path] = Table(path, tuple(sorted(rows)), counts)
 
-    def after(self, path: str) -> None:
-        for number, stack in enumerate(self._stacks):
-            done = self._calls[number]
-            if done < len(stack.blocks) and path == stack.blocks[done]:
-                self._calls[number] += 1
-                # What runs between two blocks is part of what makes the next state.
-                more = done + 1 < len(stack.blocks)
-                self._seen.current = stack.points[2 + done].name if more else self._after[number]
-            elif done == len(stack.blocks) and path == stack.norm:
-                self._seen.current = self._after[number]
+    def _see_matrix(self, path: str, part: nn.Module, args: Any, output: Any) -> None:
+        weight = part._parameters.get("weight")
+        taken, given = stream_input(args, {}), output_tensors(output)
+        if weight is None or weight.ndim != 2 or taken is None or not given:
+            return
+        shape = (given[0].shape[-1], taken.shape[-1])
+        inputs_first = tuple(weight.shape) == shape[::-1] and not isinstance(part, nn.Linear)
+        calls = self.matrices[self._current]
+        if (tuple(weight.shape) != shape and not inputs_first) or path in calls:
+            return
+        first = self._first_input.setdefault(self._current, taken)
+        same = (first.data_ptr(), first.shape) == (taken.data_ptr(), taken.shape)
+        calls[path] = Matrix(path, shape[1], shape[0], inputs_first, same)
 
 
 def examine(model: LoadedModel, probe: Probe, layout: Layout) -> Anatomy:
     """Watch one run of the float64 model, whose attention masks are all written out."""
     eager = "eager" if hasattr(model.module, "set_attn_implementation") else None
     module = model.at("fp64", "cpu", eager)
-    seen = _Seen("")
-    clock = _Clock(layout, seen)
-    handles = []
-    for path, part in module.named_modules():
-        before, after = _watchers(path, seen, clock)
-        handles.append(part.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(part.register_forward_hook(after, with_kwargs=True))
-    try:
-        with quietly(module):
-            call(module, inputs_for(module, probe, torch.device("cpu")))
-    finally:
-        for handle in handles:
-            handle.remove()
+    seen = _Seen(layout)
+
+    def run() -> Any:
+        hooks = [
+            (part, partial(seen.before, path), partial(seen.after, path))
+            for path, part in module.named_modules()
+        ]
+        with hooked(hooks, first=True):
+            return call(module, inputs_for(module, probe, torch.device("cpu")))
+
+    with quietly(module):
+        watched(module, layout, seen.meet, run)
     points = tuple(point.name for point in layout.points)
-    blocks = {
-        point.name: path
-        for stack in layout.stacks
-        for point, path in zip(stack.points[1:], stack.blocks, strict=False)
-    }
     modules = {path: _ordered(names, points) for path, names in seen.modules.items()}
+    heads = {point: _count_heads(module, path) for point, path in seen.blocks.items()}
     return Anatomy(
         layout=layout,
         points=points,
         modules=modules,
         parameters=_parameters(module, modules, points),
-        blocks=blocks,
-        matrices={point: tuple(found) for point, found in seen.matrices.items()},
+        blocks=seen.blocks,
+        matrices={point: tuple(calls.values()) for point, calls in seen.matrices.items()},
         tables=tuple(seen.tables.values()),
         handed=seen.handed,
         embedded=seen.embedded,
-        heads={
-            point: found for point, path in blocks.items() if (found := _count_heads(module, path))
-        },
+        heads={point: count for point, count in heads.items() if count},
     )
-
-
-def _watchers(
-    path: str, seen: _Seen, clock: _Clock
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    def before(part: nn.Module, args: Any, kwargs: Any) -> None:
-        layer = clock.before(path)
-        if layer is not None:
-            seen.handed[layer] = _handed(part, args, kwargs)
-            taken = stream_input(args, kwargs)
-            if taken is not None and not seen.embedded:
-                seen.embedded = tuple(taken.shape[1:])
-        used = seen.modules.setdefault(path, [])
-        if seen.current not in used:
-            used.append(seen.current)
-
-    def after(part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if isinstance(part, nn.Embedding):
-            if type(part).forward is nn.Embedding.forward:  # else its ids may be no row numbers
-                _see_table(path, args, seen)
-        else:
-            _see_matrix(path, part, args, output, seen)
-        clock.after(path)
-
-    return before, after
-
-
-def _see_table(path: str, args: Any, seen: _Seen) -> None:
-    ids = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if ids is None or ids.is_floating_point() or not ids.numel():
-        return
-    row = ids.reshape(-1, ids.shape[-1])[0]
-    counts = len(row) > 2 and bool((row[1:] - row[:-1] == 1).all())
-    rows = set(ids.flatten().tolist())
-    if path in seen.tables:
-        rows |= set(seen.tables[path].rows)
-    seen.tables[path] = Table(path, tuple(sorted(rows)), counts)
-
-
-def _see_matrix(path: str, part: nn.Module, args: Any, output: Any, seen: _Seen) -> None:
-    weight = part._parameters.get("weight")
-    taken, given = stream_input(args, {}), output_tensors(output)
-    if weight is None or weight.ndim != 2 or taken is None or not given:
-        return
-    shape = (given[0].shape[-1], taken.shape[-1])
-    inputs_first = tuple(weight.shape) == shape[::-1] and not isinstance(part, nn.Linear)
-    if tuple(weight.shape) != shape and not inputs_first:
-        return
-    calls = seen.matrices.setdefault(seen.current, [])
-    if any(known.path == path for known in calls):
-        return
-    first = seen.first_input.setdefault(seen.current, taken)
-    same = first is taken or (first.data_ptr() == taken.data_ptr() and first.shape == taken.shape)
-    calls.append(Matrix(path, shape[1], shape[0], inputs_first, same))
 
 
 def _handed(block: nn.Module, args: Any, kwargs: Any) -> Handed:
     masks = {name: argument(block, args, kwargs, name) for name in MASKS}
-    padded = tuple(
-        name
-        for name, mask in masks.items()
-        if isinstance(mask, torch.Tensor) and len(mask) > 1 and not torch.equal(mask[:1], mask[1:2])
-    )
-    angles = tuple(
-        name
-        for name, value in kwargs.items()
-        if name.startswith(ANGLES) and isinstance(value, tuple | list)
-    )
-    return Handed(_is_causal(masks["attention_mask"]), padded, angles)
+    tensors = {name: mask for name, mask in masks.items() if isinstance(mask, torch.Tensor)}
+    padded = [n for n, m in tensors.items() if len(m) > 1 and not torch.equal(m[:1], m[1:2])]
+    angles = [n for n, v in kwargs.items() if n.startswith(ANGLES) and isinstance(v, tuple | list)]
+    return Handed(_is_causal(masks["attention_mask"]), tuple(padded), tuple(angles))
 
 
 def _is_causal(mask: Any) -> bool:
@@ -273,7 +220,7 @@ def _parameters(
 ) -> dict[str, tuple[str, ...]]:
     """Points of every float parameter, under its first name; tied ones add up."""
     names: dict[int, str] = {}
-    used: dict[str, list[str]] = {}
+    used: dict[str, set[str]] = defaultdict(set)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if not parameter.is_floating_point():
             continue
@@ -282,19 +229,19 @@ def _parameters(
         while owner and owner not in modules:
             owner = owner.rpartition(".")[0]
         first = names.setdefault(id(parameter), name)
-        used.setdefault(first, []).extend(modules.get(owner, ()))
-    return {name: _ordered(found, points) for name, found in used.items()}
+        used[first].update(modules.get(owner, ()))
+    return {name: _ordered(of_one, points) for name, of_one in used.items()}
 
 
-def _ordered(found: list[str], points: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(point for point in points if point in found)
+def _ordered(names: set[str], points: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(point for point in points if point in names)
 
 
 def _count_heads(module: nn.Module, path: str) -> int:
     """Number of attention heads of a block: what its parts say, else the config."""
     for part in (*module.get_submodule(path).modules(), getattr(module, "config", None)):
         for name in _HEADS:
-            found = getattr(part, name, None)
-            if isinstance(found, int) and found > 1:
-                return found
+            count = getattr(part, name, None)
+            if isinstance(count, int) and count > 1:
+                return count
     return 0

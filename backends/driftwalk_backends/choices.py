@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .rounding import Args, Kwargs
-from .widening import written
+from .widening import Args, Kwargs, written
 
 RANKINGS = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median"}
 """Ops that say which of the numbers along an axis is the largest, the next ..."""
@@ -61,15 +60,16 @@ class _Ranking:
         return cls(takes["dim"], int(best or 0), descending)
 
 
-class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every choice that is made of computed numbers, in order."""
+class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every choice that is made of computed numbers, in order, and keeps those numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.scores: dict[Key, torch.Tensor] = {}
         self._seen: Counter[tuple[str, torch.Size]] = Counter()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -111,30 +111,16 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
         """The numbers to rank, instead of these."""
-        raise NotImplementedError
-
-    def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
-        """What a comparison says, instead of this; `margin` is the difference that decides."""
-        raise NotImplementedError
-
-
-class Recorded(_Watched):  # type: ignore[no-untyped-call]
-    """Keeps the numbers by which choices are made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores: dict[Key, torch.Tensor] = {}
-
-    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
         self.scores[key] = scores.clone()
         return scores
 
     def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
+        """What a comparison says, instead of this; `margin` is the difference that decides."""
         self.scores[key] = margin
         return larger
 
 
-class Tipped(_Watched):  # type: ignore[no-untyped-call]
+class Tipped(Recorded):  # type: ignore[no-untyped-call]
     """Takes the other branch wherever the noise of the numbers could."""
 
     def __init__(self, noisy: Mapping[Key, torch.Tensor], reach: float) -> None:
@@ -145,16 +131,12 @@ class Tipped(_Watched):  # type: ignore[no-untyped-call]
         """How many close numbers changed places."""
 
     def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
-        noisy = self._noisy.get(key)
-        if noisy is None:
+        if (noisy := self._noisy.get(key)) is None:
             return scores
+        axis = 0 if ranking.axis is None else ranking.axis
+        shape = scores.shape
         if ranking.axis is None:
-            whole = replace(ranking, axis=0)
-            return self._tipped(scores.flatten(), noisy.flatten(), whole).reshape(scores.shape)
-        return self._tipped(scores, noisy, ranking)
-
-    def _tipped(self, scores: torch.Tensor, noisy: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
-        axis = ranking.axis or 0
+            scores, noisy = scores.flatten(), noisy.flatten()
         last = scores.movedim(axis, -1)
         moved = (noisy.movedim(axis, -1) - last).abs().nan_to_num(0.0, 0.0)
         values, order = last.sort(dim=-1, descending=ranking.descending, stable=True)
@@ -165,11 +147,12 @@ class Tipped(_Watched):  # type: ignore[no-untyped-call]
             (moved[..., :-1] > 0) | (moved[..., 1:] > 0)
         )
         if not close.any():
-            return scores
+            return scores.reshape(shape)
         self.count += int(close.sum())
         places = _exchanged(close, ranking.best)
         values = torch.empty_like(values).scatter_(-1, places, values)
-        return torch.empty_like(last).scatter_(-1, order, values).movedim(-1, axis)
+        tipped = torch.empty_like(last).scatter_(-1, order, values)
+        return tipped.movedim(-1, axis).reshape(shape)
 
     def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
         if key not in self._noisy:

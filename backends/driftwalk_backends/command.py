@@ -33,7 +33,7 @@ from .recorded import MAP, naming
 TIMEOUT = "DRIFTWALK_COMMAND_TIMEOUT"
 DEPTH, LAYER = "DRIFTWALK_DEPTH", "DRIFTWALK_LAYER"
 """What a program is told of how closely it is looked at; it may look away."""
-_SECONDS = 600.0
+_SECONDS = "600"
 _LINES, _LETTERS = 12, 2000
 """How much of a program's own words an error shows."""
 
@@ -70,22 +70,18 @@ class Command(Backend):
     @property
     def info(self) -> BackendInfo:
         """What the program says of itself; before its first run, only what is known without it."""
-        told = self._made[1].backend if self._made else BackendInfo("", "", "", "")
-        flags = {**told.flags, "says it is": told.spec} if told.spec else dict(told.flags)
+        said = self._made[1].backend if self._made else BackendInfo("", "", "", "")
+        flags = {**said.flags, "says it is": said.spec} if said.spec else dict(said.flags)
+        dtypes = [state.dtype for state in (self._made[1] if self._made else ())]
+        most = max((d for d in dtypes if d in FORMATS), key=dtypes.count, default="fp32")
         return replace(
-            told,
+            said,
             spec=str(self.spec),
             name=self.name,
-            device=told.device or "unknown",
-            dtype=told.dtype if told.dtype in FORMATS else self._widest(),
+            device=said.device or "unknown",
+            dtype=said.dtype if said.dtype in FORMATS else most,
             flags=flags,
         )
-
-    def _widest(self) -> str:
-        """The format of most of its states; fp32 before there are any."""
-        found = [state.dtype for state in self._made[1]] if self._made else []
-        known = [name for name in found if name in FORMATS]
-        return max(known, key=known.count, default="fp32")
 
     @property
     def looks_at(self) -> tuple[str, str]:
@@ -106,17 +102,20 @@ class Command(Backend):
             return self._run(probe).outputs  # asked to run, so that it can be timed
         self.prepare(probe)
         assert self._made is not None
-        trace = self._made[1]
-        for state in trace:
+        for state in self._made[1]:
             sink(state)
-        return trace.outputs
+        return self._made[1].outputs
 
     def _run(self, probe: Probe) -> Trace:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="driftwalk-command-")
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         given, out = probe.save(folder / "probe.safetensors"), folder / "out.trace"
-        seconds = _timeout()
+        text = os.environ.get(TIMEOUT) or _SECONDS
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise UsageError(f"{TIMEOUT}={text!r} is no number of seconds.") from None
         try:
             child: Child[bytes] = Child(
                 [*self._words, str(given), str(out)],
@@ -144,8 +143,7 @@ class Command(Backend):
                 f"{self._words[0]!r} ended with exit code {child.returncode}.{_last(said)}"
             )
         try:
-            made = Trace.load(out, probe)
-            return self._asked_for(self._named(made, *self._look))
+            return self._asked_for(self._named(Trace.load(out, probe), *self._look))
         except UsageError as error:
             raise BackendError(
                 f"What {self._words[0]!r} wrote cannot be used: {error}{_last(said)}"
@@ -169,14 +167,6 @@ class Command(Backend):
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-
-def _timeout() -> float:
-    text = os.environ.get(TIMEOUT, "")
-    try:
-        return float(text) if text else _SECONDS
-    except ValueError:
-        raise UsageError(f"{TIMEOUT}={text!r} is no number of seconds.") from None
 
 
 def _last(output: bytes | str | None) -> str:

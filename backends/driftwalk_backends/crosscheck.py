@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,41 +25,46 @@ from .hooks import capture
 from .model_outputs import LOSS, find_outputs, given_by
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .shared import watch_shared
+from .slots import get
 from .tensors import output_tensors, same_values
+from .watching import Hook, hooked
 
 Run = Callable[..., Any]
+States = dict[str, torch.Tensor]
 
 
 def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layout:
     """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
     plain: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def plainly() -> Any:
         """Also note what the model gives where nobody asks it for more."""
         nonlocal plain, skipped
         output = run()
         given = given_by(output)
-        loss = [LOSS] if LOSS in given.tensors else []
-        plain, skipped = tuple(given.tensors), (*loss, *given.skipped)
+        plain, skipped = tuple(given.tensors), tuple(given.skipped)
         return output
 
     if blocks:
         stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], plainly)
-        notes: tuple[str, ...] = ()
     else:
         stacks, notes = find_stacks(module, plainly)
-    states: dict[str, torch.Tensor] = {}
-    layout = Layout(stacks)
+    states: States = {}
+    unhooked: States = {}
+    made = _Made()
     wants = _takes_hidden_states(module)
 
-    def keep(point: Point, tensor: torch.Tensor) -> None:
-        states[point.name] = tensor.clone()
+    def keep(kept: States, point: Point, tensor: torch.Tensor) -> None:
+        kept[point.name] = tensor.clone()
 
     with ExitStack() as watched:
-        finish = watched.enter_context(capture(module, layout, keep))
-        made = watched.enter_context(_module_outputs(module))
-        unhooked = watched.enter_context(_unhooked_outputs(module, stacks))
+        finish = watched.enter_context(capture(module, Layout(stacks), partial(keep, states)))
+        watched.enter_context(hooked(made.hooks(module)))
+        # Transformers records hidden_states with a hook, which may be older than the user's own.
+        unchanged = capture(module, Layout(stacks), partial(keep, unhooked), first=True)
+        watched.enter_context(unchanged)
         shared = [
             watched.enter_context(watch_shared(module, stack.blocks, stack.takes, stack.before))
             for stack in stacks
@@ -66,9 +72,10 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         output = run(output_hidden_states=True) if wants else run()
         finish(())  # which outputs are points is what we are about to find out
     stacks = tuple(
-        replace(stack, shared=found(states.values()))
-        for stack, found in zip(stacks, shared, strict=True)
+        replace(stack, shared=shared_with(states.values()))
+        for stack, shared_with in zip(stacks, shared, strict=True)
     )
+    skipped = (*(name for name in plain if name == LOSS), *skipped)
     outputs = replace(find_outputs(plain, output, states, made.maker), skipped=skipped)
     confirmed = "unchecked"
     if wants:
@@ -102,7 +109,12 @@ class _Made:
         self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
         self._all: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
-    def add(self, path: str, output: Any) -> None:
+    def hooks(self, module: nn.Module) -> Iterator[Hook]:
+        for path, part in module.named_modules():
+            if path:
+                yield part, None, partial(self._add, path)
+
+    def _add(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if isinstance(output, torch.Tensor):
             self._latest.append((path, output))
         self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
@@ -110,69 +122,18 @@ class _Made:
     def maker(self, tensor: torch.Tensor) -> str:
         """The innermost module that gave this tensor; empty where it was made outside of all."""
         makers = [path for path, given in self._all if given() is tensor]
-        makers = makers or [path for path, given in self._latest if _equal(given, tensor)]
+        makers = makers or [path for path, given in self._latest if same_values(given, tensor)]
         return max(makers, key=lambda path: path.count("."), default="")
 
 
-@contextmanager
-def _module_outputs(module: nn.Module) -> Iterator[_Made]:
-    """What every module inside gives in a run."""
-    made = _Made()
-
-    def watch(path: str) -> Callable[..., None]:
-        return lambda part, args, output: made.add(path, output)
-
-    parts = [(path, part) for path, part in module.named_modules() if path]
-    handles = [part.register_forward_hook(watch(path)) for path, part in parts]
-    try:
-        yield made
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _unhooked_outputs(
-    module: nn.Module, stacks: Sequence[Stack]
-) -> Iterator[dict[str, torch.Tensor]]:
-    """What blocks gave before any hook changed it, by point: transformers records it with a hook,
-    which may be older than the user's own."""
-    found: dict[str, torch.Tensor] = {}
-    handles = []
-
-    def watch(stack: Stack) -> Callable[..., None]:
-        calls = iter(range(len(stack.blocks)))
-
-        def hook(part: nn.Module, args: Any, output: Any) -> None:
-            number, given = next(calls, None), output_tensors(output)
-            if number is not None and given:
-                found[stack.name(f"layer.{number}")] = given[0].clone()
-
-        return hook
-
-    for stack in stacks:
-        parts = [module.get_submodule(path) for path in dict.fromkeys(stack.blocks)]
-        hook = watch(stack)
-        handles += [part.register_forward_hook(hook, prepend=True) for part in parts]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _confirm(
-    stacks: Sequence[Stack],
-    states: Mapping[str, torch.Tensor],
-    output: Any,
-    strict: bool,
-    unhooked: Mapping[str, torch.Tensor],
+    stacks: Sequence[Stack], states: States, output: Any, strict: bool, unhooked: States
 ) -> str:
     """Which of the model's tuples confirmed which stack, in words; a contradiction is an error."""
     tuples = {
         key: value
         for key in ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
-        if isinstance(value := _get(output, key), tuple | list) and len(value)
+        if isinstance(value := get(output, (key,)), tuple | list) and len(value)
     }
     if not tuples:
         return "unchecked"
@@ -199,39 +160,25 @@ def _confirm(
 
 
 def _compare(
-    stack: Stack,
-    states: Mapping[str, torch.Tensor],
-    own: Sequence[torch.Tensor],
-    unhooked: Mapping[str, torch.Tensor],
+    stack: Stack, states: States, own: Sequence[torch.Tensor], unhooked: States
 ) -> tuple[str, str]:
     """A problem, or what the last hidden state is: `raw` or `normed`."""
     depth = len(stack.blocks)
     if len(own) != depth + 1:
         return f"{stack.path} has {depth} blocks, but hidden_states has {len(own)} entries", ""
-    names = ["embed", *(f"layer.{i}" for i in range(depth - 1))]
-    for number, name in enumerate(names):
-        at = stack.name(name)
-        if not (_equal(own[number], states[at]) or _is(own[number], unhooked.get(at))):
-            return f"{stack.name(name)} differs from hidden_states[{number}]", ""
-    last = stack.name(f"layer.{depth - 1}")
-    if _equal(own[-1], states[last]) or _is(own[-1], unhooked.get(last)):
+
+    def is_state(number: int, name: str) -> bool:
+        """Bit for bit, except that NaN equals NaN, and that the model may cast a state for the
+        next block: a model may overflow and still be understood."""
+        captured = (tensors[name] for tensors in (states, unhooked) if name in tensors)
+        return any(same_values(own[number], tensor) for tensor in captured)
+
+    embed, *layers = (point.name for point in stack.points[: depth + 1])
+    for number, name in enumerate([embed, *layers[:-1]]):
+        if not is_state(number, name):
+            return f"{name} differs from hidden_states[{number}]", ""
+    if is_state(-1, layers[-1]):
         return "", "raw"
-    if stack.norm and _equal(own[-1], states[stack.name("norm")]):
+    if stack.norm and is_state(-1, stack.points[-1].name):
         return "", "normed"
     return "hidden_states[-1] is neither the last block's output nor the final norm's", ""
-
-
-def _is(tensor: torch.Tensor, known: torch.Tensor | None) -> bool:
-    return known is not None and _equal(tensor, known)
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, except that NaN equals NaN: a model may overflow and still be understood.
-
-    A state that the model itself casts for the next block is the same state.
-    """
-    return same_values(a, b)
-
-
-def _get(output: Any, key: str) -> Any:
-    return output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)

@@ -18,7 +18,6 @@ DEPTHS = ("block", "sublayer", "module")
 INPUT = ":in"
 """Ends the name of a state that a part was given, and that no part before it had made."""
 
-_ATTENTION = ("att",)
 _CROSS = ("cross", "encoder_att", "encdec")
 _FEED_FORWARD = ("mlp", "ffn", "layerff", "feed_forward", "feedforward")
 
@@ -70,36 +69,33 @@ class Part:
 
 
 def parts_of(block: nn.Module, depth: str) -> list[Part]:
-    """The parts of a block at a depth; what passes its input through is no part."""
+    """The parts of a block at a depth; what passes its input through is no part.
+
+    Nor is what is inside a bank of experts: how often and on which tokens it runs is the kernel's
+    choice.
+    """
+    parts: list[Part] = []
     if depth == "module":
-        found = [Part(path, path, part) for path, part in block.named_modules() if path]
+        parts = [Part(path, path, part) for path, part in block.named_modules() if path]
     elif depth == "sublayer":
-        found = _named(_children(block, ""))
-    else:
-        found = []
-    return [part for part in found if not _passes_through(part.module) and not _routed(part.path)]
-
-
-def _passes_through(part: nn.Module) -> bool:
-    return isinstance(part, nn.Identity | _DropoutNd)
-
-
-def _routed(path: str) -> bool:
-    """Inside a bank of experts: how often and on which tokens it runs is the kernel's choice."""
-    return "experts" in path.split(".")[:-1]
+        parts = _named(_children(block, ""))
+    return [
+        part
+        for part in parts
+        if not isinstance(part.module, nn.Identity | _DropoutNd)
+        and "experts" not in part.path.split(".")[:-1]
+    ]
 
 
 def _children(block: nn.Module, prefix: str) -> list[Part]:
     """Direct children; lists are opened, and a block that only wraps another is unwrapped."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for name, child in block.named_children():
         path = f"{prefix}{name}"
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
-            found += _children(child, f"{path}.")
-        else:
-            found.append(Part(path, path, child))
-    compound = len(found) == 1 and any(True for _ in found[0].module.children())
-    return _children(found[0].module, f"{found[0].path}.") if compound else found
+        opened = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        parts += _children(child, f"{path}.") if opened else [Part(path, path, child)]
+    compound = len(parts) == 1 and bool(list(parts[0].module.children()))
+    return _children(parts[0].module, f"{parts[0].path}.") if compound else parts
 
 
 def _named(parts: list[Part]) -> list[Part]:
@@ -113,9 +109,9 @@ def _named(parts: list[Part]) -> list[Part]:
 
 def _canonical(part: Part) -> str:
     """`attn`, `cross_attn`, `mlp`, or nothing; a norm or a single matrix is none of them."""
-    if not any(True for _ in part.module.children()):
+    if not list(part.module.children()):
         return ""
     words = f"{part.path} {type(part.module).__name__}".lower()
-    if any(word in words for word in _ATTENTION):
+    if "att" in words:
         return "cross_attn" if any(word in words for word in _CROSS) else "attn"
     return "mlp" if any(word in words for word in _FEED_FORWARD) else ""

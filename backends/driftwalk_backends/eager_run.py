@@ -1,8 +1,10 @@
-"""One run of a torch module in which every state is seen; whatever it gives, as arrays."""
+"""One run of a torch module: every state is seen, what it gives becomes arrays, time is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ def watched(module: nn.Module, layout: Layout, sink: TensorSink, run: Callable[[
 def as_arrays(
     run: Callable[[TensorSink], Any],
     sink: Sink,
-    hold: Callable[[torch.Tensor], Held | None] = lambda _: None,
+    hold: Callable[[torch.Tensor], Held | None] | None = None,
 ) -> dict[str, Array]:
     """The outputs of a watched run, and every state to the sink; each tensor is copied once.
 
@@ -39,7 +41,7 @@ def as_arrays(
     kept: list[tuple[torch.Tensor, State]] = []
 
     def hand_on(point: Point, tensor: torch.Tensor) -> None:
-        held = hold(tensor)
+        held = None if hold is None else hold(tensor)
         state = State(point, to_numpy(tensor)) if held is None else HeldState(point, held)
         if is_output(point.name):
             kept.append((tensor, state))
@@ -55,3 +57,42 @@ def output_arrays(output: Any, kept: Sequence[tuple[torch.Tensor, State]] = ()) 
         name: copied[id(tensor)].array if id(tensor) in copied else to_numpy(tensor)
         for name, tensor in named_outputs(output).items()
     }
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+@contextmanager
+def device_clock(device: torch.device) -> Iterator[Callable[[], float | None]]:
+    """Times what is queued inside by the device's own clock; ask when the device is done."""
+    if device.type != "cuda":
+        yield lambda: None
+        return
+    first, last = (_event() for _ in range(2))
+    first.record()
+    yield lambda: first.elapsed_time(last) / 1e3
+    last.record()
+
+
+def stamp(device: torch.device) -> Any:
+    """Now, by the clock of the device."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = _event()
+    event.record()
+    return event
+
+
+def between(before: Any, after: Any) -> float:
+    if isinstance(before, float):
+        return float(after - before)
+    return float(before.elapsed_time(after)) / 1e3
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

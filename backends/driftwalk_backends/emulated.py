@@ -1,21 +1,169 @@
 """The `emulated` backend: a coarser format's arithmetic on a CPU that has none.
 
 It predicts the drift of hardware you do not own, and is the yardstick for it.
+
+The model really is in half precision. Every op computes in float32 and its result is rounded to the
+dtype the op would have had, which is what a GPU's kernels do inside one op. Views pass through;
+what PyTorch itself would give in float32 stays float32, so that upcasts the model itself makes
+(RMSNorm, rotary angles, softmax) are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from driftwalk.adapter import BackendInfo, Offer
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
-from .rounding import ARITHMETIC
 from .torch_eager import TorchEager
+from .widening import MOVES, Args, EachOp, Kwargs, is_random, tensors_of, written
+
+aten = torch.ops.aten
+
+MATMULS = {
+    aten.mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+    aten.convolution.default: (0, 1),
+}
+"""Matrix-product-like ops, and which arguments their multipliers take."""
+
+
+class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
+    """Every op on `dtype` tensors computes in float32 and rounds its results to the dtype it would
+    have had."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._wide = {dtype: torch.float32}
+        if dtype is torch.float16:
+            self._wide[torch.complex32] = torch.complex64
+        self._dtypes: dict[Any, list[torch.dtype] | None] = {}
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        flat = tensors_of(args, kwargs)
+        if not flat and is_random(func) and (own := kwargs.get("dtype")) in self._wide:
+            # The numbers that other precisions draw, rounded.
+            return func(*args, **(kwargs | {"dtype": self._wide[own]})).to(own)
+        free = func.is_view or func in MOVES or torch.Tag.inplace_view in func.tags
+        if free or not any(t.dtype in self._wide for t in flat):
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            return self._in_place(func, args, kwargs)
+        dtypes = self._result_dtypes(func, args, kwargs, flat)
+        if (own := kwargs.get("dtype")) in self._wide:
+            kwargs = kwargs | {"dtype": self._wide[own]}
+        given = func(*tree_map(self._widened, args), **tree_map(self._widened, kwargs))
+        leaves, spec = tree_flatten(given)
+        if dtypes is None or len(dtypes) != len(leaves):
+            dtypes = [self._promoted(flat)] * len(leaves)
+        return tree_unflatten([_rounded(t, d) for t, d in zip(leaves, dtypes, strict=True)], spec)
+
+    def _in_place(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run on float32 copies of what is written, then write back, which rounds."""
+        wide_args, wide_kwargs = tree_map(self._widened, args), tree_map(self._widened, kwargs)
+        given = func(*wide_args, **wide_kwargs)
+        targets = written(func, args, kwargs)
+        for target, wide in zip(targets, written(func, wide_args, wide_kwargs), strict=True):
+            if target is not wide:
+                if target.shape != wide.shape:  # `out=` of another shape is resized
+                    target.resize_(wide.shape)
+                target.copy_(wide)
+        if isinstance(given, torch.Tensor):
+            return targets[0]
+        return given if given is None else type(given)(targets)
+
+    def _result_dtypes(
+        self, func: Any, args: Args, kwargs: Kwargs, flat: list[torch.Tensor]
+    ) -> list[torch.dtype] | None:
+        """The dtypes that PyTorch itself would give, from a run without data; None: it cannot."""
+        key = (func, kwargs.get("dtype"), *((t.dtype, t.ndim > 0) for t in flat))
+        if key not in self._dtypes:
+            try:
+                meta = func(*tree_map(_without_data, args), **tree_map(_without_data, kwargs))
+                self._dtypes[key] = [getattr(t, "dtype", torch.int64) for t in tree_leaves(meta)]
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                self._dtypes[key] = None  # sizes that depend on the data, or no such kernel
+        return self._dtypes[key]
+
+    def _promoted(self, flat: list[torch.Tensor]) -> torch.dtype:
+        """Type promotion: a float32 tensor of any rank above zero keeps an op in float32."""
+        floats = [t for t in flat if t.is_floating_point() or t.is_complex()]
+        counting = [t for t in floats if t.ndim] or floats
+        return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+
+    def _widened(self, value: Any) -> Any:
+        half = isinstance(value, torch.Tensor) and value.dtype in self._wide
+        return value.to(self._wide[value.dtype]) if half else value
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    return torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) else value
+
+
+def _rounded(value: Any, dtype: torch.dtype) -> Any:
+    """Of the float32 results, those that are to be half."""
+    fits = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.complex64)
+    return value.to(dtype) if fits and dtype.itemsize < value.dtype.itemsize else value
+
+
+class Tf32Arithmetic(EachOp):  # type: ignore[no-untyped-call]
+    """Matrix products see their float32 inputs rounded to TF32's 10 mantissa bits."""
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        rounded = MATMULS.get(func, ())
+        # A product over one term, as rotary angles are made: no tensor core is used for it.
+        if rounded and (args[rounded[0]].ndim > 3 or args[rounded[0]].shape[-1] != 1):
+            args = tuple(to_tf32(a) if number in rounded else a for number, a in enumerate(args))
+        return func(*args, **kwargs)
+
+
+class Fp8Linear(TorchFunctionMode):
+    """Linear layers see weights and activations rounded to e4m3 with one scale per tensor."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        if func is torch.nn.functional.linear:
+            args = (*(to_fp8(a) for a in args[:2]), *args[2:])
+        elif func is torch.addmm and isinstance(args[2], torch.nn.Parameter):
+            args = (args[0], to_fp8(args[1]), to_fp8(args[2]), *args[3:])
+        return func(*args, **(kwargs or {}))
+
+
+def to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Round float32 to 10 mantissa bits, to nearest, ties away from zero (`cvt.rna.tf32`)."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    bits = tensor.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).view(tensor.shape)
+
+
+def to_fp8(tensor: torch.Tensor) -> torch.Tensor:
+    """Round to e4m3 under a scale that puts the largest magnitude at the format's largest."""
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    scale = tensor.abs().amax().clamp_min(torch.finfo(torch.float32).tiny) / largest
+    return (tensor / scale).to(torch.float8_e4m3fn).to(tensor.dtype) * scale
+
+
+ARITHMETIC: dict[str, Callable[[], Any]] = {
+    "fp16": lambda: HalfArithmetic(torch.float16),
+    "bf16": lambda: HalfArithmetic(torch.bfloat16),
+    "tf32": Tf32Arithmetic,
+    "fp8": Fp8Linear,
+}
 
 _HOLDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "fp32", "fp8": "fp32"}
 """The dtype the model itself is in under each arithmetic."""

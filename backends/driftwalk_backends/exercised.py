@@ -1,13 +1,20 @@
 """What of a model a probe exercises, from one watched run: tables, experts, what was never read.
 
 Numbers come from the weights that were read (touching.py); names only choose the words for them.
+What a probe does not try (padding, windows, the cache) is told by its inputs and the model's
+config; a plain module without a config says little.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
@@ -16,24 +23,34 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 from driftwalk.exercised import (
+    BATCH,
+    CACHE,
     EXPERTS,
+    PADDING,
     POSITIONS,
     ROWS,
     TOKEN_TYPES,
     UNUSED,
     WEIGHT_ROWS,
+    WINDOW,
     Exercised,
     Touched,
 )
 
 from .tensors import to_numpy
 from .touching import Touching, Weight
-from .untried import most_positions, untried
 
 _COUNTS = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts", "n_experts")
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 LONG = 4096
 """Texts longer than this are nothing to ask for in passing."""
+_IDS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
+_ONE_SIDED = ("sliding_window", "attention_chunk_size")
+"""Windows of so many positions, up to the one that looks."""
+_TWO_SIDED = ("local_attention", "attention_window")
+"""Windows of so many positions, half of them on either side."""
+
+Inputs = Mapping[str, torch.Tensor]
 
 
 class Watch:
@@ -42,25 +59,22 @@ class Watch:
     def __init__(self) -> None:
         self._seen: dict[str, Exercised] = {}
 
-    def known(self, inputs: Mapping[str, torch.Tensor]) -> Exercised | None:
+    def known(self, inputs: Inputs) -> Exercised | None:
         return self._seen.get(_key(inputs))
 
     def first_run(
-        self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Callable[..., Any]
+        self, module: nn.Module, inputs: Inputs, run: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The same function, watched the first time that it is called."""
-        waiting = [True]
+        runs = count()
 
         def watched(**extra: Any) -> Any:
-            if waiting and waiting.pop():
-                return self.run(module, inputs, lambda: run(**extra))
-            return run(**extra)
+            alone = partial(run, **extra)
+            return alone() if next(runs) else self.run(module, inputs, alone)
 
         return watched
 
-    def run(
-        self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Callable[..., Any]
-    ) -> Any:
+    def run(self, module: nn.Module, inputs: Inputs, run: Callable[..., Any]) -> Any:
         """`run()`, watched; whatever goes wrong with that, the run is as it would have been."""
         why = _unwatchable(module)
         if not why:
@@ -68,36 +82,40 @@ class Watch:
                 touching = Touching(module, inputs)
                 with touching:
                     output = run()
-                self._seen[_key(inputs)] = _told(module, inputs, touching)
             except Exception as error:  # of the model itself? Then it fails again, and says so.
-                why = f"{type(error).__name__}: {error}"
+                why = _reason(error)
             else:
+                used = _exercised(module, inputs, touching.weights, touching.blind)
+                self._seen[_key(inputs)] = used
                 return output
         output = run()
-        self._seen[_key(inputs)] = _unknown(module, inputs, why)
+        self._seen[_key(inputs)] = _exercised(module, inputs, (), why)
         return output
 
 
-def _told(module: nn.Module, inputs: Mapping[str, torch.Tensor], touching: Touching) -> Exercised:
-    if touching.blind:
-        return _unknown(module, inputs, touching.blind)
+def _exercised(module: nn.Module, inputs: Inputs, weights: Iterable[Weight], why: str) -> Exercised:
+    """What a run used; `why` it cannot be told which weights, if it cannot."""
+    weights = [weight for weight in weights if weight.elements]
+    tables: tuple[Touched, ...] = ()
     try:
-        tables = tuple(used_weights(module, touching.weights))
-        has_positions = any(item.what == POSITIONS for item in tables)
-        items = (*tables, *untried(module, inputs, has_positions))
+        if not why:
+            tables = tuple(_used_weights(module, weights))
+    except Exception as error:
+        why = _reason(error)
+    has_positions = any(item.what == POSITIONS for item in tables)
+    try:
+        items = (*tables, *_untried(module, inputs, has_positions))
     except Exception as error:  # a config may hold anything
-        return _unknown(module, inputs, f"{type(error).__name__}: {error}")
-    total = sum(weight.elements for weight in touching.weights)
-    used = sum(weight.elements_used for weight in touching.weights)
+        items, why = (), why or _reason(error)
+    if why:
+        return Exercised(items, None, " ".join(why.split())[:300])
+    total = sum(weight.elements for weight in weights)
+    used = sum(weight.elements_used for weight in weights)
     return Exercised(items, used / total if total else None)
 
 
-def _unknown(module: nn.Module, inputs: Mapping[str, torch.Tensor], why: str) -> Exercised:
-    try:
-        items = tuple(untried(module, inputs))
-    except Exception:  # the reason that is at hand is the one to give
-        items = ()
-    return Exercised(items, None, " ".join(why.split())[:300])
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _unwatchable(module: nn.Module) -> str:
@@ -108,7 +126,7 @@ def _unwatchable(module: nn.Module) -> str:
     return ""
 
 
-def _key(inputs: Mapping[str, torch.Tensor]) -> str:
+def _key(inputs: Inputs) -> str:
     """The same for a probe at every dtype that a model may have."""
     digest = hashlib.sha256()
     for name, tensor in sorted(inputs.items()):
@@ -119,23 +137,24 @@ def _key(inputs: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def used_weights(module: nn.Module, weights: Iterable[Weight]) -> Iterator[Touched]:
+def _used_weights(module: nn.Module, weights: list[Weight]) -> Iterator[Touched]:
     """Tables and banks by rows, lists of experts by their members, and what was never read."""
-    weights = [weight for weight in weights if weight.elements]
     parts = dict(module.named_modules())
-    banks = _banks(parts, weights)
+    banks, in_banks = _banks(parts, weights)
     lists = _expert_lists(parts, weights)
-    in_bank = {id(weight) for members in banks.values() for weight in members}
     for weight in weights:
-        if id(weight) not in in_bank and weight.used.any():
+        if id(weight) not in in_banks and weight.used.any():
             yield from _table(module, parts, weight)
-    for path, members in banks.items():
-        used = _bank_rows(parts[path], members)
-        yield _experts(path, int(used.sum()), len(used))
-    for path, (used_count, of) in lists.items():
-        yield _experts(path, used_count, of)
-    inside = tuple(f"{path}." for path, (used_count, _) in lists.items() if used_count)
-    yield from _unused(weights, inside)
+    for path, used in (*banks.items(), *lists.items()):
+        yield _touched(EXPERTS, path, int(used.sum()), len(used), "more varied text")
+    counted = tuple(f"{path}." for path, used in lists.items() if used.any())
+    yield from _unused(weights, counted)
+
+
+def _touched(what: str, where: str, used: int, of: int, advice: str) -> Touched:
+    """With advice only where something was left out."""
+    item = Touched(what, where, used, of)
+    return item if item.tried else replace(item, advice=advice)
 
 
 def _table(module: nn.Module, parts: Mapping[str, nn.Module], weight: Weight) -> Iterator[Touched]:
@@ -180,20 +199,28 @@ def _table_advice(module: nn.Module, what: str, weight: Weight) -> str:
     return "a longer text" if what == ROWS else ""
 
 
-def _banks(parts: Mapping[str, nn.Module], weights: list[Weight]) -> dict[str, list[Weight]]:
-    """Modules that hold the weights of all their experts in one tensor each."""
-    owned: dict[str, list[Weight]] = {}
+def _banks(
+    parts: Mapping[str, nn.Module], weights: list[Weight]
+) -> tuple[dict[str, Array], set[int]]:
+    """Modules that hold the weights of all their experts in one tensor each: which experts were
+    used, and the ids of those weights."""
+    owned: dict[str, list[Weight]] = defaultdict(list)
     for weight in weights:
-        owned.setdefault(weight.name.rpartition(".")[0], []).append(weight)
-    found = {}
+        owned[weight.name.rpartition(".")[0]].append(weight)
+    banks: dict[str, Array] = {}
+    in_banks: set[int] = set()
     for path, members in owned.items():
-        part = parts[path]
-        named = "expert" in f"{path.rpartition('.')[2]} {type(part).__name__}".lower()
-        count = _expert_count(part, members) if named else 0
-        if not count or not any(weight.used.any() for weight in members):
-            continue
-        found[path] = [w for w in members if len(w.used) % count == 0 and w.parameter.ndim > 1]
-    return found
+        experts = _expert_count(parts[path], members) if _of_experts(path, parts[path]) else 0
+        if experts and any(weight.used.any() for weight in members):
+            rows = [w for w in members if len(w.used) % experts == 0 and w.parameter.ndim > 1]
+            in_banks.update(map(id, rows))
+            used = [weight.used.reshape(experts, -1).any(axis=1) for weight in rows]
+            banks[path] = np.logical_or.reduce([np.zeros(experts, dtype=bool), *used], axis=0)
+    return banks, in_banks
+
+
+def _of_experts(path: str, part: nn.Module) -> bool:
+    return "expert" in f"{path.rpartition('.')[2]} {type(part).__name__}".lower()
 
 
 def _expert_count(part: nn.Module, members: list[Weight]) -> int:
@@ -201,55 +228,113 @@ def _expert_count(part: nn.Module, members: list[Weight]) -> int:
     deep = [len(weight.used) for weight in members if weight.parameter.ndim > 2]
     if deep:
         return deep[0]
-    told = next((n for name in _COUNTS if isinstance(n := getattr(part, name, 0), int) and n), 0)
-    fits = told > 1 and all(len(w.used) % told == 0 for w in members)
-    return told if fits else 0
+    named = (getattr(part, name, 0) for name in _COUNTS)
+    experts = next((number for number in named if isinstance(number, int) and number), 0)
+    return experts if experts > 1 and all(len(w.used) % experts == 0 for w in members) else 0
 
 
-def _bank_rows(part: nn.Module, members: list[Weight]) -> Array:
-    count = _expert_count(part, members)
-    found: Array = np.zeros(count, dtype=bool)
-    for weight in members:
-        found |= weight.used.reshape(count, -1).any(axis=1)
-    return found
-
-
-def _expert_lists(
-    parts: Mapping[str, nn.Module], weights: list[Weight]
-) -> dict[str, tuple[int, int]]:
-    """Lists of modules, one for each expert: how many of them were used, and how many there are."""
-    found = {}
+def _expert_lists(parts: Mapping[str, nn.Module], weights: list[Weight]) -> dict[str, Array]:
+    """Lists of modules, one for each expert: which of them were used."""
+    used = [weight.name for weight in weights if weight.used.any()]
+    lists: dict[str, Array] = {}
     for path, part in parts.items():
-        if not isinstance(part, _CONTAINERS) or len(part) < 2:
-            continue
-        if "expert" not in f"{path.rpartition('.')[2]} {type(part).__name__}".lower():
-            continue
-        members = [f"{path}.{name}." for name, _ in part.named_children()]
-        used = [
-            any(w.used.any() for w in weights if w.name.startswith(member)) for member in members
-        ]
-        found[path] = sum(used), len(used)
-    return found
+        if isinstance(part, _CONTAINERS) and len(part) > 1 and _of_experts(path, part):
+            members = [f"{path}.{name}." for name, _ in part.named_children()]
+            lists[path] = np.array([any(n.startswith(member) for n in used) for member in members])
+    return lists
 
 
-def _experts(path: str, used: int, of: int) -> Touched:
-    return Touched(EXPERTS, path, used, of, advice="" if used == of else "more varied text")
-
-
-def _unused(weights: list[Weight], inside: tuple[str, ...]) -> Iterator[Touched]:
+def _unused(weights: list[Weight], counted: tuple[str, ...]) -> Iterator[Touched]:
     """The outermost modules none of whose weights was read; experts were counted already."""
-    alive: set[str] = set()
+    alive = {path for weight in weights if weight.used.any() for path in _paths(weight)}
+    lost: Counter[str] = Counter()
     for weight in weights:
-        if weight.used.any():
-            parts = weight.name.split(".")
-            alive.update(".".join(parts[:n]) for n in range(len(parts) + 1))
-    lost: dict[str, int] = {}
-    for weight in weights:
-        if weight.used.any() or weight.name.startswith(inside):
-            continue
-        parts = weight.name.split(".")
-        paths = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
-        outermost = next(path for path in paths if path not in alive)
-        lost[outermost] = lost.get(outermost, 0) + weight.elements
+        if not weight.used.any() and not weight.name.startswith(counted):
+            outermost = next(path for path in _paths(weight) if path not in alive)
+            lost[outermost] += weight.elements
     for path, elements in lost.items():
         yield Touched(UNUSED, path, 0, elements)
+
+
+def _paths(weight: Weight) -> Iterator[str]:
+    """`a`, `a.b`, `a.b.weight`"""
+    return accumulate(weight.name.split("."), lambda outer, name: f"{outer}.{name}")
+
+
+def _untried(module: nn.Module, inputs: Inputs, has_positions: bool) -> Iterator[Touched]:
+    """Positions, padding, rows, windows and the cache; `has_positions`: a table counted them."""
+    takes = inspect.signature(module.forward).parameters
+    config = getattr(module, "config", None)
+    causal, paired = _is_causal(module), bool(getattr(config, "is_encoder_decoder", False))
+    texts = [inputs[name] for name in _IDS if name in inputs and inputs[name].ndim > 1]
+    length = max((text.shape[1] for text in texts), default=0)
+    most = most_positions(module)
+    if length and most and not has_positions and not paired:
+        where, advice = "config.max_position_embeddings", f"a text of up to {most} tokens"
+        yield _touched(POSITIONS, where, min(length, most), most, advice)
+    if length:
+        yield from _windows(config, length)
+    padding = None
+    masked = any(name in inputs for name in ("input_ids", "inputs_embeds"))
+    if masked and "attention_mask" in takes:  # a mask of audio or pixels is another matter
+        padding = _padding(inputs.get("attention_mask"), causal and not paired)
+        yield padding
+    rows = min((len(tensor) for tensor in inputs.values() if tensor.ndim > 1), default=0)
+    if rows:
+        asked = padding is not None and padding.advice  # that is a second row already
+        yield _touched(BATCH, "rows", min(rows, 2), 2, "" if asked else "a second row")
+    if config is not None and (causal or paired) and "past_key_values" in takes:
+        yield Touched(CACHE, "past_key_values", int("past_key_values" in inputs), 1)
+
+
+def most_positions(module: nn.Module) -> int | None:
+    """How many positions the config allows."""
+    most = getattr(_text(getattr(module, "config", None)), "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _text(config: Any) -> Any:
+    """The part of a config that is about text."""
+    getter = getattr(config, "get_text_config", None)
+    return getter() if callable(getter) else config
+
+
+def _is_causal(module: nn.Module) -> bool:
+    """Whether attention looks back only: the parts of a transformers model say so."""
+    if not hasattr(module, "config"):
+        return False
+    said = [vars(part)["is_causal"] for part in module.modules() if "is_causal" in vars(part)]
+    can = getattr(module, "can_generate", None)
+    return any(value is True for value in said) if said else bool(callable(can) and can())
+
+
+def _padding(mask: torch.Tensor | None, causal: bool) -> Touched:
+    """The sides that have padding; a causal model never looks at padding on the right."""
+    sides = []
+    if mask is not None and mask.ndim == 2:
+        keep = mask != 0
+        before = keep.cumsum(1) == 0
+        after = keep.flip(1).cumsum(1).flip(1) == 0
+        zeros = {"left": before, "right": after, "inner": ~keep & ~before & ~after}
+        sides = [name for name, where in zeros.items() if bool(where.any())]
+    tried, advice = bool(sides), "a second, shorter text"
+    if causal:
+        tried = any(side != "right" for side in sides)
+        advice = "a shorter text padded on the left (attention_mask 0 in front)"
+    return _touched(PADDING, " and ".join(sides) or "none", int(tried), 1, advice)
+
+
+def _windows(config: Any, length: int) -> Iterator[Touched]:
+    """Windows of attention; one that is not shorter than the probe hides nothing from anyone."""
+    config = _text(config)
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(kinds, list | tuple) and all("full" in str(kind) for kind in kinds):
+        return  # every layer looks at everything
+    names = [name for name in _TWO_SIDED if getattr(config, name, None)] or list(_ONE_SIDED)
+    for name in names:
+        sizes = getattr(config, name, None)
+        sizes = sizes if isinstance(sizes, list | tuple) else [sizes]
+        if sizes and all(type(size) is int and size > 0 for size in sizes):
+            window = max(sizes) // 2 + 1 if name in _TWO_SIDED else max(sizes)
+            advice = f"a text of more than {window} tokens"
+            yield _touched(WINDOW, f"config.{name}", length, window, advice)

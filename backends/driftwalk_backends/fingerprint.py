@@ -1,22 +1,38 @@
-"""What a model is, as a hash: weights, structure, and every plain number in its modules.
+"""What a model is, as a hash, and what it gives: what makes stored results believable.
 
-A cached export or truth is reused only for the same fingerprint, so whatever can change a result
-without changing a weight (an epsilon, a scale, an activation) must be in it.
+A cached export or truth is reused only for the same fingerprint: weights, structure, and every
+plain number in the modules, so that whatever can change a result without changing a weight (an
+epsilon, a scale, an activation) is in it.
+
+But no fingerprint can tell whether a function was patched, a method replaced, autocast switched on.
+So every state and output of the model itself, in plain eager PyTorch on the CPU, is hashed when
+something is stored, and must come out the same, bit by bit, when it is used: the evidence.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, partial
-from typing import Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from driftwalk.adapter import Backend, ShowsModel
+from driftwalk.dtypes import Array, dtype_name
+from driftwalk.errors import DriftwalkError
+from driftwalk.states import Probe, State, Trace
 from driftwalk.workers import in_threads
+
+from .calls import call, explaining, quietly
+from .eager_run import as_arrays, watched
+
+if TYPE_CHECKING:
+    from .loaded import LoadedModel
 
 _VERSIONED = ("torch.", "transformers.", "driftwalk_backends.demo")
 """Code whose version is known; the source of anything else may change under the same name."""
@@ -46,14 +62,13 @@ def fingerprint(module: nn.Module) -> str:
 
 def has_known_code(module: nn.Module) -> bool:
     """Whether every module's code comes from a versioned package, unpatched and unhooked."""
-    return all(
-        _qualified(type(part)).startswith(_VERSIONED)
-        and not _is_patched(part)
-        and all(
-            map(_is_versioned, [*part._forward_hooks.values(), *part._forward_pre_hooks.values()])
-        )
-        for part in module.modules()
-    )
+    for part in module.modules():
+        # Transformers leaves hooks of its own on a model that was asked for hidden states.
+        hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+        homes = (_qualified(type(part)), *(str(getattr(h, "__module__", "")) for h in hooks))
+        if _is_patched(part) or not all(home.startswith(_VERSIONED) for home in homes):
+            return False
+    return True
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -64,11 +79,9 @@ def versions(*packages: str) -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
@@ -77,11 +90,6 @@ def _is_patched(part: nn.Module) -> bool:
     own = vars(part).get("forward")
     method = (getattr(own, "__self__", None), getattr(own, "__func__", None))
     return own is not None and method != (part, type(part).forward)
-
-
-def _is_versioned(hook: Any) -> bool:
-    """Transformers leaves hooks of its own on a model that was asked for hidden states."""
-    return str(getattr(hook, "__module__", "")).startswith(_VERSIONED)
 
 
 def _qualified(kind: type) -> str:
@@ -128,3 +136,87 @@ def _pieces(flat: torch.Tensor) -> Iterator[torch.Tensor]:
     for start in range(0, len(flat), _PIECE):
         piece = flat[start : start + _PIECE]
         yield through[: len(piece)].copy_(piece)
+
+
+def evidence_dtype(dtype: str) -> str:
+    """What the model is run in to prove a result in `dtype`: float32, unless that is too coarse."""
+    return "fp64" if dtype == "fp64" else "fp32"
+
+
+class Evidence:
+    """Hashes of one model's own states, by probe and dtype, for as long as one run lasts."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._traces: dict[tuple[str, str], Trace] = {}
+        self._hashes: dict[tuple[str, str], str] = {}
+
+    def offer(self, backend: Backend, trace: Trace) -> None:
+        """Keep a trace, if it is of the model itself: then it need not be run once more."""
+        if isinstance(backend, ShowsModel) and backend.shows(self._model):
+            where = trace.probe.sha256, trace.backend.dtype
+            self._traces[where] = trace
+            self._hashes.pop(where, None)
+
+    def trace(self, probe: Probe, dtype: str) -> Trace | None:
+        """The run in `dtype` whose very bits `of` proves; None where there is none.
+
+        Of a result in another dtype than the evidence, no bits of that dtype are proved.
+        """
+        proved = dtype == evidence_dtype(dtype)
+        return self._traces.get((probe.sha256, dtype)) if proved else None
+
+    def of(self, probe: Probe, dtype: str) -> str:
+        """The hash for a probe, fit to prove a result in `dtype`.
+
+        Empty where the model cannot be run so: nothing proves what was made of it, nor is stored.
+        """
+        where = probe.sha256, evidence_dtype(dtype)
+        if where not in self._hashes:
+            trace = self._traces.get(where)
+            try:
+                seen = (trace, trace.outputs) if trace else self._run(probe, where[1])
+            except DriftwalkError:
+                return ""
+            self._hashes[where] = hash_of(*seen)
+        return self._hashes[where]
+
+    def forget(self) -> None:
+        """What was seen says nothing about the next run: the model may change in between."""
+        self._traces.clear()
+        self._hashes.clear()
+
+    def _run(self, probe: Probe, dtype: str) -> tuple[list[State], Mapping[str, Array]]:
+        """All states and outputs, as the `torch` backend gives them on the CPU."""
+        module = self._model.at(dtype, "cpu")
+        states: list[State] = []
+        with quietly(module), explaining(self._model.label, f"torch:cpu:{dtype}"):
+            inputs = self._model.inputs(module, probe, torch.device("cpu"))
+            run = partial(call, module, inputs)
+            layout = self._model.layout(module, inputs, run)
+            outputs = as_arrays(lambda sink: watched(module, layout, sink, run), states.append)
+        return states, outputs
+
+
+def hash_of(states: Iterable[State], outputs: Mapping[str, Array]) -> str:
+    """One hash over names, dtypes, shapes and bytes of all states and outputs."""
+    named = [(f"state {state.point.name}", state.array) for state in states]
+    named += [(f"output {name}", array) for name, array in outputs.items()]
+    # The last state often is an output as well: the same memory is read once.
+    different = {_place(array): array for _, array in named}
+    hashes = in_threads(_hash_of, list(different.values()), lambda array: array.nbytes)
+    hash_at = dict(zip(different, hashes, strict=True))
+    digest = hashlib.blake2b(digest_size=32)
+    for name, array in named:
+        digest.update(f"{name}|{dtype_name(array)}|{array.shape}|".encode())
+        digest.update(hash_at[_place(array)])
+    return digest.hexdigest()
+
+
+def _place(array: Array) -> tuple[object, ...]:
+    where = array.__array_interface__
+    return where["data"], where["strides"], where["shape"], where["typestr"]
+
+
+def _hash_of(array: Array) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()

@@ -22,7 +22,7 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.mixture import Mixture
 from driftwalk.states import Point, Probe
 
-from .calls import call, check_names, first_line
+from .calls import call, check_names, first_line, with_floats
 from .eager_run import watched
 from .loaded import LoadedModel
 from .points import Layout
@@ -35,7 +35,7 @@ _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {
 }
 """A complex number is as fine as its two parts."""
 
-_WHOLE = (torch.int8, torch.uint8)
+_BYTES = (torch.int8, torch.uint8)
 _QUANTISED = ("quantized", "bitsandbytes", "torchao", "quanto", "gptq", "awq", "hqq")
 """How words begin in the names of packages whose modules and tensors hold quantised weights."""
 
@@ -61,7 +61,7 @@ class GivenModel(LoadedModel):
         first = next((p for p in held if _name(p.dtype)), None)
         self.device = first.device if first is not None else torch.device("cpu")
         """Where it takes its inputs."""
-        self._takes: dict[tuple[str, ...], torch.dtype] = {}
+        self._takes: dict[frozenset[str], torch.dtype] = {}
         self._mixture: Mixture | None = None
 
     @property
@@ -87,18 +87,18 @@ class GivenModel(LoadedModel):
         if not any(tensor.is_floating_point() for tensor in tensors.values()):
             return tensors
         if not self.is_mixed:
-            return _floats_in(tensors, TORCH_DTYPES[self.mixture.dtype])
-        key = tuple(sorted(probe.inputs))
-        if key not in self._takes:
-            self._takes[key] = self._first_taken(tensors)
-        return _floats_in(tensors, self._takes[key])
+            return with_floats(tensors, TORCH_DTYPES[self.mixture.dtype])
+        names = frozenset(tensors)
+        if names not in self._takes:
+            self._takes[names] = self._first_taken(tensors)
+        return with_floats(tensors, self._takes[names])
 
     def _first_taken(self, tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
         """The finest of its dtypes in which the model takes float inputs."""
         failed = []
         for name in self._dtypes:
             try:
-                call(self.module, _floats_in(tensors, TORCH_DTYPES[name]))
+                call(self.module, with_floats(tensors, TORCH_DTYPES[name]))
             except RuntimeError as error:
                 failed.append(f"{name}: {first_line(error)}")
             else:
@@ -117,7 +117,7 @@ class GivenModel(LoadedModel):
 
 def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixture:
     used = _UsedParameters(module)
-    walked = {point.name: point for point in layout.points}
+    walked = {point.name for point in layout.points}
     blocks = {path for stack in layout.stacks for path in stack.blocks}
     dtypes: dict[str, str] = {}
     stored: dict[str, str] = {}
@@ -125,7 +125,8 @@ def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixtu
     def meet(point: Point, tensor: torch.Tensor) -> None:
         if point.name not in walked:
             return
-        seen, state = used.since_last(), _name(tensor.dtype)
+        seen, used.dtypes = used.dtypes, set()
+        state = _name(tensor.dtype)
         if not seen and point.module in blocks:  # code that only its own compiler can look into
             seen = {_name(p.dtype) for p in module.get_submodule(point.module).parameters()} - {""}
         dtypes[point.name] = max(seen or {state or "fp32"}, key=_coarseness)
@@ -135,9 +136,8 @@ def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixtu
     with used:
         watched(module, layout, meet, run)
     coarsest = max(dtypes.values(), key=_coarseness)
-    if len(set(dtypes.values())) == 1:
-        return Mixture(coarsest)
-    return Mixture(coarsest, dtypes, stored)
+    alike = set(dtypes.values()) == {coarsest}
+    return Mixture(coarsest) if alike else Mixture(coarsest, dtypes, stored)
 
 
 class _UsedParameters(TorchFunctionMode):
@@ -147,29 +147,15 @@ class _UsedParameters(TorchFunctionMode):
         super().__init__()
         named = ((id(p), _name(p.dtype)) for p in module.parameters())
         self._known = {key: name for key, name in named if name}
-        self._seen: set[str] = set()
-
-    def since_last(self) -> set[str]:
-        """The dtypes seen since this was last asked."""
-        seen, self._seen = self._seen, set()
-        return seen
+        self.dtypes: set[str] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        for value in tree_leaves((args, kwargs)):
-            if id(value) in self._known and not _only_asks(func):
-                self._seen.add(self._known[id(value)])
+        if getattr(func, "__name__", "") != "__get__":  # `weight.dtype` computes nothing
+            used = (self._known.get(id(value)) for value in tree_leaves((args, kwargs)))
+            self.dtypes.update(filter(None, used))
         return func(*args, **(kwargs or {}))
-
-
-def _only_asks(func: Any) -> bool:
-    """Whether a tensor is only asked what it is (`weight.dtype`), and computes nothing."""
-    return getattr(func, "__name__", "") == "__get__"
-
-
-def _floats_in(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -183,10 +169,8 @@ def _coarseness(name: str) -> float:
 
 def _strange(tensor: torch.Tensor) -> bool:
     """Numbers in a format that nothing is computed in: float8, float4, packed bits."""
-    return not _name(tensor.dtype) and tensor.dtype not in (
-        *(torch.int16, torch.int32, torch.int64, torch.bool),
-        *_WHOLE,
-    )
+    whole = (torch.int16, torch.int32, torch.int64, torch.bool, *_BYTES)
+    return not _name(tensor.dtype) and tensor.dtype not in whole
 
 
 def _quantised(module: nn.Module) -> str:
@@ -198,6 +182,6 @@ def _quantised(module: nn.Module) -> str:
             if any(word.startswith(_QUANTISED) for word in words):
                 return kind.__name__
         for parameter in own:
-            if parameter.is_quantized or parameter.dtype in _WHOLE or _strange(parameter):
+            if parameter.is_quantized or parameter.dtype in _BYTES or _strange(parameter):
                 return str(parameter.dtype).removeprefix("torch.")
     return ""

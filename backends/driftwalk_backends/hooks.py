@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from driftwalk.errors import BackendError
 from driftwalk.states import Point
@@ -21,188 +21,160 @@ from driftwalk.states import Point
 from .depth import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
 from .slots import from_call, with_call
-from .tensors import (
-    output_tensors,
-    stream_input,
-    with_stream_input,
-    with_stream_output,
-)
+from .tensors import output_tensors, stream_input, with_stream_input, with_stream_output
+from .watching import Hook, hooked
 
 TensorSink = Callable[[Point, torch.Tensor], torch.Tensor | None]
 """Called inside the hook with the live tensor; whoever keeps it must copy it there and then."""
 
 
 class _StackCapture:
-    """Counts the calls of one stack and names what it sees."""
+    """Counts the calls of one stack, and names what its blocks and their parts give."""
 
-    def __init__(self, stack: Stack, sink: TensorSink, look: Look) -> None:
+    def __init__(self, stack: Stack, look: Look, sink: TensorSink, keep: TensorSink) -> None:
         self._stack = stack
+        self._look = look
         self._sink = sink
+        """For states inside blocks; those of the stack itself go to `keep`."""
+        self._keep = keep
         self._shared = stack.shared if look.shared else ()
         self._instead: dict[str, torch.Tensor] = {}
-        self._points = {point.name: point for point in stack.points}
+        self._points, self._layers = stack.points, stack.layers
         self._calls = -stack.before
-        self.takes = stack.takes
-        self.running: Point | None = None
+        self._running: Point | None = None
         """The layer whose block is being computed."""
+        self._part_calls: Counter[str] = Counter()
+        self._seen: list[torch.Tensor] = []
+        """What the running block took, and what was seen inside it since."""
+
+    def hooks(self, module: nn.Module) -> Iterator[Hook]:
+        for path in dict.fromkeys(self._stack.blocks):
+            yield module.get_submodule(path), self._before_block, self._after_block
+        if self._stack.norm:
+            yield module.get_submodule(self._stack.norm), None, self._after_norm
+        for path in dict.fromkeys(p.module for p in self._layers if self._look.into(p.name)):
+            for part in parts_of(module.get_submodule(path), self._look.depth):
+                before = partial(self._before_part, path, part) if self._look.layer else None
+                yield part.module, before, partial(self._after_part, path, part)
 
     @property
     def _elsewhere(self) -> bool:
         """Whether this call belongs to another run of the same blocks."""
-        known = len(self._stack.blocks)
+        known = len(self._layers)
         return self._calls < 0 or known <= self._calls < known + self._stack.after
 
-    def before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._elsewhere:
             return None
-        self.running = self._points.get(self._stack.name(f"layer.{self._calls}"))
-        changed = self._shared_by(module, args, kwargs) if self._calls else None
-        if self._calls:
-            return changed
-        taken = stream_input(args, kwargs, self._stack.takes)
-        if taken is None:
-            return None
-        instead = self._sink(self._points[self._stack.name("embed")], taken)
-        if instead is not None:
-            args, kwargs = with_stream_input(args, kwargs, instead, self._stack.takes)
-        changed = self._shared_by(module, args, kwargs)
-        return changed or (None if instead is None else (args, kwargs))
-
-    def _shared_by(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Name what this call shares with others; the call with other tensors, where some are."""
-        replaced = False
+        replaced, number, takes = False, self._calls, self._stack.takes
+        self._running = self._layers[number] if number < len(self._layers) else None
+        if number == 0 and (taken := stream_input(args, kwargs, takes)) is not None:
+            instead = self._keep(self._points[0], taken)
+            if instead is not None:
+                args, kwargs = with_stream_input(args, kwargs, instead, takes)
+                replaced = True
         for shared in self._shared:
-            if self._calls not in shared.calls:
-                continue
             given = from_call(args, kwargs, shared.slot)
-            if not isinstance(given, torch.Tensor):
+            if number not in shared.calls or not isinstance(given, torch.Tensor):
                 continue
-            if self._calls == shared.calls[0]:
-                point = shared.point(self._stack.prefix, self._stack.blocks[self._calls])
-                state = self._sink(point, shared.state(given))
+            if number == shared.calls[0]:
+                point = shared.point(self._stack.prefix, self._stack.blocks[number])
+                state = self._keep(point, shared.state(given))
                 if state is not None:
                     self._instead[shared.name] = shared.instead(given, state)
             if shared.name in self._instead:
                 instead = self._instead[shared.name]
                 args, kwargs = with_call(args, kwargs, shared.slot, instead)
                 replaced = True
+        if self._look.depth != "block":
+            taken = stream_input(args, kwargs, takes)
+            self._seen = [] if taken is None else [taken]
+            self._part_calls.clear()
         return (args, kwargs) if replaced else None
 
-    def after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def _after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         elsewhere, number, self._calls = self._elsewhere, self._calls, self._calls + 1
         if elsewhere:
             return None
-        point, self.running = self.running, None
+        point, self._running = self._running, None
         given = output_tensors(output, self._stack.gives)
         if point is None or not given:
             raise BackendError(
                 f"Block {number} of {self._stack.path} was not expected: the model ran "
-                f"{len(self._stack.blocks)} blocks when its points were found. A model whose depth "
+                f"{len(self._layers)} blocks when its points were found. A model whose depth "
                 "depends on its input cannot be walked."
             )
-        instead = self._sink(point, given[0])
+        instead = self._keep(point, given[0])
         # A second stream beside the first (two-stream blocks) is a state of its own.
         for extra, tensor in enumerate(given[1:], start=1):
             if tensor.shape == given[0].shape:
-                self._sink(Point(f"{point.name}.out{extra}", point.module), tensor)
+                self._keep(Point(f"{point.name}.out{extra}", point.module), tensor)
         if instead is None:
             return None
         return with_stream_output(output, instead, self._stack.gives)
 
-    def after_norm(self, module: nn.Module, args: Any, output: Any) -> Any:
-        if self._calls != len(self._stack.blocks):
+    def _after_norm(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if self._calls != len(self._layers):
             return None
-        point = self._points[self._stack.name("norm")]
-        instead = self._sink(point, output_tensors(output)[0])
+        instead = self._keep(self._points[-1], output_tensors(output)[0])
         return None if instead is None else with_stream_output(output, instead)
 
-    def finish(self) -> None:
-        stack = self._stack
-        ran, known = (count + stack.before for count in (self._calls, len(stack.blocks)))
-        if ran != known + stack.after:
-            raise BackendError(
-                f"{stack.path}: {ran} blocks ran, {known + stack.after} were "
-                "expected from the run in which the points were found."
-            )
-        self._calls = -stack.before  # the next run may be watched as well
-        self._instead.clear()
+    def _before_part(self, block: str, part: Part, module: Any, args: Any, kwargs: Any) -> Any:
+        name, taken = self._name(block, part), stream_input(args, kwargs)
+        # What a part before it made is a state already; the rest was made between parts.
+        if name is None or taken is None or any(taken is seen for seen in self._seen):
+            return None
+        outer = f"{block}.{part.path}".rpartition(".")[0]
+        instead = self._hand_on(Point(f"{name}{INPUT}", outer), taken)
+        return None if instead is None else with_stream_input(args, kwargs, instead)
 
+    def _after_part(
+        self, block: str, part: Part, module: Any, args: Any, kwargs: Any, output: Any
+    ) -> Any:
+        name, given = self._name(block, part), output_tensors(output)
+        if name is None or not given:
+            return None
+        self._part_calls[part.path] += 1
+        instead = self._hand_on(Point(name, f"{block}.{part.path}"), given[0])
+        return None if instead is None else with_stream_output(output, instead)
 
-class _BlockCapture:
-    """Names what the parts of one block give, and are given, while it computes a layer."""
-
-    def __init__(self, stack: _StackCapture, path: str, look: Look, sink: TensorSink) -> None:
-        self._stack = stack
-        self._path = path
-        self._look = look
-        self._sink = sink
-        self._calls: Counter[str] = Counter()
-        self._known: list[torch.Tensor] = []
-
-    def hook(self, block: nn.Module) -> list[RemovableHandle]:
-        """Hooks on the block and its parts; hooks of the block itself are to be there already."""
-        handles = [block.register_forward_pre_hook(self._start, with_kwargs=True)]
-        for part in parts_of(block, self._look.depth):
-            if self._look.layer:
-                before = part.module.register_forward_pre_hook(self._before(part), with_kwargs=True)
-                handles.append(before)
-            handles.append(part.module.register_forward_hook(self._after(part)))
-        return handles
-
-    def finish(self) -> None:
-        """Forget the run: one that is compiled with its hooks must always find the same."""
-        self._known = []
-        self._calls.clear()
-
-    def _start(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        taken = stream_input(args, kwargs, self._stack.takes)
-        self._known = [] if taken is None else [taken]
-        self._calls.clear()
-
-    def _before(self, part: Part) -> Callable[..., Any]:
-        path = f"{self._path}.{part.path}".rpartition(".")[0]
-
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            taken = stream_input(args, kwargs)
-            name = self._name(part)
-            # What a part before it made is a state already; the rest was made between parts.
-            if name is None or taken is None or any(taken is known for known in self._known):
-                return None
-            instead = self._hand_on(Point(f"{name}{INPUT}", path), taken)
-            return None if instead is None else with_stream_input(args, kwargs, instead)
-
-        return hook
-
-    def _after(self, part: Part) -> Callable[..., Any]:
-        path = f"{self._path}.{part.path}"
-
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            given, name = output_tensors(output), self._name(part)
-            if name is None or not given:
-                return None
-            self._calls[part.path] += 1
-            instead = self._hand_on(Point(name, path), given[0])
-            return None if instead is None else with_stream_output(output, instead)
-
-        return hook
-
-    def _name(self, part: Part) -> str | None:
+    def _name(self, block: str, part: Part) -> str | None:
         """The state's name; None while another block runs, or a call of it that is not wanted."""
-        layer, call = self._stack.running, self._calls[part.path]
-        if layer is None or layer.module != self._path or not self._look.into(layer.name):
+        layer, call = self._running, self._part_calls[part.path]
+        if layer is None or layer.module != block or not self._look.into(layer.name):
             return None
         return f"{layer.name}.{part.name}" + (f"#{call + 1}" if call else "")
 
     def _hand_on(self, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
         instead = self._sink(point, tensor)
         if self._look.layer:
-            self._known += [tensor] if instead is None else [tensor, instead]
+            self._seen += [tensor] if instead is None else [tensor, instead]
         return instead
+
+    def finish(self) -> None:
+        """Check that all blocks ran, and forget the run: one that is compiled with its hooks must
+        always find the same."""
+        stack, ran = self._stack, self._calls + self._stack.before
+        expected = stack.before + len(stack.blocks) + stack.after
+        if ran != expected:
+            raise BackendError(
+                f"{stack.path}: {ran} blocks ran, {expected} were "
+                "expected from the run in which the points were found."
+            )
+        self._calls = -stack.before
+        self._instead.clear()
+        self._part_calls.clear()
+        self._seen = []
 
 
 @contextmanager
-def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Callable[[Any], None]]:
-    """Hook all points of a layout; call the yielded function with the model's output at the end."""
+def capture(
+    module: nn.Module, layout: Layout, sink: TensorSink, first: bool = False
+) -> Iterator[Callable[[Any], None]]:
+    """Hook all points of a layout; call the yielded function with the model's output at the end.
+
+    `first`: states are seen before other hooks on the same modules can change them.
+    """
     # States that the model also gives as they are: an output that no longer is one is a point.
     repeated = {state for _, state in layout.outputs.same}
     states: dict[str, torch.Tensor] = {}
@@ -213,32 +185,15 @@ def capture(module: nn.Module, layout: Layout, sink: TensorSink) -> Iterator[Cal
             states[point.name] = tensor if instead is None else instead
         return instead
 
-    captures = [_StackCapture(stack, keep, layout.look) for stack in layout.stacks]
-    insides: list[_BlockCapture] = []
-    handles: list[RemovableHandle] = []
-    try:
-        for stack, seen in zip(layout.stacks, captures, strict=True):
-            for path in dict.fromkeys(stack.blocks):
-                block = module.get_submodule(path)
-                handles.append(block.register_forward_pre_hook(seen.before_block, with_kwargs=True))
-                handles.append(block.register_forward_hook(seen.after_block, with_kwargs=True))
-                if any(p.module == path and layout.look.into(p.name) for p in stack.points):
-                    insides.append(_BlockCapture(seen, path, layout.look, sink))
-                    handles += insides[-1].hook(block)
-            if stack.norm:
-                norm = module.get_submodule(stack.norm)
-                handles.append(norm.register_forward_hook(seen.after_norm))
+    captures = [_StackCapture(stack, layout.look, sink, keep) for stack in layout.stacks]
+    hooks = [hook for stack in captures for hook in stack.hooks(module)]
 
-        def finish(output: Any) -> None:
-            for seen in captures:
-                seen.finish()
-            for inside in insides:
-                inside.finish()
-            for point, tensor in layout.outputs.of(output, states):
-                sink(point, tensor)
-            states.clear()
+    def finish(output: Any) -> None:
+        for stack in captures:
+            stack.finish()
+        for point, tensor in layout.outputs.of(output, states):
+            sink(point, tensor)
+        states.clear()
 
+    with hooked(hooks, first):
         yield finish
-    finally:
-        for handle in handles:
-            handle.remove()

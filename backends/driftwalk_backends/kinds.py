@@ -1,4 +1,4 @@
-"""Which backend a spec means, where one name stands for several: see `registry.KINDS`."""
+"""Which backend a spec `onnxruntime` means: one name stands for several (`registry.KINDS`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ from .onnx.pairs.model import OnnxModel
 from .sources import open_model
 
 EXPORTERS = ("torch", "optimum")
-
-
-def torch_backend(spec: Spec, model: object) -> Backend:
-    """`torch`: eager PyTorch; with `compile=`, the model through a compiler."""
-    if "compile" in spec.options:
-        from .compiled import TorchCompiled
-
-        return TorchCompiled(spec, model)
-    from .torch_eager import TorchEager
-
-    return TorchEager(spec, model)
 
 
 def onnxruntime_backend(spec: Spec, model: object) -> Backend:
@@ -34,7 +23,7 @@ def onnxruntime_backend(spec: Spec, model: object) -> Backend:
 
         return OnnxFile(spec, opened)
     if "quantize" in spec.options:
-        from .onnx.int8 import OnnxInt8
+        from .onnx.runtime import OnnxInt8
 
         return OnnxInt8(spec, opened)
     from .onnx.runtime import OnnxRuntime

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,59 +15,45 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.states import Probe
 
-from .calls import first_line, inputs_for
+from .calls import first_line, inputs_for, untouched
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
-from .evidence import Evidence, arithmetic
 from .exercised import Watch
-from .fingerprint import fingerprint, has_known_code, versions
+from .fingerprint import Evidence, fingerprint, has_known_code, versions
 from .points import Layout
 from .precision import converted, has_experts, is_in
 from .tensors import from_numpy
-from .untouched import untouched
 
 
+@dataclass(eq=False, repr=False)
 class LoadedModel:
     """A model in memory, with what is needed to make probes for it and copies of it."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        label: str,
-        *,
-        source: str = "nn.Module",
-        folder: str | None = None,
-        tokenizer: ByteTokenizer | None = None,
-        blocks: str | None = None,
-        trust_remote_code: bool = False,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.module = module
-        self.label = label
-        self.source = source
-        self._notes = notes
-        self._folder = folder
-        self._tokenizer = tokenizer
-        self._blocks = blocks
-        self._trust_remote_code = trust_remote_code
+    module: nn.Module
+    label: str
+    source: str = "nn.Module"
+    folder: str | None = None
+    """Where its tokenizer may lie: a folder, or a hub id."""
+    own_tokenizer: ByteTokenizer | None = None
+    blocks: str | None = None
+    """The stack of blocks, where a user named it by hand."""
+    trust_remote_code: bool = False
+    loading_notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._watch = Watch()
-        if hasattr(module, "_orig_mod"):  # what torch.compile makes of a module
+        if hasattr(self.module, "_orig_mod"):  # what torch.compile makes of a module
             raise UsageError(
-                f"{label} is compiled already, and its layers cannot be seen. Give the module that "
-                "was compiled, and say how: the backend torch,compile=inductor."
+                f"{self.label} is compiled already, and its layers cannot be seen. Give the module "
+                "that was compiled, and say how: the backend torch,compile=inductor."
             )
-
-    @property
-    def blocks(self) -> str | None:
-        """The stack of blocks, where a user named it by hand."""
-        return self._blocks
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a report must say of the model: how it was loaded, what of it has no point."""
-        found = (note for layout in self._layouts.values() for note in layout.notes)
-        return (*self._notes, *dict.fromkeys(found))
+        notes = (note for layout in self._layouts.values() for note in layout.notes)
+        return (*self.loading_notes, *dict.fromkeys(notes))
 
     @property
     def config(self) -> Any:
@@ -89,8 +76,8 @@ class LoadedModel:
 
     @property
     def arithmetic(self) -> str:
-        """What bits depend on beside the model and the probe."""
-        return arithmetic()
+        """What bits depend on beside the model and the probe: others are stored apart."""
+        return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
 
     @property
     def versions(self) -> dict[str, str]:
@@ -100,28 +87,28 @@ class LoadedModel:
     @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer; a missing one is an error that says what to give instead."""
-        if self._tokenizer is not None:
-            return self._tokenizer
+        if self.own_tokenizer is not None:
+            return self.own_tokenizer
         instead = "Give token ids or arrays instead of text, or leave the probe out."
         remedy = f"Save one beside the weights (tokenizer.save_pretrained). {instead}"
-        if not self._folder:
+        if not self.folder:
             raise ModelError(f"{self.label} came without a tokenizer. {instead}")
         from transformers import AutoTokenizer
 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = AutoTokenizer.from_pretrained(
-                    self._folder, trust_remote_code=self._trust_remote_code
+                made = AutoTokenizer.from_pretrained(
+                    self.folder, trust_remote_code=self.trust_remote_code
                 )
         except Exception as error:  # AutoTokenizer raises whatever its parts raise
             raise ModelError(
                 f"No tokenizer could be loaded for {self.label}: {first_line(error)}. {remedy}"
             ) from error
         # transformers 5 makes up a tokenizer where none is stored: special tokens, and maybe "▁".
-        if len(set(found.get_vocab()) - set(found.all_special_tokens)) < 2:
+        if len(set(made.get_vocab()) - set(made.all_special_tokens)) < 2:
             raise ModelError(f"{self.label} came without a tokenizer. {remedy}")
-        return found
+        return made
 
     def at(
         self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
@@ -159,7 +146,7 @@ class LoadedModel:
         if key not in self._layouts:
             # The first of these runs serves to see which weights the probe uses, too.
             watched = self._watch.first_run(module, inputs, alone)
-            self._layouts[key] = find_layout(module, watched, self._blocks)
+            self._layouts[key] = find_layout(module, watched, self.blocks)
         return self._layouts[key]
 
     @property

@@ -3,17 +3,23 @@
 A tensor *fits* where its shape is the expected one up to permutation and flattening. Of those that
 fit, the closest in relative L2 is the match, if no other tensor comes near it: copies, casts and
 reshapes of it are the same tensor, and anything else must be `MARGIN` times as far away.
+
+`by_value` is `map=auto`: which state of a port is which point; its names say nothing. Points are
+taken in order of execution, and a port's states in the order in which it wrote them: a match never
+goes back. What is not clearly the one has no partner, and is `missing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
 
 from driftwalk.dtypes import Array
+from driftwalk.errors import UsageError
+from driftwalk.states import Point, State, Trace
 
 MARGIN = 4.0
 """How many times as far away the second best must be, or the match is ambiguous."""
@@ -22,10 +28,14 @@ SAME = 2.0**-22
 """Relative distance of two tensors that hold the same numbers, give or take a rounding."""
 
 _SAMPLE = 4096
-"""Elements that a first look takes of each tensor ..."""
+"""Elements that are compared of each tensor at first ..."""
 _CLOSEST = 24
-"""... to find this many that are worth a second one."""
+"""... to find this many that are then compared as a whole."""
 _MOST_AXES = 4
+
+AUTO = "auto"
+_LIMITS = {"fp64": 1e-3, "fp32": 1e-3, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2, "fp8": 2e-1}
+"""How far a port's state may be from the one expected, relatively, by the coarser dtype of both."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +65,21 @@ def arrangements(shape: Sequence[int], wanted: Sequence[int]) -> list[Arrangemen
         # Axes of equal length may have been exchanged without a trace in the shape.
         twins = len(set(_long(wanted))) < len(_long(wanted))
         return [own, *_permuted(shape, wanted)] if twins else [own]
-    found = _permuted(shape, wanted)
-    return found or [Arrangement(wanted, straight, wanted, 4)]
+    return _permuted(shape, wanted) or [Arrangement(wanted, straight, wanted, 4)]
 
 
 def _permuted(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Arrangement]:
-    long = [axis for axis, size in enumerate(wanted) if size > 1]
-    if len(long) > _MOST_AXES:
+    axes = tuple(axis for axis, size in enumerate(wanted) if size > 1)
+    if len(axes) > _MOST_AXES:
         return []
-    found = []
-    for order in permutations(long):
+    ways = []
+    for order in permutations(axes):
         turned = tuple(wanted[axis] for axis in order)
-        straight = list(order) == long
-        if straight and turned == _long(shape):
-            continue
-        if turned == _long(shape) or _merges(turned, _long(shape)):
-            rank = 2 if turned == _long(shape) or straight else 3
-            back = tuple(sorted(range(len(order)), key=lambda i: order[i]))
-            found.append(Arrangement(turned, back, wanted, rank))
-    return sorted(found, key=lambda one: one.rank)
+        whole, straight = turned == _long(shape), order == axes
+        if (whole and not straight) or (not whole and _merges(turned, _long(shape))):
+            back = tuple(int(i) for i in np.argsort(order))
+            ways.append(Arrangement(turned, back, wanted, 2 if whole or straight else 3))
+    return sorted(ways, key=lambda way: way.rank)
 
 
 def _long(shape: Iterable[int]) -> tuple[int, ...]:
@@ -120,7 +126,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A candidate held against an expected state."""
+    """A candidate compared with an expected state."""
 
     candidate: Candidate
     arrangement: Arrangement
@@ -162,11 +168,11 @@ class Pool:
             best = int(np.argmin(errors))
             rough.append((errors[best], candidate, ways[best]))
         rough.sort(key=lambda item: (item[0], item[1].order))
-        found = [
+        hits = [
             Hit(candidate, way, error(expected, way.of(candidate.array), keep))
             for _, candidate, way in rough[:closest]
         ]
-        return sorted(found, key=lambda hit: (hit.error, hit.candidate.order))
+        return sorted(hits, key=lambda hit: (hit.error, hit.candidate.order))
 
 
 def _rough(expected: Array, got: Array, keep: Array | None) -> float:
@@ -184,12 +190,10 @@ def distinct(hits: Sequence[Hit], most: int | None = None) -> list[Hit]:
     groups: list[list[Hit]] = []
     for hit in hits:
         own = next((group for group in groups if group[0].same_as(hit)), None)
-        if own is None:
-            if most is not None and len(groups) == most:
-                continue
-            groups.append([hit])
-        else:
+        if own is not None:
             own.append(hit)
+        elif most is None or len(groups) < most:
+            groups.append([hit])
     return [
         min(group, key=lambda hit: (hit.arrangement.rank, hit.candidate.order)) for group in groups
     ]
@@ -203,3 +207,30 @@ def clear(hits: Sequence[Hit], limit: float) -> Hit | None:
     if len(apart) > 1 and apart[1].error < MARGIN * max(apart[0].error, SAME):
         return None
     return apart[0]
+
+
+def by_value(expected: Trace, port: Trace) -> Trace:
+    """The port's states under the names of the points they are; what is no point is left out."""
+    pool = Pool(
+        Candidate(state.point.name, state.array, order, state.point.name)
+        for order, state in enumerate(port)
+    )
+    last, matched = 0, []
+    for state in expected:
+        name, array = state.point.name, state.array
+        keep = expected.probe.keep(name, array.shape)
+        dtypes = {state.dtype, port.backend.dtype, expected.backend.dtype, *(s.dtype for s in port)}
+        limit = max((_LIMITS[dtype] for dtype in dtypes & _LIMITS.keys()), default=1e-3)
+
+        def is_later(candidate: Candidate, last: int = last) -> bool:
+            return candidate.order >= last
+
+        if (hit := clear(pool.hits(array, keep, is_later), limit)) is not None:
+            last = hit.candidate.order
+            matched.append(State(Point(name, hit.candidate.name, "value"), hit.array))
+    if not matched:
+        raise UsageError(
+            "map=auto found none of the points among the states by their values: is it the same "
+            "model, and the same probe? A map.toml names them whatever their values are."
+        )
+    return replace(port, states=tuple(matched))

@@ -2,15 +2,17 @@
 
 A run is cut at the points. What happens from one point to the next is computed in the dtype of the
 latter: the parameters used there are rounded to it, what a block is given is cast to it, and every
-op of a half-precision part is rounded as in rounding.py. A state is handed on in that dtype, or
+op of a half-precision part is rounded as in emulated.py. A state is handed on in that dtype, or
 coarser, where the mixture says so.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,14 +27,18 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe
 
 from .calls import call, inputs_for
-from .hooks import TensorSink, capture
+from .eager_run import watched
+from .emulated import HalfArithmetic
+from .hooks import TensorSink
 from .loaded import LoadedModel
 from .points import Layout
 from .precision import castable, converted
-from .rounding import Args, HalfArithmetic, Kwargs
 from .slots import from_call, with_call
-from .tensors import TORCH_DTYPES, stream_slot
+from .tensors import TORCH_DTYPES, is_float, stream_slot
 from .torch_eager import TorchEager
+from .torch_runtime import Inputs
+from .watching import hooked
+from .widening import Args, Kwargs
 
 _HALVES = (torch.float16, torch.bfloat16)
 _OUTSIDE = ""
@@ -56,9 +62,8 @@ class Mixed(TorchEager):
 
     @property
     def info(self) -> BackendInfo:
-        told = self._wanted
-        plain = super().info
-        return replace(plain, dtype=told.dtype, dtypes=told.dtypes, stored=told.stored)
+        wanted = self._wanted
+        return replace(super().info, dtype=wanted.dtype, dtypes=wanted.dtypes, stored=wanted.stored)
 
     def _open(self) -> nn.Module:
         if self._module is None:  # a copy: its parameters are cast on the way
@@ -75,49 +80,41 @@ class Mixed(TorchEager):
         with super()._arithmetic(), self._rounds:
             yield
 
-    def _plain(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
         layout = self._find_layout(module, inputs)
         return self._watched(module, inputs, layout, lambda point, tensor: None)
 
-    def _watched(
-        self,
-        module: nn.Module,
-        inputs: Mapping[str, torch.Tensor],
-        layout: Layout,
-        sink: TensorSink,
-    ) -> Any:
-        with ExitStack() as undone:
-            course = _Course(module, layout, self._wanted, self._rounds, sink)
-            undone.callback(course.end)
-            for path in dict.fromkeys(p for stack in layout.stacks for p in stack.blocks):
-                hook = module.get_submodule(path).register_forward_pre_hook(
-                    course.enter, with_kwargs=True
-                )
-                undone.callback(hook.remove)
-            finish = undone.enter_context(capture(module, layout, course.meet))
-            output = call(module, inputs)
-            finish(output)
-        return output
+    def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        course = _Course(module, layout, self._wanted, self._rounds, sink)
+        blocks = dict.fromkeys(path for stack in layout.stacks for path in stack.blocks)
+        try:
+            with hooked([(module.get_submodule(path), course.enter, None) for path in blocks]):
+                return watched(module, layout, course.meet, partial(call, module, inputs))
+        finally:
+            course.end()
 
 
 class _Course:
     """One run: which point is on its way, and what is to be cast for it."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        mixture: Mixture,
-        rounds: _Rounds,
-        sink: TensorSink,
+        self, module: nn.Module, layout: Layout, mixture: Mixture, rounds: _Rounds, sink: TensorSink
     ) -> None:
         self._points = layout.points
+        self._names = {point.name for point in layout.points}
         self._mixture = mixture
         self._rounds = rounds
         self._sink = sink
-        self._weights = _Weights(module, layout)
-        self._names = {point.name for point in layout.points}
         self._next = 0
+        blocks = {path for stack in layout.stacks for path in stack.blocks}
+        self._weights: dict[str, list[tuple[torch.Tensor, torch.Tensor, Callable[..., bool]]]]
+        """Each parameter of a block, its original numbers, and in which dtypes it may be."""
+        self._weights = defaultdict(list)
+        self._cast: dict[str, torch.dtype] = {}
+        """Blocks, and what is outside of all, in the dtype that they were last needed in."""
+        for name, tensor, fits in castable(module):
+            owner = next((path for path in blocks if name.startswith(f"{path}.")), _OUTSIDE)
+            self._weights[owner].append((tensor, tensor.data, fits))
         self._begin()
 
     def _dtype(self, number: int) -> torch.dtype:
@@ -127,17 +124,21 @@ class _Course:
 
     def _begin(self) -> None:
         """Cast what the next point is made with."""
-        dtype = self._dtype(self._next)
-        self._rounds.dtype = dtype
-        if self._next < len(self._points):
-            self._weights.cast(self._points[self._next].module, dtype)
+        self._rounds.dtype = dtype = self._dtype(self._next)
+        if self._next == len(self._points):
+            return
+        module = self._points[self._next].module
+        owner = module if module in self._weights else _OUTSIDE
+        if self._cast.get(owner) != dtype:
+            self._cast[owner] = dtype
+            for tensor, original, fits in self._weights[owner]:
+                tensor.data = original.to(dtype) if fits(dtype) else original
 
     def enter(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
         """Cast all that a block is given; this hook comes before the one that sees `embed`."""
         number, slot = min(self._next, len(self._points) - 1), stream_slot(args, kwargs)
         first = self._points[number].name.rpartition(".")[2] == "embed"
         dtype = self._dtype(number + 1 if first else number)
-
         cast = tree_map(lambda item: _within(item, dtype), (tuple(args), dict(kwargs)))
         if slot is None:
             return cast
@@ -165,34 +166,9 @@ class _Course:
 
     def end(self) -> None:
         self._rounds.dtype = torch.float32
-        self._weights.restore()
-
-
-class _Weights:
-    """The parameters of each block and of what is outside, in whatever dtype they are needed."""
-
-    def __init__(self, module: nn.Module, layout: Layout) -> None:
-        blocks = {path for stack in layout.stacks for path in stack.blocks}
-        self._groups: dict[str, list[tuple[torch.Tensor, torch.Tensor, Callable[..., bool]]]] = {}
-        for name, tensor, fits in castable(module):
-            owner = next((path for path in blocks if name.startswith(f"{path}.")), _OUTSIDE)
-            self._groups.setdefault(owner, []).append((tensor, tensor.data, fits))
-        self._now: dict[str, torch.dtype] = {}
-
-    def cast(self, module: str, dtype: torch.dtype) -> None:
-        """The parameters of a block, or those outside all blocks, rounded to a dtype."""
-        owner = module if module in self._groups else _OUTSIDE
-        if self._now.get(owner) == dtype:
-            return
-        self._now[owner] = dtype
-        for tensor, original, fits in self._groups.get(owner, ()):
-            tensor.data = original.to(dtype) if fits(dtype) else original
-
-    def restore(self) -> None:
-        for group in self._groups.values():
-            for tensor, original, _ in group:
+        for weights in self._weights.values():
+            for tensor, original, _ in weights:
                 tensor.data = original
-        self._now.clear()
 
 
 class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -205,7 +181,7 @@ class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inputs: Mapping[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         args, kwargs = tree_map(self._cast_input, args), tree_map(self._cast_input, kwargs or {})
         if self.dtype not in _HALVES:
@@ -213,13 +189,13 @@ class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._halves[self.dtype].__torch_dispatch__(func, types, args, kwargs)
 
     def _cast_input(self, value: Any) -> Any:
-        known = isinstance(value, torch.Tensor) and self.inputs.get(id(value)) is value
-        return value.to(self.dtype) if known and value.is_floating_point() else value
+        known = is_float(value) and self.inputs.get(id(value)) is value
+        return value.to(self.dtype) if known else value
 
 
 def _within(value: Any, dtype: torch.dtype) -> Any:
     """A float tensor in a dtype; "minus infinity" of a mask stays a number, as in that dtype's."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not is_float(value):
         return value
     room = torch.finfo(dtype)
     if torch.finfo(value.dtype).max > room.max:

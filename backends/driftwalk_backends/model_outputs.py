@@ -6,7 +6,7 @@ Names are paths through tuples, lists, mappings, NamedTuples and dataclasses: `e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 from driftwalk.names import LOGITS
 from driftwalk.names import OUTPUT as PREFIX
 from driftwalk.states import Point
+
+from .tensors import is_float, same_values
 
 _BARE = "output"
 """The name of a tensor that is all a model gives, and of the first in a tuple."""
@@ -27,6 +29,8 @@ _ASKED_FOR = ("hidden_states", "attentions")
 """How those fields end that are there only where somebody asked for them: tuples, by layer."""
 _DEEPEST = 16
 
+States = Mapping[str, torch.Tensor]
+
 
 @dataclass
 class Given:
@@ -35,19 +39,49 @@ class Given:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
+    def walk(self, path: str, value: Any, depth: int) -> None:
+        """Add everything in a value, in order."""
+        if isinstance(value, torch.Tensor):
+            self._add(path or _BARE, value)
+            return
+        inside = _inside(value)
+        if inside is None or depth > _DEEPEST:
+            if _holds_numbers(value):
+                self.skipped.append(path or _BARE)
+            return
+        of_transformers = any(kind.__name__ == "ModelOutput" for kind in type(value).__mro__)
+        for name, item in inside:
+            below = f"{path}.{name}" if path else name
+            # Caches, and the states of layers, which are points already.
+            by_layer = name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
+            if not of_transformers or not (name in _CACHES or by_layer):
+                self.walk(below, item, depth + 1)
+            elif _holds_numbers(item):
+                self.skipped.append(below)
+
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            self.skipped.append(name)
+            return
+        if tensor.is_complex():  # real and imaginary parts on an axis of their own
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        taken = {other.removeprefix(PREFIX) for other in self.tensors}
+        own, again = name, 2
+        while own.removeprefix(PREFIX) in taken:  # {"a.b": x, "a": {"b": y}}
+            own, again = f"{name}#{again}", again + 1
+        self.tensors[own] = tensor
+
 
 def given_by(output: Any) -> Given:
     """Everything in a model's output, in order."""
-    found = Given()
-    if isinstance(output, torch.Tensor):
-        _add(found, _BARE, output)
-    elif isinstance(output, tuple | list) and not _named(output):
-        first = next((i for i, item in enumerate(output) if _is_float(item)), None)
+    given = Given()
+    if isinstance(output, tuple | list) and not hasattr(output, "_fields"):
+        first = next((i for i, item in enumerate(output) if is_float(item)), None)
         for number, item in enumerate(output):
-            _walk(found, _BARE if number == first else f"{PREFIX}{number}", item, 1)
+            given.walk(_BARE if number == first else f"{PREFIX}{number}", item, 1)
     else:
-        _walk(found, "", output, 0)
-    return found
+        given.walk("", output, 0)
+    return given
 
 
 def named_outputs(output: Any) -> dict[str, torch.Tensor]:
@@ -55,65 +89,16 @@ def named_outputs(output: Any) -> dict[str, torch.Tensor]:
     return given_by(output).tensors
 
 
-def _walk(found: Given, path: str, value: Any, depth: int) -> None:
-    if isinstance(value, torch.Tensor):
-        _add(found, path or _BARE, value)
-        return
-    inside = _inside(value)
-    if inside is None or depth > _DEEPEST:
-        if _holds_numbers(value):
-            found.skipped.append(path or _BARE)
-        return
-    ours = _is_model_output(value)
-    for name, item in inside:
-        below = f"{path}.{name}" if path else name
-        if ours and _no_output(name, item):
-            if _holds_numbers(item):
-                found.skipped.append(below)
-        else:
-            _walk(found, below, item, depth + 1)
-
-
-def _add(found: Given, name: str, tensor: torch.Tensor) -> None:
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        found.skipped.append(name)
-        return
-    if tensor.is_complex():  # real and imaginary parts on an axis of their own
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    taken = {other.removeprefix(PREFIX) for other in found.tensors}
-    own, again = name, 2
-    while own.removeprefix(PREFIX) in taken:  # {"a.b": x, "a": {"b": y}}
-        own, again = f"{name}#{again}", again + 1
-    found.tensors[own] = tensor
-
-
-def _inside(value: Any) -> Iterable[tuple[str, Any]] | None:
+def _inside(value: Any) -> list[tuple[str, Any]] | None:
     """The parts of a container under their names; None for what is none."""
     if isinstance(value, Mapping):
         return [(str(name), item) for name, item in value.items()]
     if isinstance(value, tuple | list):
-        names = _named(value) or map(str, range(len(value)))
+        names = getattr(value, "_fields", None) or map(str, range(len(value)))
         return list(zip(names, value, strict=False))
     if is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name, None)) for f in fields(value)]
     return None
-
-
-def _named(value: Any) -> tuple[str, ...]:
-    return tuple(getattr(value, "_fields", ())) if isinstance(value, tuple) else ()
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _is_model_output(value: Any) -> bool:
-    return any(kind.__name__ == "ModelOutput" for kind in type(value).__mro__)
-
-
-def _no_output(name: str, item: Any) -> bool:
-    """Of transformers: caches, and the states of layers, which are points already."""
-    return name in _CACHES or (name.endswith(_ASKED_FOR) and isinstance(item, tuple | list))
 
 
 def _holds_numbers(value: Any, depth: int = 0) -> bool:
@@ -123,12 +108,8 @@ def _holds_numbers(value: Any, depth: int = 0) -> bool:
     if depth > 4 or isinstance(value, str | bytes | int | float | type | None):
         return False
     inside = _inside(value)
-    parts = [item for _, item in inside] if inside is not None else _attributes(value)
-    return any(_holds_numbers(item, depth + 1) for item in parts)
-
-
-def _attributes(value: Any) -> list[Any]:
-    return list(getattr(value, "__dict__", {}).values())
+    parts = getattr(value, "__dict__", {}).items() if inside is None else inside
+    return any(_holds_numbers(item, depth + 1) for _, item in parts)
 
 
 @dataclass(frozen=True)
@@ -157,21 +138,18 @@ class OutputPoints:
         module = dict(self.makers).get(name) or f"output {name}"
         return Point(point_name(name, self.main), module)
 
-    def of(
-        self, output: Any, states: Mapping[str, torch.Tensor]
-    ) -> Iterator[tuple[Point, torch.Tensor]]:
+    def of(self, output: Any, states: States) -> Iterator[tuple[Point, torch.Tensor]]:
         """The outputs of a run that are points; `states` are those that some outputs repeat.
 
         A list may be longer than in the run in which points were found, and what was equal to a
         state then need not be so again.
         """
         tensors, same = named_outputs(output), dict(self.same)
-        known = [name for name, _ in self.makers]
-        for name in (*known, *(name for name in tensors if name not in known)):
+        for name in dict.fromkeys((*(name for name, _ in self.makers), *tensors)):
             if name not in tensors or name == LOSS:
                 continue
             state = states.get(same[name]) if name in same else None
-            if name in same and (state is None or equal(tensors[name], state)):
+            if name in same and (state is None or _equal(tensors[name], state)):
                 continue
             yield self.point(name), tensors[name]
 
@@ -185,44 +163,36 @@ def point_name(output: str, main: str | None) -> str:
     return output if output.startswith(PREFIX) else f"{PREFIX}{output}"
 
 
-def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, except that NaN equals NaN: a model may overflow and still be understood."""
-    if a is b:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return a.dtype == b.dtype and same_values(a, b)
 
 
 def find_outputs(
     plain: Iterable[str],
     output: Any,
-    states: Mapping[str, torch.Tensor],
-    maker: Any,
+    states: States,
+    maker: Callable[[torch.Tensor], str],
 ) -> OutputPoints:
     """Which outputs are points: those of the run that a plain one has, too (`plain`)."""
-    given = given_by(output)
-    plain = set(plain)
-    tensors = {n: t for n, t in given.tensors.items() if n in plain and n != LOSS}
+    wanted = {*plain} - {LOSS}
+    tensors = {name: t for name, t in named_outputs(output).items() if name in wanted}
     same = {}
     for name, tensor in tensors.items():
-        state = next((p for p, state in states.items() if equal(tensor, state)), None)
-        if state is not None:
-            same[name] = state
+        equal = (point for point, state in states.items() if _equal(tensor, state))
+        if point := next(equal, None):
+            same[name] = point
     fresh = {name: tensor for name, tensor in tensors.items() if name not in same}
     main = _main(fresh, tensors)
-    names = [*([main] if main is not None else []), *(n for n in fresh if n != main)]
-    return OutputPoints(
-        main,
-        tuple((name, maker(fresh[name])) for name in names),
-        tuple(same.items()),
-    )
+    names = dict.fromkeys(([main] if main is not None else []) + list(fresh))
+    makers = tuple((name, maker(fresh[name])) for name in names)
+    return OutputPoints(main, makers, tuple(same.items()))
 
 
-def _main(fresh: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> str | None:
+def _main(fresh: States, tensors: States) -> str | None:
     """The main output: the logits, else the first of floats; whole numbers where all are."""
-    floats = [name for name, tensor in fresh.items() if tensor.is_floating_point()]
-    if not floats and not any(t.is_floating_point() for t in tensors.values()):
+    floats = [name for name, tensor in fresh.items() if is_float(tensor)]
+    if not floats and not any(map(is_float, tensors.values())):
         floats = list(fresh)
     wanted = (LOGITS, "pooler_output", *floats)
     return next((name for name in wanted if name in floats), None)

@@ -8,7 +8,8 @@ dtype of the spec is always the hint, and what was made of it is read back and m
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,15 +18,15 @@ import numpy as np
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk.spec import Spec
+from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
 from .depth import Looks
 from .fingerprint import versions
-from .onnx.export import Exported
-from .onnx.export_cache import Exports
-from .onnx.layer_times import AFTER, tensor_points
-from .options import THREADS_HELP, parse_threads
+from .onnx.export import Exported, Exports
+from .onnx.graph import Arrays
+from .onnx.reading import parsed
+from .onnx.runtime import seconds_per_point, tensor_points
 from .sources import torch_model
 
 HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
@@ -59,7 +60,7 @@ class OpenVino(Looks, Backend):
                 f"Backend 'openvino' has no dtype {self._dtype!r}; it has {', '.join(HINTS)}."
             )
         self._mode = spec.choice("mode", ("accuracy", "performance"), "accuracy")
-        self._threads = parse_threads(spec)
+        self._threads = spec.count("threads")
         self._device = _device(spec)
         _check_capability(self._device, self._dtype)
         cached = spec.choice("cache", ("on", "off"), "on") == "on"
@@ -74,8 +75,9 @@ class OpenVino(Looks, Backend):
         import openvino as ov
 
         core = ov.Core()
+        here = f"openvino {versions('openvino').get('openvino', 'of unknown version')}"
         return [
-            Offer(f"openvino:{kind.lower()}", True, f"openvino {_version()}, {_named(core, kind)}")
+            Offer(f"openvino:{kind.lower()}", True, f"{here}, {_named(core, kind)}")
             for kind in sorted({device.partition(".")[0] for device in core.available_devices})
         ]
 
@@ -100,7 +102,7 @@ class OpenVino(Looks, Backend):
     def outputs_skipped(self) -> tuple[str, ...]:
         return self._exports.outputs_skipped
 
-    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+    def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         exported = self._export(probe)
         compiled = self._load(exported.plain if sink is None else exported.traced)
         named = self._infer(compiled.create_infer_request(), probe)
@@ -116,22 +118,17 @@ class OpenVino(Looks, Backend):
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under OpenVINO's counters, nodes folded into points."""
-        import onnx
-
         exported = self._export(probe)
         compiled = self._compile(exported.plain, {"PERF_COUNT": True})
         request = compiled.create_infer_request()
         for _ in range(2):  # the first warms up
             self._infer(request, probe)
-        graph = onnx.load(str(exported.traced), load_external_data=False).graph
         points = [point.name for point in exported.points]
-        places = _places(compiled.get_runtime_model().get_ordered_ops(), _originals(graph, points))
-        spent = dict.fromkeys((*points, AFTER), 0.0)
-        for node in request.get_profiling_info():
-            place = places.get(node.node_name)
-            if place is not None:
-                spent[place] += node.real_time.total_seconds()
-        return {point: seconds for point, seconds in spent.items() if seconds > 0}
+        originals = _originals(parsed(exported.traced).graph, points)
+        owners = _owners(compiled.get_runtime_model().get_ordered_ops(), originals)
+        spent = request.get_profiling_info()
+        timed = [(owners.get(one.node_name), one.real_time.total_seconds()) for one in spent]
+        return seconds_per_point(points, timed)
 
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)
@@ -144,12 +141,8 @@ class OpenVino(Looks, Backend):
             array = next((probe.inputs[n] for n in port.get_names() if n in probe.inputs), None)
             if array is not None:
                 feed[number] = array.astype(np.float32) if array.dtype.kind == "f" else array
-        try:
+        with _explained(f"failed on {self._model.label}"):
             found = request.infer(feed)
-        except RuntimeError as error:
-            raise BackendError(
-                f"OpenVINO failed on {self._model.label}: {_reason(error)}"
-            ) from error
         return {
             name: np.array(found[number])
             for number, port in enumerate(compiled.outputs)
@@ -164,9 +157,7 @@ class OpenVino(Looks, Backend):
         if array.dtype.kind != "f":
             return array
         narrow = array.astype(FORMATS[self._dtype].dtype)
-        same = narrow.dtype == array.dtype or np.array_equal(
-            narrow.astype(array.dtype), array, equal_nan=True
-        )
+        same = np.array_equal(narrow.astype(array.dtype), array, equal_nan=True)
         return narrow if same else array
 
     def _load(self, path: Path) -> Any:
@@ -187,17 +178,18 @@ class OpenVino(Looks, Backend):
         }
         if self._threads:
             wanted["INFERENCE_NUM_THREADS"] = self._threads
-        try:
+        with _explained(f"cannot load the graph of {self._model.label}"):
             core = ov.Core()
             compiled = core.compile_model(core.read_model(str(path)), self._device, wanted)
             taken = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        except RuntimeError as error:
-            raise BackendError(
-                f"OpenVINO cannot load the graph of {self._model.label}: {_reason(error)}"
-            ) from error
         if taken != HINTS[self._dtype]:
             raise BackendUnavailable(_no_such_precision(core, self._device, self._dtype, taken))
-        self._effective = _flags(compiled)
+        known = compiled.get_property("SUPPORTED_PROPERTIES")
+        self._effective = {
+            flag: str(compiled.get_property(key))
+            for flag, key in _READ_BACK.items()
+            if key in known
+        }
         return compiled
 
     def _close(self) -> None:
@@ -239,9 +231,8 @@ def _check_capability(device: str, dtype: str) -> None:
     import openvino as ov
 
     core = ov.Core()
-    if dtype != "fp32" and dtype.upper() not in core.get_property(
-        device, "OPTIMIZATION_CAPABILITIES"
-    ):
+    capabilities = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+    if dtype != "fp32" and dtype.upper() not in capabilities:
         raise BackendUnavailable(_no_such_precision(core, device, dtype))
 
 
@@ -253,16 +244,6 @@ def _no_such_precision(core: Any, device: str, dtype: str, taken: str = "") -> s
     )
 
 
-def _flags(compiled: Any) -> dict[str, str]:
-    """What OpenVINO made of the wishes it was given."""
-    found = {}
-    known = compiled.get_property("SUPPORTED_PROPERTIES")
-    for flag, key in _READ_BACK.items():
-        if key in known:
-            found[flag] = str(compiled.get_property(key))
-    return found
-
-
 def _originals(graph: Any, points: Sequence[str]) -> dict[str, str]:
     """Point by whatever OpenVINO may call a node of the graph: its name, or that of its tensor."""
     tensors = tensor_points(graph, points)
@@ -270,33 +251,31 @@ def _originals(graph: Any, points: Sequence[str]) -> dict[str, str]:
     return nodes | tensors
 
 
-def _places(ops: Iterable[Any], originals: Mapping[str, str]) -> dict[str, str]:
+def _owners(ops: Iterable[Any], originals: Mapping[str, str]) -> dict[str, str]:
     """Node of the compiled graph to point; one that OpenVINO made up goes with whom it feeds."""
-    places: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for op in reversed(list(ops)):
-        told = str(op.get_rt_info()["originalLayersNames"].value).split(",")
-        own = [originals[name] for name in told if name in originals]
-        feeds = [
-            places[target.get_node().get_friendly_name()]
-            for output in op.outputs()
-            for target in output.get_target_inputs()
-            if target.get_node().get_friendly_name() in places
-        ]
+        names = str(op.get_rt_info()["originalLayersNames"].value).split(",")
+        own = [originals[name] for name in names if name in originals]
+        targets = [target for output in op.outputs() for target in output.get_target_inputs()]
+        fed = [target.get_node().get_friendly_name() for target in targets]
+        feeds = [owners[name] for name in fed if name in owners]
         if own or feeds:
-            places[op.get_friendly_name()] = own[-1] if own else feeds[0]
-    return places
-
-
-def _version() -> str:
-    return versions("openvino").get("openvino", "of unknown version")
+            owners[op.get_friendly_name()] = own[-1] if own else feeds[0]
+    return owners
 
 
 def _named(core: Any, device: str) -> str:
     return str(core.get_property(device, "FULL_DEVICE_NAME")).strip() or device
 
 
-def _reason(error: BaseException) -> str:
-    """The last line that says something: OpenVINO puts the places in its own source first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return (told or lines or [type(error).__name__])[-1][:400]
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An error's last line that says something: OpenVINO puts the places in its source first."""
+    try:
+        yield
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        saying = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+        reason = (saying or lines or [type(error).__name__])[-1][:400]
+        raise BackendError(f"OpenVINO {what}: {reason}") from error

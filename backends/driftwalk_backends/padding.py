@@ -9,7 +9,6 @@ neither side of a mask, or for both, every position is compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from driftwalk.errors import ModelError, ProbeError
 from driftwalk.states import Point, Probe
 
 from .calls import call, explaining, inputs_for, quietly
-from .hooks import capture
+from .eager_run import watched
 from .loaded import LoadedModel
 from .model_outputs import named_outputs
 from .points import Layout
@@ -41,14 +40,14 @@ def with_padding(model: LoadedModel, probe: Probe) -> Probe:
         sides = _sides(probe, name)
         if not sides:
             continue
-        found = [shown for side in sides if (shown := _shown(model, probe, name, side))]
-        if len(found) != 1:
+        shown = [kept_if for side in sides if (kept_if := _shown(model, probe, name, side))]
+        if len(shown) != 1:
             remarks.append(
                 f"Which positions {name} marks as padding does not show in what the model does "
                 "with them, so all positions were compared."
             )
             continue
-        for point, keep in found[0].items():
+        for point, keep in shown[0].items():
             kept[point] = kept[point] & keep if point in kept else keep
     return replace(probe, kept=kept, remarks=tuple(remarks))
 
@@ -74,13 +73,13 @@ def _check_rows(probe: Probe) -> None:
 
 def _content(probe: Probe, mask: str, shape: tuple[int, ...]) -> list[str]:
     """The inputs that say something at each position: `src` for `src_key_padding_mask`, or all."""
-    found = [
+    content = [
         name
         for name, array in probe.inputs.items()
         if array.shape[:2] == shape and not _is_mask(name) and "position" not in name
     ]
-    related = [name for name in found if name.partition("_")[0] == mask.partition("_")[0]]
-    return related or found
+    related = [name for name in content if name.partition("_")[0] == mask.partition("_")[0]]
+    return related or content
 
 
 def _sides(probe: Probe, name: str) -> list[Array]:
@@ -103,19 +102,16 @@ def _sides(probe: Probe, name: str) -> list[Array]:
 
 def _shown(model: LoadedModel, probe: Probe, name: str, side: Array) -> dict[str, Array]:
     """What to keep by point, if these positions are seen to be padding; else nothing."""
-    scribbled = {
-        other: np.where(_at(side, array), _otherwise(array), array).astype(array.dtype)
-        for other, array in probe.inputs.items()
-        if other in _content(probe, name, side.shape)
-    }
-    mask = probe.inputs[name]
-    opposite = mask[(mask != 0) != bool(_value(mask, side))]
-    place = np.broadcast_to(_columns(side, mask), mask.shape)
-    turned = np.where(place, opposite.flat[0], mask).astype(mask.dtype) if opposite.size else mask
+    inputs, scribbled = probe.inputs, dict(probe.inputs)
+    for other in _content(probe, name, side.shape):
+        array = inputs[other]
+        place = side.reshape(*side.shape, *[1] * (array.ndim - 2))
+        scribbled[other] = np.where(place, _otherwise(array), array).astype(array.dtype)
+    turned = {**inputs, name: _turned(inputs[name], side)}
     try:
         plain = _states(model, probe)
-        scribble = _states(model, replace(probe, inputs={**probe.inputs, **scribbled}))
-        unmasked = _states(model, replace(probe, inputs={**probe.inputs, name: turned}))
+        scribble = _states(model, replace(probe, inputs=scribbled))
+        unmasked = _states(model, replace(probe, inputs=turned))
     except ModelError:
         return {}  # it cannot be run in other ways than as it was given
     outside = [_elsewhere(plain[p], scribble.get(p), side) for p in plain]
@@ -126,19 +122,13 @@ def _shown(model: LoadedModel, probe: Probe, name: str, side: Array) -> dict[str
     return dict.fromkeys([""] if set(whole) <= set(moved) else moved, ~side)
 
 
-def _value(mask: Array, side: Array) -> Any:
-    """What the mask has at these positions."""
-    return mask[np.broadcast_to(_columns(side, mask), mask.shape)].flat[0] != 0
-
-
-def _columns(side: Array, mask: Array) -> Array:
-    """(rows, positions) in the mask's own shape: the last axis has the positions."""
+def _turned(mask: Array, side: Array) -> Array:
+    """The mask with the opposite of what it has at these positions."""
     rows = side if mask.shape[0] == side.shape[0] else side.all(0, keepdims=True)
-    return rows.reshape(rows.shape[0], *[1] * (mask.ndim - 2), rows.shape[1])
-
-
-def _at(side: Array, array: Array) -> Array:
-    return side.reshape(*side.shape, *[1] * (array.ndim - 2))
+    columns = rows.reshape(rows.shape[0], *[1] * (mask.ndim - 2), rows.shape[1])
+    place = np.broadcast_to(columns, mask.shape)
+    opposite = mask[(mask != 0) != (mask[place].flat[0] != 0)]
+    return np.where(place, opposite.flat[0], mask).astype(mask.dtype) if opposite.size else mask
 
 
 def _otherwise(array: Array) -> Array:
@@ -177,16 +167,11 @@ def _states(model: LoadedModel, probe: Probe) -> States:
         def run(**extra: Any) -> Any:
             return call(module, inputs, **extra)
 
-        with capture(module, _layout(model, inputs, run), keep) as finish:
-            output = run()
-            finish(output)
+        try:
+            layout = model.layout(module, inputs, run)
+        except ModelError:
+            layout = Layout(())  # whoever walks it will say so
+        output = watched(module, layout, keep, run)
     for name, tensor in named_outputs(output).items():
         keep(Point(f"{name} "), tensor)  # beside the points, whatever they are called
     return states
-
-
-def _layout(model: LoadedModel, inputs: Mapping[str, torch.Tensor], run: Any) -> Layout:
-    try:
-        return model.layout(model.module, inputs, run)
-    except ModelError:
-        return Layout(())  # whoever walks it will say so

@@ -9,8 +9,9 @@ only computed from the block before it: what lies between two blocks belongs to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -21,11 +22,10 @@ from driftwalk.names import EMBED, NORM, in_stack, layer
 from driftwalk.states import Point
 
 from .depth import BLOCKS, Look
-from .lineage import Lineage
 from .model_outputs import NO_OUTPUTS, OutputPoints
 from .shared import Shared
 from .slots import Slot
-from .watching import Call, Group, is_norm, watch
+from .watching import Call, Group, Lineage, is_norm, watch
 
 _SMALL_STACK = 0.1
 """A stack with less than this share of the largest one's parameters is part of a head."""
@@ -54,10 +54,13 @@ class Stack:
         return in_stack(self.prefix, rest)
 
     @property
+    def layers(self) -> tuple[Point, ...]:
+        return tuple(Point(self.name(layer(i)), path) for i, path in enumerate(self.blocks))
+
+    @property
     def points(self) -> tuple[Point, ...]:
-        layers = [Point(self.name(layer(i)), path) for i, path in enumerate(self.blocks)]
         norm = [Point(self.name(NORM), self.norm)] if self.norm else []
-        return (Point(self.name(EMBED), f"input of {self.blocks[0]}"), *layers, *norm)
+        return (Point(self.name(EMBED), f"input of {self.blocks[0]}"), *self.layers, *norm)
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,7 @@ class Layout:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        found = [point for stack in self.stacks for point in stack.points]
-        return (*found, *self.outputs.points)
-
-
-Run = tuple[Group, list[Call], "Link"]
+        return (*(p for stack in self.stacks for p in stack.points), *self.outputs.points)
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,58 @@ class Link:
     directly: bool = True
     """Whether nothing is computed between two blocks."""
 
+    @classmethod
+    def of(cls, calls: Sequence[Call], directly: bool) -> Link:
+        """The input and the output by which most calls are chained; else the first of each."""
+        first = cls(calls[0].stream, next(iter(calls[0].gives)), directly)
+        others = [cls(t, g, directly) for t in calls[0].takes for g in calls[0].gives]
+
+        def fits(link: Link) -> tuple[int, int]:
+            keeps = [call for call in calls if link.keeps_shape(call)]
+            return sum(map(link.chained, keeps)), len(keeps)
+
+        return max([first, *others], key=fits)
+
     def keeps_shape(self, call: Call) -> bool:
-        form = call.takes.get(self.takes)
-        return form is not None and len(form[0]) >= 2 and form[0] == self._given(call)
+        taken, given = call.takes.get(self.takes), call.gives.get(self.gives)
+        return (
+            taken is not None and given is not None and len(taken[0]) > 1 and taken[0] == given[0]
+        )
 
     def chained(self, call: Call) -> bool:
         return (self.gives, self.takes) in (call.taken if self.directly else call.derived)
 
-    def _given(self, call: Call) -> Any:
-        form = call.gives.get(self.gives)
-        return None if form is None else form[0]
+
+@dataclass(frozen=True, eq=False)
+class _Chain:
+    """Calls of one group, each of which takes what the one before it gave: what a stack is."""
+
+    group: Group
+    calls: list[Call]
+    link: Link
+
+    @cached_property
+    def weights(self) -> int:
+        return _count_weights(self.calls)
+
+    def takes_turns(self, calls: Sequence[Call]) -> bool:
+        """Whether other calls begin before these end, and end after these began."""
+        return self.calls[0].order < calls[-1].order and calls[0].order < self.calls[-1].order
+
+    def stack(self) -> Stack:
+        group, calls, link = self.group, self.calls, self.link
+        last = group.calls.index(calls[-1]) + 1 if calls[-1] in group.calls else len(group.calls)
+        norm = group.norms.get((last, link.gives))
+        if norm is None and last < len(group.calls) and is_norm(group.calls[last].module):
+            norm = group.calls[last].path  # the next member of the same Sequential
+        if norm is None and not link.directly:
+            norm = group.later_norms.get((last, link.gives))
+        paths = tuple(call.path for call in calls)
+        of_blocks = [call for call in group.calls if call.path in paths]
+        before = of_blocks.index(calls[0]) if calls[0] in of_blocks else 0
+        after = max(0, len(of_blocks) - before - len(calls))
+        takes = link.takes or None
+        return Stack("", group.path, paths, norm, takes, link.gives, before=before, after=after)
 
 
 def find_stacks(
@@ -117,83 +158,101 @@ def find_stacks(
     No stack at all is an error that says what to do.
     """
     groups = watch(module, run)
-    found = _found(module, groups, directly=True)
-    left = _left_out(module, groups, found)
-    if left or not found:
-        derived = watch(module, run, Lineage())
-        more = _found(module, derived, directly=False)
-        still = _left_out(module, derived, more)
-        if more and (not found or sum(still.values()) < sum(left.values())):
-            groups, found, left = derived, more, still
-    if not found:
+    chains = _chains(groups.values(), directly=True)
+    left = _left_out(groups.values(), chains)
+    if left or not chains:
+        groups = watch(module, run, Lineage())
+        derived = _chains(groups.values(), directly=False)
+        still_left = _left_out(groups.values(), derived)
+        if derived and (not chains or sum(still_left.values()) < sum(left.values())):
+            chains, left = derived, still_left
+    if not chains:
         raise ModelError(
             f"No stack of repeated blocks was found in {type(module).__name__}. Looked for "
             "numbered sibling modules (nn.ModuleList, nn.Sequential, block1, block2, ...) that "
             "hand a float tensor on from one to the next without changing its shape. Name the "
             f"stack by hand: blocks='path.to.stack' (--blocks). {_lists(module)}"
         )
-    stacks = _prefixed([_stack(module, *item) for item in found])
-    notes = [_note(module, path, count) for path, count in left.items()]
+    stacks = _prefixed([chain.stack() for chain in chains])
+    notes = [_note_on_list(groups[path], count) for path, count in left.items()]
     notes += [_note_on_runs(stack) for stack in stacks if stack.before or stack.after]
     return stacks, tuple(notes)
 
 
-def _found(module: nn.Module, groups: dict[str, Group], directly: bool) -> list[Run]:
-    """The stacks, in order of execution."""
-    runs = [run for group in groups.values() for run in _runs(module, group, directly)]
-    repeated = [item for item in runs if len(item[1]) > 1]
-    if any(_is_list(module, group) or link.directly for group, _, link in repeated):
-        # `fc1` and `fc2` with something between them are a stack only where there is no other.
-        repeated = [item for item in repeated if _is_list(module, item[0]) or item[2].directly]
-    found = _outermost(repeated or [item for item in runs if _is_list(module, item[0])])
-    weights = {id(calls): _parameters(module, calls) for _, calls, _ in found}
-    most = max(weights.values(), default=0)
-    found = [item for item in found if weights[id(item[1])] >= _SMALL_STACK * most]
-    # Of two lists whose members take turns, the smaller lies between the blocks of the larger.
+def _chains(groups: Iterable[Group], directly: bool) -> list[_Chain]:
+    """The longest chains of the outermost groups, in order of execution."""
+    chains = [chain for group in groups if (chain := _longest_chain(group, directly)) is not None]
+    repeated = [chain for chain in chains if len(chain.calls) > 1]
+    # `fc1` and `fc2` with something between them are a stack only where there is no other.
+    sure = [chain for chain in repeated if chain.group.is_list or chain.link.directly]
+    chains = sure or repeated or [chain for chain in chains if chain.group.is_list]
+    blocks = {call.path for chain in chains for call in chain.calls}
+    chains = [c for c in chains if not _inside(c.calls[0].path.rpartition(".")[0], blocks)]
+    chains.sort(key=lambda chain: chain.calls[0].order)
+    most = max((chain.weights for chain in chains), default=0)
+    chains = [chain for chain in chains if chain.weights >= _SMALL_STACK * most]
+
+    def lies_between(chain: _Chain, other: _Chain) -> bool:
+        """Of two lists whose members take turns, the smaller lies between the larger's blocks."""
+        smaller = other is not chain and chain.weights <= other.weights
+        return smaller and chain.takes_turns(other.calls)
+
     return [
-        item
-        for item in found
-        if item[2].directly
-        or not any(
-            other is not item and _take_turns(item, other) and not _outweighs(weights, item, other)
-            for other in found
-        )
+        chain
+        for chain in chains
+        if chain.link.directly or not any(lies_between(chain, other) for other in chains)
     ]
 
 
-def _take_turns(one: Run, other: Run) -> bool:
-    (a, z), (b, y) = ((run[1][0].order, run[1][-1].order) for run in (one, other))
-    return a < y and b < z
+def _longest_chain(group: Group, directly: bool) -> _Chain | None:
+    """The longest run of chained, shape-keeping calls, and how they are chained."""
+    if not group.calls:
+        return None
+    links = [Link.of(group.calls, way) for way in ((True,) if directly else (True, False))]
+    chains = [_Chain(group, _longest_run(group, link), link) for link in links]
+    longest = max(chains, key=lambda chain: len(chain.calls))
+    return longest if longest.calls else None
 
 
-def _outweighs(weights: dict[int, int], one: Run, other: Run) -> bool:
-    return weights[id(one[1])] > weights[id(other[1])]
+def _longest_run(group: Group, link: Link) -> list[Call]:
+    runs: list[list[Call]] = [[]]
+    for call in group.calls:
+        if not link.keeps_shape(call):
+            runs.append([])
+        elif link.chained(call) and runs[-1]:
+            runs[-1].append(call)
+        else:
+            runs.append([call])
+    if isinstance(group.container, nn.Sequential):
+        runs = [part for run in runs for part in _same_class_parts(run)]
+    return max(runs, key=len)
 
 
-def _left_out(module: nn.Module, groups: dict[str, Group], found: list[Run]) -> dict[str, int]:
+def _same_class_parts(run: list[Call]) -> list[list[Call]]:
+    """In a Sequential, the longest run of one class is the stack, if there is one at all."""
+    parts = [list(calls) for _, calls in groupby(run, key=lambda call: type(call.module))]
+    return parts if len(parts) < len(run) else [run]
+
+
+def _left_out(groups: Iterable[Group], chains: list[_Chain]) -> dict[str, int]:
     """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
-    points = {call.path for _, calls, _ in found for call in calls}
-    least = _SMALL_STACK * max((_parameters(module, calls) for _, calls, _ in found), default=0)
+    points = {call.path for chain in chains for call in chain.calls}
+    least = max(1, _SMALL_STACK * max((chain.weights for chain in chains), default=0))
     left: dict[str, int] = {}
-    for group in groups.values():
+    for group in groups:
         ran = {call.path for call in group.calls}
-        if len(ran) < 2 or len({call.kind for call in group.calls}) > 1:
+        kinds = {type(call.module) for call in group.calls}
+        if not group.is_list or len(ran) < 2 or len(kinds) > 1 or _inside(group.path, points):
             continue
-        if not _is_list(module, group) or _parameters(module, group.calls) < max(least, 1):
+        weights = _count_weights(group.calls)
+        # Members of a smaller list that take turns with a stack's blocks: norms in a list.
+        if weights < least or any(
+            weights < chain.weights and chain.takes_turns(group.calls) for chain in chains
+        ):
             continue
-        if _inside(group.path, points) or any(_lies_between(module, group, r) for r in found):
-            continue
-        count = sum(not any(_inside(point, {path}) for point in points) for path in ran)
-        if count:
+        if count := sum(not any(_inside(point, {path}) for point in points) for path in ran):
             left[group.path] = count
     return {path: n for path, n in left.items() if not _inside(path, set(left) - {path})}
-
-
-def _lies_between(module: nn.Module, group: Group, stack: Run) -> bool:
-    """Whether the members of a smaller group take turns with a stack's blocks: norms in a list."""
-    calls = group.calls
-    turns = calls[0].order < stack[1][-1].order and stack[1][0].order < calls[-1].order
-    return turns and _parameters(module, calls) < _parameters(module, stack[1])
 
 
 def _inside(path: str, outer: set[str]) -> bool:
@@ -202,14 +261,14 @@ def _inside(path: str, outer: set[str]) -> bool:
     return any(".".join(parts[:n]) in outer for n in range(1, len(parts) + 1))
 
 
-def _note(module: nn.Module, path: str, count: int) -> str:
-    members = module.get_submodule(path)
-    size = len(members) if isinstance(members, nn.ModuleList) else count
-    kind = type(next(members.children())).__name__
+def _note_on_list(group: Group, count: int) -> str:
+    blocks = group.container
+    assert isinstance(blocks, nn.ModuleList)
     return (
-        f"{count} of the {size} blocks of {path} ({kind}) ran, but are no points: they do not hand "
-        "one float tensor of one shape on from each to the next. An error in them shows at the "
-        f"next point. If they are the model's layers, name them: blocks={path!r} (--blocks)."
+        f"{count} of the {len(blocks)} blocks of {group.path} ({type(blocks[0]).__name__}) ran, "
+        "but are no points: they do not hand one float tensor of one shape on from each to the "
+        "next. An error in them shows at the next point. If they are the model's layers, name "
+        f"them: blocks={group.path!r} (--blocks)."
     )
 
 
@@ -227,7 +286,7 @@ def stacks_by_hand(
 ) -> tuple[Stack, ...]:
     """The stacks a user named: containers of blocks, in the order their blocks are called."""
     groups = watch(module, run, Lineage())
-    found = []
+    stacks = []
     for path in paths:
         try:
             container = module.get_submodule(path)
@@ -241,127 +300,39 @@ def stacks_by_hand(
                 f"blocks={path!r}: none of its {len(children)} children was called with a float "
                 f"tensor in a run of the model. {_lists(module)}"
             )
-        links = [_link(calls, directly) for directly in (True, False)]
+        links = [Link.of(calls, directly) for directly in (True, False)]
         link = max(links, key=lambda link: sum(map(link.chained, calls)))
-        found.append(_stack(module, watched[0], calls, link))
-    return _prefixed(found)
+        stacks.append(_Chain(watched[0], calls, link).stack())
+    return _prefixed(stacks)
 
 
 def has_modules(module: nn.Module, blocks: str) -> bool:
     """Whether a module has every stack that `blocks` names."""
-    return all(_container(module, path.strip()) is not None for path in blocks.split(","))
-
-
-def _link(calls: list[Call], directly: bool) -> Link:
-    """The input and the output by which most calls are chained; else the first of each."""
-    first = Link(calls[0].stream, next(iter(calls[0].gives)), directly)
-    links = {first: None} | {
-        Link(takes, gives, directly): None for takes in calls[0].takes for gives in calls[0].gives
-    }
-
-    def fits(link: Link) -> tuple[int, int]:
-        return (
-            sum(link.keeps_shape(call) and link.chained(call) for call in calls),
-            sum(map(link.keeps_shape, calls)),
-        )
-
-    return max(links, key=fits)
-
-
-def _runs(module: nn.Module, group: Group, directly: bool) -> list[Run]:
-    """The longest run of chained, shape-keeping calls, and how they are chained."""
-    if not group.calls:
-        return []
-    found = [(group, _longest(module, group, link), link) for link in _links(group, directly)]
-    found = [item for item in found if item[1]]
-    return [max(found, key=lambda item: len(item[1]))] if found else []
-
-
-def _links(group: Group, directly: bool) -> list[Link]:
-    direct = [_link(group.calls, directly=True)]
-    return direct if directly else [*direct, _link(group.calls, directly=False)]
-
-
-def _longest(module: nn.Module, group: Group, link: Link) -> list[Call]:
-    runs: list[list[Call]] = []
-    for call in group.calls:
-        if not link.keeps_shape(call):
-            runs.append([])
-        elif link.chained(call) and runs and runs[-1]:
-            runs[-1].append(call)
-        else:
-            runs.append([call])
-    runs = [run for run in runs if run]
-    if isinstance(_container(module, group.path), nn.Sequential):
-        runs = [part for run in runs for part in _same_class_parts(run)]
-    return max(runs, key=len, default=[])
-
-
-def _same_class_parts(run: list[Call]) -> list[list[Call]]:
-    """In a Sequential, the longest run of one class is the stack, if there is one at all."""
-    parts = [list(calls) for _, calls in groupby(run, key=lambda call: call.kind)]
-    return parts if max(map(len, parts)) > 1 else [run]
-
-
-def _outermost(found: list[Run]) -> list[Run]:
-    """Drop what runs inside a block of another stack."""
-    blocks = {call.path for _, calls, _ in found for call in calls}
-    kept = [item for item in found if not _inside(item[1][0].path.rpartition(".")[0], blocks)]
-    return sorted(kept, key=lambda item: item[1][0].order)
-
-
-def _stack(module: nn.Module, group: Group, calls: list[Call], link: Link) -> Stack:
-    last = group.calls.index(calls[-1]) + 1 if calls[-1] in group.calls else len(group.calls)
-    norm = group.norms.get((last, link.gives))
-    following = group.calls[last].path if last < len(group.calls) else None
-    if norm is None and following and is_norm(module.get_submodule(following)):
-        norm = following  # the norm is the next member of the same Sequential
-    if norm is None and not link.directly:
-        norm = group.later_norms.get((last, link.gives))
-    paths = tuple(call.path for call in calls)
-    known = [call for call in group.calls if call.path in paths]
-    start = known.index(calls[0]) if calls[0] in known else 0
-    rest = max(0, len(known) - start - len(calls))
-    stack = Stack("", group.path, paths, norm, link.takes or None, link.gives)
-    return replace(stack, before=start, after=rest)
+    try:
+        return all(module.get_submodule(path.strip()) is not None for path in blocks.split(","))
+    except AttributeError:
+        return False
 
 
 def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
     """Several stacks take the first path component in which they differ: `encoder`, `decoder`."""
     if len(stacks) == 1:
         return tuple(stacks)
-    parts = [stack.path.split(".") for stack in stacks]
-    depth = min(map(len, parts))
-    for level in range(depth):
-        names = [part[level] for part in parts]
-        if len(set(names)) == len(names):
-            break
-    else:
-        names = [stack.path for stack in stacks]
+    levels = [*zip(*(stack.path.split(".") for stack in stacks), strict=False)]
+    paths = tuple(stack.path for stack in stacks)
+    names = next((level for level in levels if len(set(level)) == len(stacks)), paths)
     return tuple(replace(stack, prefix=name) for name, stack in zip(names, stacks, strict=True))
 
 
-def _container(module: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return module.get_submodule(path)
-    except AttributeError:
-        return None
-
-
-def _is_list(module: nn.Module, group: Group) -> bool:
-    return isinstance(_container(module, group.path), nn.ModuleList)
-
-
-def _parameters(module: nn.Module, calls: list[Call]) -> int:
-    paths = {call.path for call in calls}
-    return sum(p.numel() for path in paths for p in module.get_submodule(path).parameters())
+def _count_weights(calls: Iterable[Call]) -> int:
+    return sum(p.numel() for module in {c.module for c in calls} for p in module.parameters())
 
 
 def _lists(module: nn.Module) -> str:
-    found = [
+    lists = [
         f"{path} ({len(part)} x {type(part[0]).__name__})"
         for path, part in module.named_modules()
         if isinstance(part, nn.ModuleList | nn.Sequential) and len(part) and path
     ]
-    shown = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
-    return f"Lists of modules in it: {shown}." if found else "It has no list of modules."
+    shown = ", ".join(lists[:12]) + (", ..." if len(lists) > 12 else "")
+    return f"Lists of modules in it: {shown}." if lists else "It has no list of modules."

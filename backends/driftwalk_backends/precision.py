@@ -1,14 +1,33 @@
-"""A copy of a model in another dtype, made the way transformers itself would load it."""
+"""A copy of a model in another dtype, made the way transformers itself would load it.
+
+It computes with its own weights, whatever was patched or hooked. Functions are not copied by
+`copy.deepcopy`: a `forward` put on the instance, or a hook, that holds a module or tensor in its
+closure would go on using the original's. Here it gets the copy's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from .copies import copied, plain_tensors
+from driftwalk.errors import ModelError
+
+from .calls import first_line
 from .tensors import TORCH_DTYPES
+
+_REGISTERED = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_LIBRARIES = {"builtins", "collections", "functools", "logging", "numpy", "threading", "torch"}
+_LIBRARIES |= {"transformers", "weakref"}
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @torch.inference_mode(False)
@@ -25,7 +44,9 @@ def converted(
         twin.set_experts_implementation(experts)  # type: ignore[operator]
     wanted = TORCH_DTYPES[dtype]
     if dtype in ("fp16", "bf16") and hasattr(twin, "config"):
-        _cast_like_from_pretrained(twin, wanted)
+        for _, tensor, fits in castable(twin):
+            if fits(wanted):
+                tensor.data = tensor.data.to(wanted)
         twin.to(device)
     elif getattr(twin, "is_quantized", False):
         twin.to(device=device, dtype=wanted)  # transformers refuses by name what cannot be cast
@@ -34,7 +55,7 @@ def converted(
         twin._apply(  # type: ignore[no-untyped-call]
             lambda tensor: tensor.to(_format(tensor.dtype, wanted))
         )
-    plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
+    _change_plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
     return twin
 
 
@@ -76,28 +97,23 @@ def is_in(module: nn.Module, dtype: str, device: str) -> bool:
     )
 
 
-def _cast_like_from_pretrained(module: nn.Module, wanted: torch.dtype) -> None:
-    """Cast parameters and persistent buffers; keep what transformers keeps in float32.
-
-    Non-persistent buffers (rotary frequencies) are computed in float32 when transformers loads a
-    half-precision model. Rounding them here would make an error no deployment has.
-    """
-    for _, tensor, fits in castable(module):
-        if fits(wanted):
-            tensor.data = tensor.data.to(wanted)
-
-
 def castable(
     module: nn.Module,
 ) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.dtype], bool]]]:
-    """The float parameters and buffers that a copy in another dtype casts, and whether to which."""
+    """The float parameters and buffers that a copy in another dtype casts, and whether to which.
+
+    Non-persistent buffers (rotary frequencies) are computed in float32 when transformers loads a
+    half-precision model, and some modules are kept in float32. Rounding them here would make an
+    error no deployment has.
+    """
     strict = set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
     kept = strict | set(getattr(module, "_keep_in_fp32_modules", None) or ())
     plain = not hasattr(module, "config")
     persistent = set(module.state_dict(keep_vars=True))
 
     def fits(name: str) -> Callable[[torch.dtype], bool]:
-        halves = {torch.float16: not _named(name, kept), torch.bfloat16: not _named(name, strict)}
+        parts = set(name.split("."))
+        halves = {torch.float16: kept.isdisjoint(parts), torch.bfloat16: strict.isdisjoint(parts)}
         return lambda dtype: halves.get(dtype, True)
 
     for name, parameter in module.named_parameters():
@@ -108,5 +124,143 @@ def castable(
             yield name, buffer, fits(name)
 
 
-def _named(path: str, keep: Iterable[str]) -> bool:
-    return not set(path.split(".")).isdisjoint(keep)
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy; what cannot be copied is an error that names it."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        own = {k: v for k, v in vars(part).items() if k not in ("_parameters", "_modules")}
+        for leaf in tree_leaves(own):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not leaf.is_leaf:
+                # PyTorch refuses to copy what a computation left behind (weight_norm's `weight`).
+                memo[id(leaf)] = leaf.detach().clone()
+    try:
+        twin = copy.deepcopy(module, memo)
+    except Exception as error:  # whatever the attributes' own classes raise
+        raise ModelError(
+            f"{type(module).__name__} cannot be copied: {_culprit(module)}: "
+            f"{first_line(error)[:200]}. driftwalk converts a copy and leaves the model alone; "
+            "take that attribute off before, or give the class a __deepcopy__."
+        ) from error
+    for part in twin.modules():
+        own = vars(part)
+        for name, value in own.items():
+            if isinstance(value, types.FunctionType | functools.partial):
+                own[name] = _rebound(value, memo)
+        for hooks in (own[name] for name in _HOOKS):
+            for key, hook in hooks.items():
+                hooks[key] = _rebound(hook, memo)
+    return twin
+
+
+def _change_plain_tensors(module: nn.Module, change: Change) -> None:
+    """Apply `change` to the tensors that `.to()` passes over: plain attributes, in lists, dicts,
+    tuples, partials, objects of one's own, modules in a list, and the closures of hooks."""
+    seen: set[int] = {id(part) for part in module.modules()}
+    for part in module.modules():
+        own = vars(part)
+        for name in [name for name in own if name not in _REGISTERED]:
+            if name in _HOOKS:
+                for hook in own[name].values():
+                    _changed(hook, change, seen)
+            else:
+                own[name] = _changed(own[name], change, seen)
+
+
+def _changed(value: Any, change: Change, seen: set[int]) -> Any:
+    """The value with its tensors changed: itself where it can hold others, else a new one."""
+    if isinstance(value, torch.Tensor):
+        return value if isinstance(value, nn.Parameter) else change(value)
+    if value is None or isinstance(value, str | bytes | int | float | type) or id(value) in seen:
+        return value
+    if isinstance(value, tuple):
+        items = [_changed(item, change, seen) for item in value]
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    seen.add(id(value))
+    if isinstance(value, functools.partial):
+        return functools.partial(
+            _changed(value.func, change, seen),
+            *_changed(value.args, change, seen),
+            **_changed(dict(value.keywords), change, seen),
+        )
+    _change_inside(value, change, seen)
+    return value
+
+
+def _change_inside(value: Any, change: Change, seen: set[int]) -> None:
+    if isinstance(value, list):
+        value[:] = [_changed(item, change, seen) for item in value]
+    elif isinstance(value, dict):
+        for key in list(value):
+            dict.__setitem__(value, key, _changed(value[key], change, seen))
+    elif isinstance(value, nn.Module):
+        value._apply(change)  # type: ignore[no-untyped-call]
+        _change_plain_tensors(value, change)
+    elif isinstance(value, types.FunctionType):
+        for cell in _filled_cells(value):
+            cell.cell_contents = _changed(cell.cell_contents, change, seen)
+    elif isinstance(value, types.MethodType):
+        _changed(value.__self__, change, seen)
+    elif _is_ones_own(value):
+        for name, item in list(vars(value).items()):
+            vars(value)[name] = _changed(item, change, seen)
+
+
+def _rebound(value: Any, memo: dict[int, Any], depth: int = 4) -> Any:
+    """The same function with the copy's modules and tensors in its closure."""
+    if isinstance(value, functools.partial):
+        return functools.partial(_rebound(value.func, memo), *value.args, **value.keywords)
+    if not isinstance(value, types.FunctionType) or not value.__closure__ or not depth:
+        return value
+    if id(value) in memo and memo[id(value)] is not value:
+        return memo[id(value)]
+    cells = tuple(types.CellType() for _ in value.__closure__)
+    made = types.FunctionType(
+        value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+    )
+    made.__kwdefaults__ = value.__kwdefaults__
+    made.__dict__.update(value.__dict__)
+    made.__module__, made.__qualname__ = value.__module__, value.__qualname__
+    memo[id(value)] = made
+    for cell, filled in zip(cells, value.__closure__, strict=True):
+        try:
+            content = filled.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if isinstance(content, types.FunctionType):
+            cell.cell_contents = _rebound(content, memo, depth - 1)
+            continue
+        try:
+            cell.cell_contents = copy.deepcopy(content, memo)
+        except Exception:  # a lock, a file: shared with the original
+            cell.cell_contents = content
+    return made
+
+
+def _filled_cells(function: types.FunctionType) -> Iterator[types.CellType]:
+    for cell in function.__closure__ or ():
+        try:
+            _ = cell.cell_contents
+        except ValueError:
+            continue
+        yield cell
+
+
+def _is_ones_own(value: Any) -> bool:
+    """An object that only holds things: not a config, not part of a library."""
+    package = type(value).__module__.partition(".")[0]
+    return hasattr(value, "__dict__") and package not in _LIBRARIES
+
+
+def _culprit(module: nn.Module) -> str:
+    """The first attribute that does not copy, by its path."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name == "_modules":
+                continue
+            try:
+                copy.deepcopy(value, {id(part): part})
+            except Exception:
+                return f"attribute {f'{path}.{name}'.lstrip('.')!r} ({type(value).__name__})"
+    return "one of its attributes"

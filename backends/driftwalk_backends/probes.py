@@ -1,7 +1,14 @@
-"""Probes for a model: texts through its tokenizer, ids, arrays, a file, or a seeded default."""
+"""Probes for a model: texts through its tokenizer, ids, arrays, a file, or a seeded default.
+
+Of a default, names and shapes come from optimum or the config. optimum's dummy-input generators
+know the shapes of dozens of architectures. Only shapes and kinds are taken from them: the values
+come from one seeded generator, so a default probe does not change with optimum's version, nor where
+optimum is not installed.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +21,14 @@ from driftwalk.errors import ProbeError
 from driftwalk.states import Probe
 
 from .calls import check_names
-from .default_inputs import default_inputs
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
-from .onnx.pairs.model import OnnxModel
+from .onnx.pairs.model import OnnxModel, graph_probe
 from .padding import with_padding
 from .sources import open_model
 
 BATCH, LENGTH = 2, 16
+_FLOAT_INPUTS = ("pixel_values", "input_features", "input_values")
 
 
 def make_probe(
@@ -34,8 +41,6 @@ def make_probe(
 ) -> Probe:
     """A checked probe from whatever a user may give."""
     if isinstance(model, OnnxModel):
-        from .onnx.pairs.probe import graph_probe
-
         return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)
     check_names(model.module, probe)
@@ -78,8 +83,6 @@ def _array(name: object, value: object) -> Array:
 
 def _main_input(module: nn.Module) -> str:
     """The first thing forward takes."""
-    import inspect
-
     name = getattr(module, "main_input_name", None)
     return name or next(iter(inspect.signature(module.forward).parameters), "input")
 
@@ -95,82 +98,64 @@ def _from_texts(model: LoadedModel, texts: list[str]) -> Probe:
         words = [tokenizer.words(row) for row in rows]
     else:
         rows = [list(row) for row in tokenizer(texts, padding=False)["input_ids"]]
-        pad, side = _pad_id(tokenizer), getattr(tokenizer, "padding_side", "right")
+        ids_to_pad_with = (
+            getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "unk")
+        )
+        pad = next((number for number in ids_to_pad_with if isinstance(number, int)), 0)
+        side = getattr(tokenizer, "padding_side", "right")
         words = [tokenizer.convert_ids_to_tokens(row) for row in rows]
     if not all(rows):
         raise ProbeError("The tokenizer made no tokens of a prompt.")
-    ids, mask = _padded(rows, pad, side)
-    inputs: dict[str, Array] = {"input_ids": ids, "attention_mask": mask}
-    if getattr(model.config, "is_encoder_decoder", False):
-        inputs["decoder_input_ids"] = _shifted(model.config, ids, pad)
-    width = ids.shape[1]
-    tokens = [_filled(row, "<pad>", width, side) for row in words]
-    return Probe(inputs, origin="text", texts=tuple(texts), tokens=tuple(map(tuple, tokens)))
-
-
-def _pad_id(tokenizer: Any) -> int:
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
-        found = getattr(tokenizer, name, None)
-        if isinstance(found, int):
-            return found
-    return 0
-
-
-def _padded(rows: list[list[int]], pad: int, side: str) -> tuple[Array, Array]:
     width = max(map(len, rows))
-    ids = np.array([_filled(row, pad, width, side) for row in rows], dtype=np.int64)
-    mask = np.array([_filled([1] * len(row), 0, width, side) for row in rows], dtype=np.int64)
-    return ids, mask
 
+    def padded(row: list[Any], value: Any) -> list[Any]:
+        fill = [value] * (width - len(row))
+        return [*fill, *row] if side == "left" else [*row, *fill]
 
-def _filled(row: list[Any], value: Any, width: int, side: str) -> list[Any]:
-    fill = [value] * (width - len(row))
-    return [*fill, *row] if side == "left" else [*row, *fill]
-
-
-def _shifted(config: Any, ids: Array, pad: int) -> Array:
-    """Decoder inputs for an encoder-decoder: the text behind the decoder's start token."""
-    start = getattr(config, "decoder_start_token_id", None)
-    first = np.full((len(ids), 1), pad if start is None else start, dtype=np.int64)
-    return np.concatenate([first, ids[:, :-1]], axis=1)
+    ids: Array = np.array([padded(row, pad) for row in rows], dtype=np.int64)
+    mask: Array = np.array([padded([1] * len(row), 0) for row in rows], dtype=np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(model.config, "is_encoder_decoder", False):
+        # The decoder is given the text behind its start token.
+        start = getattr(model.config, "decoder_start_token_id", None)
+        first = np.full((len(ids), 1), pad if start is None else start, dtype=np.int64)
+        inputs["decoder_input_ids"] = np.concatenate([first, ids[:, :-1]], axis=1)
+    tokens = tuple(tuple(padded(row, "<pad>")) for row in words)
+    return Probe(inputs, origin="text", texts=tuple(texts), tokens=tokens)
 
 
 def check_values(model: LoadedModel, probe: Probe) -> None:
     """Ids inside the vocabulary, no more positions than the model has, a mask for each of them."""
-    vocabulary = _vocabulary(model.module)
+    vocabulary = _table_size(model.module)
     for name in ("input_ids", "decoder_input_ids"):
         ids = probe.inputs.get(name)
         if ids is None:
             continue
-        if ids.dtype.kind not in "iu" or (model.config is not None and ids.ndim < 2):
-            raise ProbeError(
-                f"{name} is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers "
-                "of shape [rows, positions]."
-            )
         mask = probe.inputs.get(name.replace("input_ids", "attention_mask"))
-        if mask is not None and mask.ndim == ids.ndim and mask.shape != ids.shape:
-            raise ProbeError(
-                f"{name} has shape {list(ids.shape)}, its attention mask {list(mask.shape)}; "
-                "they must be the same."
+        most = _max_positions(model, name)
+        problem = ""
+        if ids.dtype.kind not in "iu" or (model.config is not None and ids.ndim < 2):
+            problem = (
+                f"is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers of shape "
+                "[rows, positions]."
             )
-        if vocabulary and (ids.min() < 0 or ids.max() >= vocabulary):
-            bad = ids[(ids < 0) | (ids >= vocabulary)]
-            raise ProbeError(
-                f"{name} holds {int(bad[0])}, outside the vocabulary: ids run from 0 to "
-                f"{vocabulary - 1} in {model.label}."
-            )
-        most = max_positions(model, name)
-        if most and ids.ndim >= 2 and ids.shape[1] > most:
-            raise ProbeError(
-                f"{name} has {ids.shape[1]} positions; {model.label} allows at most {most}. "
-                "Shorten the prompt."
-            )
+        elif mask is not None and mask.ndim == ids.ndim and mask.shape != ids.shape:
+            shapes = f"{list(ids.shape)}, its attention mask {list(mask.shape)}"
+            problem = f"has shape {shapes}; they must be the same."
+        elif vocabulary and (ids.min() < 0 or ids.max() >= vocabulary):
+            bad = int(ids[(ids < 0) | (ids >= vocabulary)][0])
+            ids_run = f"ids run from 0 to {vocabulary - 1} in {model.label}"
+            problem = f"holds {bad}, outside the vocabulary: {ids_run}."
+        elif most and ids.ndim >= 2 and ids.shape[1] > most:
+            allowed = f"{model.label} allows at most {most}"
+            problem = f"has {ids.shape[1]} positions; {allowed}. Shorten the prompt."
+        if problem:
+            raise ProbeError(f"{name} {problem}")
 
 
-def _vocabulary(module: nn.Module) -> int | None:
-    getter = getattr(module, "get_input_embeddings", None)
+def _table_size(module: nn.Module) -> int | None:
     try:
-        table = getter() if getter else None
+        table = getattr(module, "get_input_embeddings", lambda: None)()
     except (NotImplementedError, AttributeError):
         table = None
     if table is None:
@@ -178,7 +163,7 @@ def _vocabulary(module: nn.Module) -> int | None:
     return getattr(table, "num_embeddings", None)
 
 
-def max_positions(model: LoadedModel, name: str = "input_ids") -> int | None:
+def _max_positions(model: LoadedModel, name: str) -> int | None:
     """How many positions the model has; None where it has no limit of its own."""
     config = model.config
     if name == "decoder_input_ids" and (most := getattr(config, "max_target_positions", None)):
@@ -193,3 +178,97 @@ def max_positions(model: LoadedModel, name: str = "input_ids") -> int | None:
                 offset = child.padding_idx
                 return most - offset - 1 if offset is not None else most
     return most
+
+
+def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> dict[str, Array]:
+    """Seeded inputs under the names forward takes them."""
+    if batch < 1 or length < 1:
+        raise ProbeError(f"batch and length must be 1 or more; got {batch} and {length}.")
+    rng = np.random.default_rng(seed)
+    if model.config is None:
+        return _plain_inputs(model.module, batch, length, rng)
+    config, module = model.config, model.module
+    parameters = inspect.signature(module.forward).parameters
+    main = str(getattr(module, "main_input_name", "input_ids"))
+    inputs: dict[str, Array] = {}
+    if main in _FLOAT_INPUTS:
+        shape = _float_shape(config, main, batch, length)
+        inputs[main] = rng.standard_normal(shape, dtype=np.float32)
+    else:
+        length = min(length, _room(config, length))
+        inputs[main] = rng.integers(0, _vocabulary(config), (batch, length))
+        if "attention_mask" in parameters:
+            # Every second row is padded at its end, so that a default run checks masks too.
+            inputs["attention_mask"] = mask = np.ones((batch, length), dtype=np.int64)
+            if length >= 4:
+                mask[1::2, length - length // 4 :] = 0
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+        steps = min(length, _room(config, length, "max_target_positions"))
+        inputs["decoder_input_ids"] = rng.integers(0, _vocabulary(config), (batch, steps))
+    return inputs
+
+
+def _room(config: Any, length: int, key: str = "max_position_embeddings") -> int:
+    most = getattr(config, key, None)
+    # RoBERTa-like tables keep two rows for padding; a default need not use the last positions.
+    return most - 2 if isinstance(most, int) and most > 2 else length
+
+
+def _vocabulary(config: Any) -> int:
+    for holder in (config, *(getattr(config, n, None) for n in ("text_config", "decoder"))):
+        size = getattr(holder, "vocab_size", None)
+        if isinstance(size, int) and size > 0:
+            return size
+    raise ProbeError(
+        f"{type(config).__name__} names no vocab_size, so no default ids can be made; "
+        "give the probe as text or arrays."
+    )
+
+
+def _float_shape(config: Any, name: str, batch: int, length: int) -> tuple[int, ...]:
+    """The shape of pixels or audio: optimum's word, else the config's own numbers."""
+    bins = int(getattr(config, "num_mel_bins", 80))
+    if name == "input_features" and (frames := getattr(config, "max_source_positions", None)):
+        # Whisper takes exactly two frames per encoder position, whatever optimum assumes.
+        return (batch, bins, 2 * int(frames))
+    if (shape := _optimum_shape(config, name, batch, length)) is not None:
+        return shape
+    if name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        return (batch, int(getattr(config, "num_channels", 3)), int(height), int(width))
+    return (batch, 16000) if name == "input_values" else (batch, bins, 100)
+
+
+def _optimum_shape(config: Any, name: str, batch: int, length: int) -> tuple[int, ...] | None:
+    try:
+        from optimum.utils import NormalizedConfigManager, input_generators
+    except ImportError:
+        return None
+    vision = input_generators.DummyVisionInputGenerator
+    audio = input_generators.DummyAudioInputGenerator
+    try:
+        normalized = NormalizedConfigManager.get_normalized_config_class(config.model_type)(config)
+        kind = next(kind for kind in (vision, audio) if name in kind.SUPPORTED_INPUT_NAMES)
+        made = kind("default", normalized, batch_size=batch, sequence_length=length)
+        return tuple(int(n) for n in made.generate(name, framework="np").shape)
+    except (KeyError, AttributeError, TypeError, ValueError, StopIteration):
+        return None  # an architecture that optimum lacks
+
+
+def _plain_inputs(
+    module: nn.Module, batch: int, length: int, rng: np.random.Generator
+) -> dict[str, Array]:
+    """For a module without a config: one input, read off the first layer that has weights."""
+    parameters = inspect.signature(module.forward).parameters
+    needed = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
+    first = next((m for m in module.modules() if any(True for _ in m.parameters(False))), None)
+    if len(needed) == 1 and isinstance(first, nn.Embedding):
+        return {needed[0]: rng.integers(0, first.num_embeddings, (batch, length))}
+    if len(needed) == 1 and isinstance(first, nn.Linear | nn.LayerNorm):
+        width = first.in_features if isinstance(first, nn.Linear) else first.normalized_shape[-1]
+        return {needed[0]: rng.standard_normal((batch, length, width), dtype=np.float32)}
+    raise ProbeError(
+        f"No default probe can be made for {type(module).__name__}: its forward takes "
+        f"{', '.join(parameters) or 'nothing'}. Give one, as probe={{name: array}} or --probe FILE."
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import tempfile
@@ -21,10 +22,10 @@ from typing import Any
 from driftwalk.errors import BackendUnavailable
 from driftwalk.jsonable import decode, encode
 from driftwalk.tasks.fleet.cluster import Event
-from driftwalk.tasks.fleet.job import Golden, Job, Place
-from driftwalk.tasks.fleet.process import Process, unpacked
+from driftwalk.tasks.fleet.job import Golden, Job, Place, unpacked
+from driftwalk.tasks.fleet.local import Process
 
-INSTALL = "pip install 'driftwalk[ray]'"
+NOT_INSTALLED = "Ray is not installed: pip install 'driftwalk[ray]' checks every node of a cluster."
 REACH = 5.0
 """Seconds to wait for a port to answer."""
 CLAIM = 60.0
@@ -61,19 +62,12 @@ class Seat:
         asked = decode(Job, job, "job")
         # Ray shows an actor its own GPU only, and there it is the first.
         here = decode(Place, place | {"device": self._device}, "place")
-        process = Process(asked.command(here, self._golden), timeout, asked.folder)
-        self._process = process
+        self._process = Process(asked.command(here, self._golden), timeout, asked.folder)
         try:
-            code = process.wait()
-            return {
-                "ending": "timeout" if process.timed_out else "ended",
-                "code": code,
-                "out": process.printed(),
-                "err": process.said(),
-            }
+            self._process.poll(math.inf)
+            return self._process.result()
         finally:
             self._process = None
-            process.close()
 
     def stop(self) -> None:
         """End the job, not the actor; called beside `work`."""
@@ -94,7 +88,6 @@ class RayCluster:
         self._ray = _connected(address)
         self._golden = golden or Golden()
         self._files = self._ray.put(dict(self._golden.files)) if self._golden.files else None
-        self._address = address
         self._nodes: dict[str, str] = {}
         self._actors: dict[Place, Any] = {}
         self._running: dict[Any, tuple[Place, Job]] = {}
@@ -125,13 +118,11 @@ class RayCluster:
         Ray does not let one choose. A GPU that is not free yet has the number nobody else has.
         """
         asked = {seat.gpu.remote(): seat for actors in seats.values() for seat in actors}
-        told, _ = (
-            self._ray.wait(list(asked), num_returns=len(asked), timeout=CLAIM)
-            if asked
-            else ([], [])
-        )
+        answered = []
+        if asked:
+            answered, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=CLAIM)
         number = {}
-        for task in told:
+        for task in answered:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 number[asked[task]] = self._ray.get(task)
         for node, actors in seats.items():
@@ -179,12 +170,11 @@ class RayCluster:
     def _ended(self, task: Any) -> Event:
         place, job = self._running.pop(task)
         try:
-            told = self._ray.get(task)
+            return Event(place, job, **self._ray.get(task))
         except self._ray.exceptions.RayActorError as error:
             return Event(place, job, "lost", err=_first_line(error))
         except self._ray.exceptions.RayError as error:  # of the task, not of the node
             return Event(place, job, "ended", 70, err=_first_line(error))
-        return Event(place, job, **told)
 
     def abandon(self, place: Place) -> None:
         """End the actor; its job is a group of processes, which it is told to end first."""
@@ -206,34 +196,22 @@ class RayCluster:
 def _connected(address: str) -> Any:
     """Ray, talking to a cluster that is there already; never one that Ray starts by itself."""
     if not installed():
-        raise BackendUnavailable(f"Ray is not installed here: {INSTALL}")
-    _reach(address)
+        raise BackendUnavailable(f"{NOT_INSTALLED} --address local runs on this machine alone.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a check phones nobody
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise _nobody_there(address, _first_line(error)) from None
-    return ray
-
-
-def _reach(address: str) -> None:
-    """Ray tries an address where nobody listens for many minutes; one try of our own will do."""
     host, _, port = address.rpartition(":")
-    if not host or "://" in address or not port.isdigit():
-        return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
-    except (OSError, OverflowError) as error:
-        raise _nobody_there(address, str(error)) from None
-
-
-def _nobody_there(address: str, why: str) -> BackendUnavailable:
-    return BackendUnavailable(
-        f"No Ray cluster at {address!r}: {why.rstrip('.')}. Start one with `ray start --head`, "
-        "name it with --address HOST:PORT, or use --address local."
-    )
+        # Ray tries an address where nobody listens for many minutes; one try of our own will do.
+        if host and "://" not in address and port.isdigit():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
+        raise BackendUnavailable(
+            f"No Ray cluster at {address!r}: {_first_line(error).rstrip('.')}. Start one with `ray "
+            "start --head`, name it with --address HOST:PORT, or use --address local."
+        ) from None
+    return ray
 
 
 def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -241,12 +219,12 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Ray's own ids are new at every start, and a results folder must be understood the next day.
     """
-    plain = [
-        name
-        if (name := str(node.get("NodeName") or "")) not in ("", node.get("NodeManagerAddress"))
-        else str(node.get("NodeManagerHostname") or node.get("NodeManagerAddress"))
-        for node in nodes
-    ]
+    plain = []
+    for node in nodes:
+        address = node.get("NodeManagerAddress")
+        given = str(node.get("NodeName") or "")
+        host = str(node.get("NodeManagerHostname") or address)
+        plain.append(host if given in ("", address) else given)
     often = Counter(plain)
     return [
         f"{name} ({node['NodeID'][:8]})" if often[name] > 1 else name

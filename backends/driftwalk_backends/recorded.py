@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import ClassVar
 
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
@@ -14,7 +13,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import OUTPUT, Point, Probe, State, Trace, same_bits
 from driftwalk.traces.point_map import load_map
 
-from .port_match import AUTO, by_value
+from .matching import AUTO, by_value
 
 MAP = "a TOML file: which point each state is; or auto: found by value (docs/trace-format.md)"
 
@@ -28,8 +27,8 @@ def naming(spec: Spec, model: object) -> Naming:
     if named is None:
         return lambda trace, depth, layer: trace
     if named != AUTO:
-        known = load_map(named)
-        return lambda trace, depth, layer: known.renamed(trace)
+        points = load_map(named)
+        return lambda trace, depth, layer: points.renamed(trace)
 
     def matched(trace: Trace, depth: str, layer: str) -> Trace:
         from .torch_eager import TorchEager  # the one that knows what is expected
@@ -53,23 +52,20 @@ class Recorded(Backend):
         if not spec.text:
             raise UsageError("Backend 'trace' needs a folder: trace:golden.trace.")
         self._model = model
+        self._recorded = naming(spec, model)(Trace.load(spec.text), "block", "")
         self._trace()
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
         return [Offer("trace:FOLDER", True, "states recorded by `driftwalk record`")]
 
-    @cached_property
-    def _recorded(self) -> Trace:
-        return naming(self.spec, self._model)(Trace.load(self.spec.text), "block", "")
-
     def _trace(self) -> Trace:
-        found = self._recorded.model.get("fingerprint")
-        known = getattr(self._model, "fingerprint", "")
-        if found and known and found != known:
+        theirs = self._recorded.model.get("fingerprint")
+        ours = getattr(self._model, "fingerprint", "")
+        if theirs and ours and theirs != ours:
             raise UsageError(
                 f"{str(self.spec)!r} was recorded from other weights than these: "
-                f"{self._recorded.model.get('label', 'a model')} {found[:12]}, not {known[:12]}."
+                f"{self._recorded.model.get('label', 'a model')} {theirs[:12]}, not {ours[:12]}."
             )
         return self._recorded
 
@@ -99,11 +95,10 @@ class Recorded(Backend):
 
 def _unnamed(trace: Trace) -> list[State]:
     """Outputs of a trace that was recorded when the main one alone was a point."""
-    found = []
+    states = []
     for name, array in trace.outputs.items():
         point = name if name.startswith(OUTPUT) else f"{OUTPUT}{name}"
-        twins = (other for other in trace if other.shape == array.shape)
-        known = point in trace.names or name == "loss"
-        if not known and not any(same_bits({"": s.array}, {"": array}) for s in twins):
-            found.append(State(Point(point, f"output {name}"), array))
-    return found
+        named = point in trace.names or name == "loss"
+        if not named and not any(same_bits({"": s.array}, {"": array}) for s in trace):
+            states.append(State(Point(point, f"output {name}"), array))
+    return states

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -77,14 +77,13 @@ def _upright(kept: torch.Tensor) -> torch.Tensor:
     return kept.to(torch.float32).mean() >= 0.5
 
 
-@dataclass
-class _Argument:
+class _Argument(NamedTuple):
     """One value of an argument, and the calls that got it."""
 
     slot: Slot
     name: str
     tensor: torch.Tensor | None
-    calls: list[int] = field(default_factory=list)
+    calls: list[int]
 
 
 @contextmanager
@@ -104,36 +103,28 @@ def watch_shared(
             return
         names = list(inspect.signature(block.forward).parameters)
         for slot, tensor in _arguments(args, kwargs, stream):
-            known = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))
-            argument = next(known, None)
+            alike = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))
+            argument = next(alike, None)
             if argument is None:
-                seen.append(argument := _Argument(slot, _named(slot, names), tensor))
+                seen.append(argument := _Argument(slot, _named(slot, names), tensor, []))
             argument.calls.append(number)
 
-    paths = dict.fromkeys(blocks)
-    handles = [
-        module.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True)
-        for path in paths
-    ]
-
     def result(states: Iterable[torch.Tensor]) -> tuple[Shared, ...]:
-        known = list(states)
-        found: list[Shared] = []
-        for argument in seen:
-            if len(argument.calls) < 2 or any(_same(argument.tensor, state) for state in known):
+        stream_states = list(states)
+        shared: list[Shared] = []
+        for slot, name, tensor, calls in seen:
+            if len(calls) < 2 or any(_same(tensor, state) for state in stream_states):
                 continue
-            again = sum(other.slot == argument.slot for other in found)
-            name = f"{argument.name}@{again + 1}" if again else argument.name
-            found.append(
-                Shared(name, argument.slot, tuple(argument.calls), _is_mask(argument.tensor))
-            )
-        return tuple(found)
+            again = sum(other.slot == slot for other in shared)
+            unique = f"{name}@{again + 1}" if again else name
+            shared.append(Shared(unique, slot, tuple(calls), _is_mask(tensor)))
+        return tuple(shared)
 
-    try:
+    with ExitStack() as hooks:
+        for path in dict.fromkeys(blocks):
+            block = module.get_submodule(path)
+            hooks.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield result
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _arguments(
@@ -149,9 +140,7 @@ def _arguments(
 
 
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return same(a, b)
+    return a is b if a is None or b is None else same(a, b)
 
 
 def _named(slot: Slot, parameters: Sequence[str]) -> str:

@@ -23,17 +23,11 @@ __all__ = ["AnyModel", "LoadedModel", "open_model", "torch_model"]
 
 AnyModel = LoadedModel | OnnxModel
 
-_AUTO_CLASSES = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForMaskedLM",
-    "AutoModelForSequenceClassification",
-    "AutoModelForTokenClassification",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForImageClassification",
-    "AutoModel",
+_TASKS = (
+    *("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "SequenceClassification"),
+    *("TokenClassification", "QuestionAnswering", "ImageClassification"),
 )
+_AUTO_CLASSES = (*(f"AutoModelFor{task}" for task in _TASKS), "AutoModel")
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -55,14 +49,12 @@ def open_model(
         )
     if given in DEMOS:
         tokenizer = ByteTokenizer()
-        return LoadedModel(
-            DEMOS[given](), given, source="built in", tokenizer=tokenizer, blocks=blocks
-        )
+        return LoadedModel(DEMOS[given](), given, "built in", None, tokenizer, blocks)
     if given.endswith(".onnx"):
         return OnnxModel(Path(given), given)
     path = Path(given)
     if path.is_dir():
-        return _from_pretrained(str(path), given, "folder", blocks, trust_remote_code)
+        return _from_pretrained(given, "folder", blocks, trust_remote_code)
     if path.exists():
         raise ModelError(
             f"{given!r} is a file; give the folder that holds config.json and weights."
@@ -71,17 +63,17 @@ def open_model(
         return _from_factory(given, blocks)
     if given.startswith((".", "/", "~")) or given.count("/") > 1:
         raise ModelError(f"There is no folder {given!r}.")
-    return _from_pretrained(given, given, "hub", blocks, trust_remote_code)
+    return _from_pretrained(given, "hub", blocks, trust_remote_code)
 
 
 def torch_model(
     given: object, *, blocks: str | None = None, trust_remote_code: bool = False
 ) -> LoadedModel:
     """The same for what torch must be able to run; a graph is refused."""
-    found = open_model(given, blocks=blocks, trust_remote_code=trust_remote_code)
-    if isinstance(found, OnnxModel):
-        raise UsageError(found.refusal)
-    return found
+    model = open_model(given, blocks=blocks, trust_remote_code=trust_remote_code)
+    if isinstance(model, OnnxModel):
+        raise UsageError(model.refusal)
+    return model
 
 
 def _from_factory(given: str, blocks: str | None) -> LoadedModel:
@@ -107,7 +99,7 @@ def _from_factory(given: str, blocks: str | None) -> LoadedModel:
 
 
 def _from_pretrained(
-    where: str, label: str, source: str, blocks: str | None, trust_remote_code: bool
+    where: str, source: str, blocks: str | None, trust_remote_code: bool
 ) -> LoadedModel:
     import transformers
 
@@ -117,15 +109,11 @@ def _from_pretrained(
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = _class_for(config, trust_remote_code)
+        options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)  # weights the checkpoint lacks are at least the same each time
-            module, loading = kind.from_pretrained(
-                where,
-                dtype=torch.float32,
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
-            )
+            module, loading = kind.from_pretrained(where, output_loading_info=True, **options)
     except Exception as error:  # hub, config and weight errors come in dozens of types
         raise ModelError(_explain(where, source, error, trust_remote_code)) from error
     notes: tuple[str, ...] = ()
@@ -134,15 +122,7 @@ def _from_pretrained(
             f"The checkpoint lacks {len(missing)} weight(s), which were made up (seed 0): "
             f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}.",
         )
-    return LoadedModel(
-        module.eval(),
-        label,
-        source=source,
-        folder=where,
-        blocks=blocks,
-        trust_remote_code=trust_remote_code,
-        notes=notes,
-    )
+    return LoadedModel(module.eval(), where, source, where, None, blocks, trust_remote_code, notes)
 
 
 def _check_folder(folder: Path) -> None:

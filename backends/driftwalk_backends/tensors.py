@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -25,27 +26,26 @@ def is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def stream_slot(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Slot | None:
-    """Where a block takes the residual stream, by its place in the call; None if nowhere."""
-    for number, value in enumerate(args):
-        if is_float(value):
-            return (number,)
-    if is_float(kwargs.get("hidden_states")):
-        return ("hidden_states",)
-    named = next((name for name, value in kwargs.items() if is_float(value)), None)
-    if named is not None:
-        return (named,)
-    return next((slot for slot, item in call_tensors(args, kwargs) if is_float(item)), None)
+def stream_slot(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], known: Slot | None = None
+) -> Slot | None:
+    """Where a block takes the residual stream, by its place in the call; None if nowhere.
+
+    That is where it is known to, if a float tensor stands there; else where the first one does.
+    """
+    if known and is_float(from_call(args, kwargs, known)):
+        return known
+    positions = ((number,) for number, value in enumerate(args) if is_float(value))
+    names = ((name,) for name in ("hidden_states", *kwargs) if is_float(kwargs.get(name)))
+    nested = (slot for slot, item in call_tensors(args, kwargs) if is_float(item))
+    return next(chain[Slot](positions, names, nested), None)
 
 
 def stream_input(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], slot: Slot | None = None
 ) -> torch.Tensor | None:
-    """The residual stream of a call: what stands in the slot, else the first float tensor."""
-    found = from_call(args, kwargs, slot) if slot else None
-    if is_float(found):
-        return cast("torch.Tensor", found)
-    slot = stream_slot(args, kwargs)
+    """The residual stream of a call."""
+    slot = stream_slot(args, kwargs, slot)
     return None if slot is None else cast("torch.Tensor", from_call(args, kwargs, slot))
 
 
@@ -56,8 +56,7 @@ def with_stream_input(
     slot: Slot | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with another tensor on the residual stream."""
-    if not slot or not is_float(from_call(args, kwargs, slot)):
-        slot = stream_slot(args, kwargs)
+    slot = stream_slot(args, kwargs, slot)
     assert slot is not None
     return with_call(args, kwargs, slot, tensor)
 

@@ -1,8 +1,13 @@
-"""The devices that torch can compute on here, and why not on the others."""
+"""The devices that torch can compute on here, and why not on the others.
+
+As a program (`python -m`), it prints their names as JSON: the CPU, then every CUDA device.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -15,11 +20,11 @@ DEVICES = ("cpu", "cuda", "mps")
 def driver_version() -> str:
     """The NVIDIA driver's version, as Linux tells it."""
     try:
-        told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "unknown"
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", told)
-    return found.group() if found else "unknown"
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return version.group() if version else "unknown"
 
 
 def device_name(device: str) -> str:
@@ -47,3 +52,8 @@ def device_of(text: str) -> torch.device:
     if kind not in DEVICES:
         raise UsageError(f"Backend 'torch' has no device {kind!r}; it has {', '.join(DEVICES)}.")
     return torch.device(text)
+
+
+if __name__ == "__main__":
+    names = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    sys.stdout.write(json.dumps(names))

@@ -1,32 +1,49 @@
-"""The `torch` backend: eager PyTorch on the CPU or a GPU, in fp64, fp32, fp16 or bf16."""
+"""The `torch` backend: PyTorch on the CPU or a GPU, in fp64, fp32, fp16 or bf16; eager, or, with
+`compile=...`, through torch.compile.
+
+Compiled, plain and traced runs have functions of their own. For a traced one the hooks are compiled
+too: every state becomes an output of the one graph, as in an exported model, and what the compiler
+fuses between them stays fused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from driftwalk.adapter import Sink
+from driftwalk.adapter import Backend, Sink
 from driftwalk.dtypes import Array
-from driftwalk.errors import UsageError
+from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import call
 from .depth import BLOCKS
-from .eager_run import watched
+from .eager_run import between, stamp, wait, watched
 from .given import GivenModel
-from .hooks import TensorSink
+from .hooks import TensorSink, capture
 from .loaded import LoadedModel
 from .points import Layout, has_modules
-from .stopwatch import between, stamp, wait
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import Inputs, TorchRuntime
+
+States = list[tuple[Point, torch.Tensor]]
+
+
+def torch_backend(spec: Spec, model: object) -> Backend:
+    """The backend that a spec `torch` names."""
+    return TorchCompiled(spec, model) if "compile" in spec.options else TorchEager(spec, model)
 
 
 class TorchEager(TorchRuntime):
@@ -88,16 +105,127 @@ class TorchEager(TorchRuntime):
                     return None
                 # Nothing follows an output; inside a block, another implementation may go another
                 # way.
-                fits = array.shape == tensor.shape and not is_output(point.name)
-                if point.name not in walked and not fits:
+                alike = array.shape == tuple(tensor.shape)
+                if point.name not in walked and (is_output(point.name) or not alike):
                     return None
-                return _like(tensor, array)
+                if not alike:
+                    shapes = f"{array.shape} at {tuple(tensor.shape)}"
+                    raise UsageError(f"Cannot replay a state of shape {shapes}.")
+                return from_numpy(array, tensor.device).to(tensor.dtype)
 
             watched(module, layout, exchange, partial(call, module, inputs))
 
 
-def _like(tensor: torch.Tensor, array: Array) -> torch.Tensor:
-    """The given state in this model's dtype; a state of another shape cannot take its place."""
-    if tuple(array.shape) != tuple(tensor.shape):
-        raise UsageError(f"Cannot replay a state of shape {array.shape} at {tuple(tensor.shape)}.")
-    return from_numpy(array, tensor.device).to(tensor.dtype)
+class TorchCompiled(TorchRuntime):
+    """PyTorch behind a compiler; points are found, and states named, as in eager PyTorch.
+
+    It neither replays nor times layers: blocks one by one are not what was compiled.
+    """
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec, model)
+        self._compiler = spec.options["compile"]
+        known = torch.compiler.list_backends(exclude_tags=())
+        if self._compiler not in known:
+            raise UsageError(f"compile={self._compiler}: {nearest(self._compiler, known)}")
+        self._known: dict[tuple[Any, ...], _Compiled] = {}
+
+    def _flags(self) -> dict[str, str]:
+        """How it was compiled; code between two graphs ran in Python."""
+        flags = {**super()._flags(), "compile": self._compiler}
+        if counts := {str(compiled.graphs) for compiled in self._known.values()}:
+            flags["graphs"] = " or ".join(sorted(counts))
+        return flags
+
+    def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
+        return self._compiled_for(module, inputs, None)(inputs)[0]
+
+    def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        output, states = self._compiled_for(module, inputs, layout)(inputs)
+        for point, tensor in states:
+            sink(point, tensor)
+        return output
+
+    def _compiled_for(self, module: nn.Module, inputs: Inputs, layout: Layout | None) -> _Compiled:
+        """Compiled for these shapes alone: others would count as recompilations, and after some of
+        those PyTorch goes on without compiling."""
+        shapes = ((name, tuple(t.shape), t.dtype) for name, t in sorted(inputs.items()))
+        key = (None if layout is None else (layout.look, layout.points), *shapes)
+        if key not in self._known:
+            start = time.perf_counter()
+            self._known[key] = _Compiled(module, layout, self._compiler, inputs)
+            taken = time.perf_counter() - start
+            self._seconds["compile"] = self._seconds.get("compile", 0.0) + taken
+        return self._known[key]
+
+    def _close(self) -> None:
+        self._known.clear()
+        super()._close()
+
+
+class _Compiled:
+    """A compiled model for inputs of these shapes; with a layout, one whose states are seen."""
+
+    def __init__(
+        self, module: nn.Module, layout: Layout | None, compiler: str, inputs: Inputs
+    ) -> None:
+        self._compiler = compiler
+        self._seen: States = []
+        self._finish: Callable[[Any], None] | None = None
+        # Hooks stay as long as this does: compiled code finds what they write to by way of them.
+        self._hooks = ExitStack()
+        if layout is not None:
+            # The same modules once more, for hooks of our own, with the same weights.
+            shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+            module = copy.deepcopy(module, shared)
+            self._finish = self._hooks.enter_context(capture(module, layout, self._keep))
+
+        def run(inputs: Inputs) -> Any:
+            return call(module, inputs)
+
+        # Compiled code is kept with the function's, where one with other hooks would find it.
+        own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
+        self._run = torch.compile(own, backend=compiler, dynamic=False)
+        before = _graphs()
+        self(inputs)  # the first call compiles
+        self.graphs = _graphs() - before
+        """How many the model was cut into."""
+
+    def __call__(self, inputs: Inputs) -> tuple[Any, States]:
+        """What the model gives, and the states on the way to it."""
+        self._seen.clear()
+        with _compiling(self._compiler):
+            output = self._run(inputs)
+        if self._finish is not None:
+            self._finish(output)
+        return output, list(self._seen)
+
+    def _keep(self, point: Point, tensor: torch.Tensor) -> None:
+        # A copy, as in every hook: what follows may write into the tensor.
+        self._seen.append((point, tensor.clone()))
+
+
+def _graphs() -> int:
+    """How many were compiled in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+@contextmanager
+def _compiling(compiler: str) -> Iterator[None]:
+    """Compilers warn of what is theirs to know; what they fail with becomes one sentence."""
+    from torch._dynamo import config
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        with warnings.catch_warnings(), config.patch(skip_nnmodule_hook_guards=False):
+            warnings.simplefilter("ignore")
+            yield
+    except TorchDynamoException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = " ".join(line for line in lines[:2] if not line.startswith("Set TORCH"))
+        raise BackendError(
+            f"torch.compile with {compiler} failed: {type(error).__name__}: "
+            f"{said[:400].rstrip('.')}. Without compile=... the model runs eagerly."
+        ) from error

@@ -18,21 +18,19 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.mixture import Mixture
-from driftwalk.spec import Spec
+from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
 from .ambient import settings_set_aside
 from .calls import call, explaining, quietly
 from .depth import Looks
-from .eager_run import as_arrays, output_arrays
+from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
 from .given import GivenModel
 from .hooks import TensorSink
 from .on_device.states import Holding
-from .options import THREADS_HELP, parse_threads
 from .points import Layout
 from .sources import torch_model
-from .stopwatch import device_clock, wait
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
 
@@ -58,7 +56,7 @@ class TorchRuntime(Looks, Backend):
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
         self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
-        self._threads = parse_threads(spec)
+        self._threads = spec.count("threads")
         if self._dtype not in TORCH_DTYPES:
             raise UsageError(
                 f"Backend 'torch' has no dtype {self._dtype!r}; it has {', '.join(TORCH_DTYPES)}."
@@ -73,11 +71,11 @@ class TorchRuntime(Looks, Backend):
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
-        found = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
+        offers = [Offer("torch:cpu", True, f"torch {torch.__version__}")]
         for device in DEVICES[1:]:
             why = why_not(torch.device(device))
-            found.append(Offer(f"torch:{device}", not why, why or device_name(device)))
-        return found
+            offers.append(Offer(f"torch:{device}", not why, why or device_name(device)))
+        return offers
 
     @property
     def info(self) -> BackendInfo:
@@ -146,15 +144,19 @@ class TorchRuntime(Looks, Backend):
             if sink is None:
                 return output_arrays(self._plain(module, inputs))
             run = partial(self._watched, module, inputs, self._find_layout(module, inputs))
-            if not self._hold:
-                return as_arrays(run, sink)
-            return as_arrays(run, sink, Holding(self._device).keep)
+            return as_arrays(run, sink, Holding(self._device).keep if self._hold else None)
+
+    @contextmanager
+    def _running(self) -> Iterator[nn.Module]:
+        """The module, in the arithmetic that was asked for."""
+        module = self._open()
+        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+            yield module
 
     @contextmanager
     def _ready(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs]]:
-        """The module and the probe's tensors, in the arithmetic that was asked for."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+        """The same, and the probe's tensors."""
+        with self._running() as module:
             yield module, self._inputs(module, probe)
 
     @contextmanager
@@ -176,8 +178,7 @@ class TorchRuntime(Looks, Backend):
 
     def lap(self, probe: Probe) -> Lap:
         """One plain run; copies are timed apart, and the device is waited for."""
-        module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+        with self._running() as module:
             start = time.perf_counter()
             inputs = self._inputs(module, probe)
             wait(self._device)
@@ -216,7 +217,7 @@ class TorchRuntime(Looks, Backend):
         with self._ready(probe) as (module, inputs):
             return self._model.exercised(module, inputs, lambda: call(module, inputs))
 
-    def _find_layout(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Layout:
+    def _find_layout(self, module: nn.Module, inputs: Inputs) -> Layout:
         start = time.perf_counter()
         layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
         if self._given is not None:

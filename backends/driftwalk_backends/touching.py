@@ -23,13 +23,13 @@ from torch.overrides import TorchFunctionMode
 
 from driftwalk.dtypes import Array
 
-_SHAPE_ONLY = """
+_ABOUT_SHAPES = """
     size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point
     is_complex is_signed element_size get_device __len__ __hash__ is_pinned is_shared is_inference
     is_same_size _is_view zeros_like ones_like empty_like rand_like randn_like new_zeros new_ones
     new_empty is_tensor result_type
 """
-_LOOK_ONLY = frozenset(_SHAPE_ONLY.split())
+_SHAPE_ONLY = frozenset(_ABOUT_SHAPES.split())
 """Functions that take a tensor for its shape or dtype alone."""
 _OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
@@ -37,6 +37,9 @@ _FUNCTIONS = (FunctionType, MethodType, nn.Module)
 _SCALARS = frozenset({int, float, bool, str, type(None), slice, torch.dtype, torch.device})
 _LISTS = (tuple, list)
 _GROUPED = ("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
 
 
 class Weight:
@@ -64,8 +67,8 @@ class Weight:
 
     @property
     def used(self) -> Array:
-        found: Array = self.read | self.looked_up
-        return found
+        used: Array = self.read | self.looked_up
+        return used
 
     @property
     def elements_used(self) -> int:
@@ -101,10 +104,10 @@ class Touching(TorchFunctionMode):
                 ends[start] = end
         self._starts = sorted(ends)
         self._ends = [ends[start] for start in self._starts]
-        scripted = [m for m in module.modules() if isinstance(m, torch.jit.ScriptModule)]
-        for part in scripted:  # its operations are not seen from here
-            for parameter in part.parameters():
-                self._read(parameter)
+        for part in module.modules():
+            if isinstance(part, torch.jit.ScriptModule):  # its operations are not seen from here
+                for parameter in part.parameters():
+                    self._read(parameter)
 
     def __enter__(self) -> Self:
         self._thread = get_ident()
@@ -124,11 +127,7 @@ class Touching(TorchFunctionMode):
             self.blind = f"{type(part).__name__} runs where it cannot be watched"
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
@@ -139,11 +138,9 @@ class Touching(TorchFunctionMode):
                 self.blind = f"{type(error).__name__} while watching {_name(func)}: {error}"
         return result
 
-    def _note(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
-    ) -> None:
+    def _note(self, func: Callable[..., Any], args: Args, kwargs: Kwargs, out: Any) -> None:
         name = _name(func)
-        if name in _LOOK_ONLY or (name == "__get__" and not isinstance(out, torch.Tensor)):
+        if name in _SHAPE_ONLY or (name == "__get__" and not isinstance(out, torch.Tensor)):
             return
         taken = []
         for value in _flat((*args, *kwargs.values())):
@@ -158,12 +155,7 @@ class Touching(TorchFunctionMode):
             self._take(name, taken, args, kwargs, out)
 
     def _take(
-        self,
-        name: str,
-        taken: list[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        out: Any,
+        self, name: str, taken: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any
     ) -> None:
         """Note what a function makes of the weights that it was given."""
         given = [value for value in _flat((out,)) if isinstance(value, torch.Tensor)]
@@ -171,18 +163,17 @@ class Touching(TorchFunctionMode):
         if given and not in_place and all(not value.numel() for value in given):
             return  # an expert that no token was routed to is given none
         # A view of a weight reads nothing yet: what it gives lies where the weight does.
-        views = set() if in_place or "out" in kwargs else {self._place(value) for value in given}
-        if 0 in views:
-            views = set()
+        views = {self._place(value) for value in given}
+        can_be_views = not in_place and "out" not in kwargs and 0 not in views
         for tensor in taken:
-            if self._place(tensor) in views:
+            if can_be_views and self._place(tensor) in views:
                 continue
             rows = self._rows(name, tensor, args, kwargs) if len(taken) == 1 else None
             if rows is None or not self._look_up(tensor, rows):
                 self._read(tensor)
 
     def _rows(
-        self, name: str, table: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, name: str, table: torch.Tensor, args: Args, kwargs: Kwargs
     ) -> torch.Tensor | None:
         """The rows of a table that a function reads; None where it reads all of it."""
         values = [*args, *kwargs.values()]
@@ -204,10 +195,10 @@ class Touching(TorchFunctionMode):
 
     def _look_up(self, table: torch.Tensor, rows: torch.Tensor) -> bool:
         """Mark rows of a tensor that is a weight, or a view of one that keeps its rows."""
-        found = self._weights_of(table)
-        if len(found) != 1 or rows.is_floating_point() or not table.ndim or not _is_plain(table):
+        weights = self._weights_of(table)
+        if len(weights) != 1 or rows.is_floating_point() or not table.ndim or not _is_plain(table):
             return False
-        weight, width = found[0], table.stride(0) * table.element_size()
+        weight, width = weights[0], table.stride(0) * table.element_size()
         start = int(table.storage_offset()) * table.element_size() - weight.start
         per_row, rest = divmod(width, weight.row_bytes)
         if not per_row or rest or start < 0 or start % weight.row_bytes or _span(table[:1]) > width:
@@ -224,23 +215,19 @@ class Touching(TorchFunctionMode):
         return True
 
     def _input_named(self, ids: torch.Tensor) -> str:
-        for name, tensor in self._inputs.items():
-            if (tensor.shape, tensor.device) == (ids.shape, ids.device) and bool(
-                (tensor == ids).all()
-            ):
-                return name
-        return ""
+        place = ids.shape, ids.device
+        alike = {n: t for n, t in self._inputs.items() if (t.shape, t.device) == place}
+        return next((name for name, tensor in alike.items() if bool((tensor == ids).all())), "")
 
     def _read(self, tensor: torch.Tensor) -> None:
-        own = self._objects.get(id(tensor))
-        if own is not None or not _is_plain(tensor):
+        plain, own = _is_plain(tensor), self._objects.get(id(tensor))
+        if own is not None or not plain:
             for weight in [own] if own is not None else self._weights_of(tensor):
                 weight.read_bytes(weight.start, max(weight.end, weight.start + 1))
-            if not _is_plain(tensor):
-                return
-        low = int(tensor.storage_offset()) * tensor.element_size()
-        for weight in self._weights_of(tensor):
-            weight.read_bytes(low, low + _span(tensor))
+        if plain:
+            low = int(tensor.storage_offset()) * tensor.element_size()
+            for weight in self._weights_of(tensor):
+                weight.read_bytes(low, low + _span(tensor))
 
     def _place(self, tensor: torch.Tensor) -> int:
         """The start of the memory of weights that a tensor lies in; 0 where it lies elsewhere."""
@@ -251,9 +238,7 @@ class Touching(TorchFunctionMode):
                 return self._place(torch._C._functorch.get_unwrapped(tensor))
             return 0
         number = bisect_right(self._starts, address) - 1
-        if number < 0 or address >= self._ends[number]:
-            return 0
-        return self._starts[number]
+        return self._starts[number] if number >= 0 and address < self._ends[number] else 0
 
     def _weights_of(self, tensor: torch.Tensor) -> list[Weight]:
         """The weights in the memory that a tensor is a part of."""

@@ -17,9 +17,8 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
 from .choices import Key, Recorded, Tipped
-from .rounding import Jittered
 from .torch_eager import TorchEager
-from .widening import MixedOps, WidenedCasts
+from .widening import Jittered, MixedOps, WidenedCasts
 
 
 class Truth(TorchEager):

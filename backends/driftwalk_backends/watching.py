@@ -7,23 +7,40 @@ same tensor or an equal one (`taken`), or, with a lineage, anything computed fro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from .lineage import Lineage
 from .slots import Slot, call_tensors
 from .tensors import float_outputs, is_float, same_values, stream_input, stream_slot
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 
 Form = tuple[torch.Size, torch.dtype]
-Link = tuple[Slot, Slot]
-"""A slot of the previous call's output, and the slot of this call's input that it went into."""
+Hook = tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]
+"""A module, what is called with (module, args, kwargs) before each of its calls, and what is called
+with (module, args, kwargs, output) after it."""
+
+
+@contextmanager
+def hooked(hooks: Iterable[Hook], first: bool = False) -> Iterator[None]:
+    """Hooks on modules, removed in any case; `first`: outputs are seen before other hooks do."""
+    with ExitStack() as handles:
+        for module, before, after in hooks:
+            if before is not None:
+                handles.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            if after is not None:
+                handle = module.register_forward_hook(after, with_kwargs=True, prepend=first)
+                handles.enter_context(handle)
+        yield
 
 
 @dataclass
@@ -31,28 +48,80 @@ class Call:
     """One call of a numbered module, as seen from outside."""
 
     path: str
-    kind: type
+    module: nn.Module
     stream: Slot
     """Where its first float tensor stands."""
     takes: dict[Slot, Form]
-    taken: frozenset[Link]
-    derived: frozenset[Link]
+    taken: set[tuple[Slot, Slot]]
+    """Slots of the previous call's output, and the slots of this call's input they went into."""
+    derived: set[tuple[Slot, Slot]]
     gives: dict[Slot, Form] = field(default_factory=dict)
     order: int = 0
 
 
-@dataclass
 class Group:
     """Numbered siblings and their calls; tensors are kept so that their identity is certain."""
 
-    path: str
-    calls: list[Call] = field(default_factory=list)
-    last: dict[Slot, torch.Tensor] = field(default_factory=dict)
-    open: list[Call] = field(default_factory=list)
-    norms: dict[tuple[int, Slot], str] = field(default_factory=dict)
-    """Number of calls so far and a slot of the latest output -> the norm that took it."""
-    later_norms: dict[tuple[int, Slot], str] = field(default_factory=dict)
-    """The same for the first norm that took something computed from it, in its shape."""
+    def __init__(
+        self, path: str, container: nn.Module | None, clock: Iterator[int], lineage: Lineage | None
+    ) -> None:
+        self.path = path
+        self.container = container
+        """The module of that path, if there is one: `block1`, `block2` ... are in no list."""
+        self.is_list = isinstance(container, nn.ModuleList)
+        self.calls: list[Call] = []
+        self.norms: dict[tuple[int, Slot], str] = {}
+        """Number of calls so far and a slot of the latest output -> the norm that took it."""
+        self.later_norms: dict[tuple[int, Slot], str] = {}
+        """The same for the first norm that took something computed from it, in its shape."""
+        self._clock = clock
+        self._lineage = lineage
+        self._latest: dict[Slot, torch.Tensor] = {}
+        self._open: list[Call] = []
+
+    def before(self, path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs = {slot: item for slot, item in call_tensors(args, kwargs) if is_float(item)}
+        taken = {
+            (given, slot)
+            for slot, tensor in inputs.items()
+            for given, latest in self._latest.items()
+            if same(latest, tensor)
+        }
+        derived = {(given, slot) for slot, t in inputs.items() for given in self._ancestors(t)}
+        forms = {slot: _form(tensor) for slot, tensor in inputs.items()}
+        stream = stream_slot(args, kwargs) or ()
+        self._open.append(Call(path, block, stream, forms, taken, derived))
+
+    def after(self, path: str, block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        call, given = self._open.pop(), dict(float_outputs(output))
+        if not call.takes or not given:
+            return
+        call.gives = {slot: _form(tensor) for slot, tensor in given.items()}
+        call.order = next(self._clock)
+        self.calls.append(call)
+        self._latest = given
+        if self._lineage is not None:
+            for slot, tensor in given.items():
+                self._lineage.mark(tensor, self.path, len(self.calls), slot, path)
+
+    def norm(self, path: str, taken: torch.Tensor) -> None:
+        calls = len(self.calls)
+        for slot, latest in self._latest.items():
+            if same(latest, taken):
+                self.norms.setdefault((calls, slot), path)
+        if not self._open:
+            for slot in self._ancestors(taken):
+                self.later_norms.setdefault((calls, slot), path)
+
+    def _ancestors(self, tensor: torch.Tensor) -> set[Slot]:
+        """The outputs of the latest call that a tensor was computed from, and has the form of."""
+        if self._lineage is None:
+            return set()
+        call, slots = self._lineage.of(tensor).get(self.path, (0, frozenset()))
+        if call != len(self.calls):
+            return set()
+        forms = {slot: _form(latest) for slot, latest in self._latest.items()}
+        return {slot for slot in slots if forms.get(slot) == _form(tensor)}
 
 
 def watch(
@@ -60,66 +129,26 @@ def watch(
 ) -> dict[str, Group]:
     """Run once with hooks on all numbered modules and all norms."""
     groups: dict[str, Group] = {}
-    handles = []
-    clock = iter(range(1 << 62))
+    clock = count()
+    hooks: list[Hook] = []
 
-    def before_block(path: str, group: Group) -> Callable[..., None]:
-        def hook(block: nn.Module, args: Any, kwargs: Any) -> None:
-            group.open.append(_begun(path, block, group, args, kwargs, lineage))
-
-        return hook
-
-    def after_block(path: str, group: Group) -> Callable[..., None]:
-        def hook(block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            call, given = group.open.pop(), dict(float_outputs(output))
-            if not call.takes or not given:
-                return
-            call.gives = {slot: _form(tensor) for slot, tensor in given.items()}
-            call.order = next(clock)
-            group.calls.append(call)
-            group.last = given
-            if lineage is not None:
-                for slot, tensor in given.items():
-                    lineage.mark(tensor, group.path, len(group.calls), slot, path)
-
-        return hook
-
-    def on_norm(path: str) -> Callable[..., None]:
-        def hook(norm: nn.Module, args: Any, kwargs: Any) -> None:
-            taken = stream_input(args, kwargs)
-            if taken is None:
-                return
+    def see_norm(path: str, norm: nn.Module, args: Any, kwargs: Any) -> None:
+        taken = stream_input(args, kwargs)
+        if taken is not None:
             for group in groups.values():
-                count = len(group.calls)
-                for slot, last in group.last.items():
-                    if same(last, taken):
-                        group.norms.setdefault((count, slot), path)
-                    if lineage is not None and _form(last) == _form(taken):
-                        call, slots = lineage.of(taken).get(group.path, (0, frozenset()))
-                        if call == count and slot in slots and not group.open:
-                            group.later_norms.setdefault((count, slot), path)
+                group.norm(path, taken)
 
-        return hook
-
-    for path, part in module.named_modules():
+    parts = dict(module.named_modules())
+    for path, part in parts.items():
         parent, _, name = path.rpartition(".")
-        match = _NUMBERED.match(name)
-        if match:
+        if match := _NUMBERED.match(name):
             key = f"{parent}.{match['group']}".strip(".")
-            group = groups.setdefault(key, Group(key))
-            before, after = before_block(path, group), after_block(path, group)
-            handles.append(part.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(part.register_forward_hook(after, with_kwargs=True))
+            group = groups.setdefault(key, Group(key, parts.get(key), clock, lineage))
+            hooks.append((part, partial(group.before, path), partial(group.after, path)))
         elif is_norm(part):
-            handles.append(part.register_forward_pre_hook(on_norm(path), with_kwargs=True))
-    try:
-        with lineage or nullcontext():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-        for group in groups.values():
-            group.last = {}
+            hooks.append((part, partial(see_norm, path), None))
+    with hooked(hooks), lineage or nullcontext():
+        run()
     return groups
 
 
@@ -136,28 +165,74 @@ def is_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _begun(
-    path: str, block: nn.Module, group: Group, args: Any, kwargs: Any, lineage: Lineage | None
-) -> Call:
-    taken, derived = set(), set()
-    inputs = {slot: item for slot, item in call_tensors(args, kwargs) if is_float(item)}
-    count = len(group.calls)
-    for slot, tensor in inputs.items():
-        taken |= {(given, slot) for given, last in group.last.items() if same(last, tensor)}
-        if lineage is not None and count:
-            call, slots = lineage.of(tensor).get(group.path, (0, frozenset()))
-            forms = {given: _form(last) for given, last in group.last.items()}
-            if call == count:
-                derived |= {(s, slot) for s in slots if forms.get(s) == _form(tensor)}
-    return Call(
-        path,
-        type(block),
-        stream_slot(args, kwargs) or (),
-        {slot: _form(tensor) for slot, tensor in inputs.items()},
-        frozenset(taken),
-        frozenset(derived),
-    )
-
-
 def _form(tensor: torch.Tensor) -> Form:
     return tensor.shape, tensor.dtype
+
+
+Marks = Mapping[str, tuple[int, frozenset[Slot]]]
+"""By group of blocks: its latest call that a tensor descends from, and by which outputs of it."""
+
+_UNMARKED: Marks = {}
+
+
+class Lineage(TorchDispatchMode):
+    """Marks tensors while it is entered: which block's output they were computed from, however many
+    operations lie between. Every operation hands marks on to what it gives.
+
+    Marks lie on memory, not on tensors: a view is a new tensor on the same memory. Memory that is
+    used again was given out by an operation that is seen here, which writes its marks anew.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._marks: dict[int, Marks] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        given = list(_memory((args, kwargs)))
+        marks = self._on(given)
+        output = func(*args, **(kwargs or {}))
+        made = list(_memory(output))
+        if func._schema.is_mutable:
+            made += given[:1]
+        for place in made:
+            self._marks[place] = marks
+        return output
+
+    def of(self, tensor: torch.Tensor) -> Marks:
+        """The marks of a tensor."""
+        return self._on(_memory(tensor))
+
+    def mark(self, tensor: torch.Tensor, group: str, call: int, slot: Slot, inside: str) -> None:
+        """Mark a block's output; what runs inside the block is of no interest any more."""
+        for place in _memory(tensor):
+            before = self._marks.get(place, _UNMARKED)
+            known, slots = before.get(group, (call, frozenset()))
+            kept = {n: m for n, m in before.items() if not f"{n}.".startswith(f"{inside}.")}
+            own = (call, (slots if known == call else frozenset()) | {slot})
+            self._marks[place] = {**kept, group: own}
+
+    def _on(self, places: Iterable[int]) -> Marks:
+        """All marks on these pieces of memory; in each group the latest call counts."""
+        found = {id(m): m for place in places if (m := self._marks.get(place, _UNMARKED))}
+        first, *others = found.values() or [_UNMARKED]
+        if not others:
+            return first
+        merged = dict(first)
+        for marks in others:
+            for group, (call, slots) in marks.items():
+                known, before = merged.get(group, (0, frozenset()))
+                if call >= known:
+                    merged[group] = (call, slots | before if call == known else slots)
+        return merged
+
+
+def _memory(value: Any) -> Iterator[int]:
+    """The memory of every tensor in a value; some kinds of tensors have none of their own."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            try:
+                yield leaf.untyped_storage()._cdata
+            except (NotImplementedError, RuntimeError):
+                continue

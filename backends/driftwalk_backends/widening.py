@@ -10,86 +10,88 @@ are computed twice, in float64 for what is continuous and in the model's own dty
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+aten = torch.ops.aten
 
 Args = tuple[Any, ...]
-Kwargs = dict[str, Any] | None
+Kwargs = dict[str, Any]
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _NARROW = {wide: narrow for narrow, wide in _WIDE.items()}
 
-_STEPS = {
-    "ceil",
-    "div",
-    "floor",
-    "floor_divide",
-    "fmod",
-    "frac",
-    "heaviside",
-    "remainder",
-    "round",
-    "sgn",
-    "sign",
-    "trunc",
-}
-"""Ops with jumps (`div` only with a rounding mode): one roundoff of the input can change all."""
+_STEPS = {"ceil", "floor", "floor_divide", "fmod", "frac", "heaviside", "remainder", "round"}
+_STEPS |= {"sgn", "sign", "trunc"}
+"""Ops with jumps, as `div` with a rounding mode is: one roundoff of the input can change all."""
 
-_SUMS = {
-    torch.ops.aten.add.Tensor,
-    torch.ops.aten.add_.Tensor,
-    torch.ops.aten.sub.Tensor,
-    torch.ops.aten.sub_.Tensor,
-}
+_SUMS = {aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor}
 _MOST = torch.finfo(torch.float32).max
 _HUGE = 2.0**26
 """Masks are added as -1e9 or -1e10; numbers of a model's own are far smaller."""
 
 
-class MixedOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
+MOVES = {
+    *(aten._to_copy.default, aten.clone.default, aten.copy_.default),
+    *(aten.embedding.default, aten.index_select.default, aten.cat.default),
+}
+"""Ops that only move numbers: exact in any dtype."""
+
+
+class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation; in inference mode also those that others are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if torch.is_inference_mode_enabled() and is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self.op(func, args, kwargs)
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """What the operation gives here."""
+        raise NotImplementedError
+
+
+class MixedOps(EachOp):  # type: ignore[no-untyped-call]
+    """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        tensors = tensors_of(args, kwargs)
         if any(t.dtype in _NARROW for t in tensors) and any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
         return func(*args, **kwargs)
 
 
-class _Own:
+class _Own(NamedTuple):
     """What the model itself would hold in place of a widened tensor; views share `alive`."""
 
-    __slots__ = ("alive", "tensor")
-
-    def __init__(self, tensor: torch.Tensor, alive: list[bool]) -> None:
-        self.tensor = tensor
-        self.alive = alive
+    tensor: torch.Tensor
+    alive: list[bool]
 
 
-class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
     """Casts to float32 and complex64 keep 64 bits a number; jumps stay where the model has them."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if torch.is_inference_mode_enabled() and is_composite(func):
-            with self:
-                return func.decompose(*args, **kwargs)
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)
         if any(t.dtype in _NARROW and _own(t) is None for t in tensors):
             return self._computed(func, args, kwargs, tensors)
         if not tensors and kwargs.get("dtype") in _NARROW and not is_random(func):
             return func(*args, **kwargs)
         return self._born(func, args, kwargs, tensors)
 
-    def _computed(self, func: Any, args: Args, kwargs: dict[str, Any], tensors: list[Any]) -> Any:
+    def _computed(self, func: Any, args: Args, kwargs: Kwargs, tensors: list[Any]) -> Any:
         """An op with float64 tensors of the model's own among its inputs."""
         targets = written(func, args, kwargs)
         for tensor in targets:
@@ -99,24 +101,24 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _drawn(func, args, kwargs, targets)
         if kwargs.get("dtype") in _WIDE:
             kwargs["dtype"] = _WIDE[kwargs["dtype"]]
-        if func is torch.ops.aten.view.dtype:
+        if func is aten.view.dtype:
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
         given = func(*args, **kwargs)
         return _absorbed(given, targets) if func in _SUMS else given
 
-    def _born(self, func: Any, args: Args, kwargs: dict[str, Any], tensors: list[Any]) -> Any:
+    def _born(self, func: Any, args: Args, kwargs: Kwargs, tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""
         if is_random(func) and kwargs.get("dtype") in _NARROW:
             kwargs["dtype"] = _NARROW[kwargs["dtype"]]
         native = func(*tree_map(_native, args), **tree_map(_native, kwargs))
         if targets := written(func, args, kwargs):
             return self._born_in_place(func, args, kwargs, targets, native)
-        leaves, spec = torch.utils._pytree.tree_flatten(native)
+        leaves, spec = tree_flatten(native)
         if not any(isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDE for leaf in leaves):
             return native
-        if func.is_view and func is not torch.ops.aten.lift_fresh.default:
+        if func.is_view and func is not aten.lift_fresh.default:
             shared = next((own for t in tensors if (own := _own(t)) is not None), None)
             if shared is None:
                 return native  # a view of a tensor that was float32 before the run
@@ -128,20 +130,21 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             [_paired(w, n, alive) for w, n in zip(wide, leaves, strict=True)], spec
         )
 
-    def _wide_of(
-        self, func: Any, args: Args, kwargs: dict[str, Any], natives: list[Any]
-    ) -> list[Any]:
+    def _wide_of(self, func: Any, args: Args, kwargs: Kwargs, natives: list[Any]) -> list[Any]:
         """The same in float64; what the model itself would get where float64 has another answer."""
         if not (_has_steps(func, kwargs) or is_random(func)):
             if kwargs.get("dtype") in _WIDE:
                 kwargs["dtype"] = _WIDE[kwargs["dtype"]]
             wide = tree_leaves(func(*tree_map(_widened, args), **tree_map(_widened, kwargs)))
-            if all(_fits(w, n) for w, n in zip(wide, natives, strict=True)):
+            shapes = [
+                [getattr(leaf, "shape", None) for leaf in leaves] for leaves in (wide, natives)
+            ]
+            if shapes[0] == shapes[1]:
                 return [_widened(w) for w in wide]
         return [_widened(n) for n in natives]
 
     def _born_in_place(
-        self, func: Any, args: Args, kwargs: dict[str, Any], targets: list[Any], native: Any
+        self, func: Any, args: Args, kwargs: Kwargs, targets: list[Any], native: Any
     ) -> Any:
         pairs = [(t, own) for t in targets if (own := _own(t)) is not None]
         if not pairs:
@@ -153,6 +156,32 @@ class WidenedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = _matched(func, args, kwargs)
             func(*args, **kwargs)
         return targets[0] if isinstance(native, torch.Tensor) else tuple(targets)
+
+
+class Jittered(EachOp):  # type: ignore[no-untyped-call]
+    """Every float64 result is off by a random part of `roundoff`, relatively; moves are exact."""
+
+    def __init__(self, roundoff: float) -> None:
+        super().__init__()
+        self._roundoff = roundoff
+        self._random: dict[torch.device, torch.Generator] = {}
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        given = func(*args, **kwargs)
+        exact = func.is_view or func in MOVES or func._schema.is_mutable
+        return given if exact else tree_map(self._off, given)
+
+    def _off(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+        noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
+        off = value.addcmul(value, noise)
+        return torch.where(off.isfinite(), off, value)  # a mask's lowest number stays what it is
+
+
+def tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    return [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
 
 
 def is_composite(func: Any) -> bool:
@@ -182,21 +211,15 @@ def _paired(wide: Any, native: Any, alive: list[bool]) -> Any:
     return wide
 
 
-def _fits(wide: Any, native: Any) -> bool:
-    return not isinstance(native, torch.Tensor) or wide.shape == native.shape
+def _cast(value: Any, dtypes: Mapping[torch.dtype, torch.dtype]) -> Any:
+    fits = isinstance(value, torch.Tensor) and value.dtype in dtypes
+    return value.to(dtypes[value.dtype]) if fits else value
 
 
-def _widened(value: Any) -> Any:
-    narrow = isinstance(value, torch.Tensor) and value.dtype in _WIDE
-    return value.to(_WIDE[value.dtype]) if narrow else value
+_widened, _narrowed = partial(_cast, dtypes=_WIDE), partial(_cast, dtypes=_NARROW)
 
 
-def _narrowed(value: Any) -> Any:
-    wide = isinstance(value, torch.Tensor) and value.dtype in _NARROW
-    return value.to(_NARROW[value.dtype]) if wide else value
-
-
-def _matched(func: Any, args: Args, kwargs: dict[str, Any]) -> tuple[Args, dict[str, Any]]:
+def _matched(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, dict[str, Any]]:
     """Every tensor in float64; in float32 where the op writes into a float32 tensor."""
     targets = written(func, args, kwargs)
     change = _narrowed if any(t.dtype in _WIDE for t in targets) else _widened
@@ -207,7 +230,7 @@ def _matched(func: Any, args: Args, kwargs: dict[str, Any]) -> tuple[Args, dict[
     return tree_map(fitted, args), tree_map(fitted, kwargs)
 
 
-def written(func: Any, args: Args, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written(func: Any, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors an op writes to."""
     if not func._schema.is_mutable:
         return []
@@ -215,7 +238,7 @@ def written(func: Any, args: Args, kwargs: dict[str, Any]) -> list[torch.Tensor]
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(argument.name)
-            found += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+            found += tensors_of((value,), {})
     return found
 
 
@@ -223,7 +246,7 @@ def is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _drawn(func: Any, args: Args, kwargs: dict[str, Any], targets: list[torch.Tensor]) -> Any:
+def _drawn(func: Any, args: Args, kwargs: Kwargs, targets: list[torch.Tensor]) -> Any:
     """Random numbers as the float32 model draws them: float64 has others for the same seed."""
     if kwargs.get("dtype") in _NARROW:
         kwargs["dtype"] = _NARROW[kwargs["dtype"]]
@@ -255,8 +278,6 @@ def _absorbed(total: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
     return total.copy_(rounded) if targets else rounded
 
 
-def _has_steps(func: Any, kwargs: dict[str, Any]) -> bool:
+def _has_steps(func: Any, kwargs: Kwargs) -> bool:
     name = func._overloadpacket.__name__.rstrip("_")
-    if name == "div":
-        return kwargs.get("rounding_mode") is not None
-    return name in _STEPS
+    return name in _STEPS or (name == "div" and kwargs.get("rounding_mode") is not None)

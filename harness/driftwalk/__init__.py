@@ -33,30 +33,24 @@ if TYPE_CHECKING:
     from .verification import backend as backend
     from .verification import record as record
 
-_WHERE = {
-    "Backend": "adapter",
-    "BackendInfo": "adapter",
-    "DriftwalkError": "errors",
-    "LayerDrift": "layer_drift",
-    "Point": "states",
-    "Probe": "states",
-    "Report": "result",
-    "Signature": "signatures.data",
-    "State": "states",
-    "Tolerance": "tolerance",
-    "Trace": "states",
-    "backend": "verification",
-    "compare": "comparison",
-    "contrast": "tasks.studies.contrast",
-    "extract": "tasks.bundles.extraction",
-    "geometry": "tasks.studies.geometry",
-    "hwcheck": "tasks.hardware",
-    "load": "result",
-    "record": "verification",
-    "verify": "api",
-    "verify_all": "api",
-    "visibility": "tasks.studies.visibility",
+_NAMES = {
+    "adapter": ("Backend", "BackendInfo"),
+    "api": ("verify", "verify_all"),
+    "comparison": ("compare",),
+    "errors": ("DriftwalkError",),
+    "layer_drift": ("LayerDrift",),
+    "result": ("Report", "load"),
+    "signatures.data": ("Signature",),
+    "states": ("Point", "Probe", "State", "Trace"),
+    "tasks.bundles.extraction": ("extract",),
+    "tasks.hardware": ("hwcheck",),
+    "tasks.studies.contrast": ("contrast",),
+    "tasks.studies.geometry": ("geometry",),
+    "tasks.studies.visibility": ("visibility",),
+    "tolerance": ("Tolerance",),
+    "verification": ("backend", "record"),
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_WHERE]  # noqa: PLE0604
 

@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -36,27 +36,7 @@ if TYPE_CHECKING:
 
     from .exercised import Exercised
 
-__all__ = [
-    "Backend",
-    "BackendInfo",
-    "BringsModel",
-    "BringsProbe",
-    "Exercises",
-    "GivesShared",
-    "HasDeviceMemory",
-    "Holds",
-    "Jitters",
-    "Lap",
-    "LooksInside",
-    "Offer",
-    "Prepares",
-    "Replays",
-    "ShowsModel",
-    "Sink",
-    "SkipsOutputs",
-    "TimesLayers",
-    "Tips",
-]
+__all__ = ["Backend", "BackendInfo"]  # the public ones; BackendInfo stands in point.py
 
 Sink = Callable[[State], None]
 
@@ -262,20 +242,19 @@ class Backend(ABC):
             if name in seen:
                 raise BackendError(f"Backend {self.spec} gave point {name!r} twice in one run.")
             seen.add(name)
-            if isinstance(state, HeldState):
-                if not isinstance(state.held, Held):
+            if not isinstance(state, HeldState):
+                if not isinstance(state.array, np.ndarray):
                     raise BackendError(
-                        f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; "
-                        "what is held has a shape, a dtype and can be fetched."
+                        f"Backend {self.spec} gave a {type(state.array).__name__} at {name!r}; "
+                        "a state is a numpy array."
                     )
-                sink(state)
-                return
-            if not isinstance(state.array, np.ndarray):
+                state = State(state.point, read_only(state.array))
+            elif not isinstance(state.held, Held):
                 raise BackendError(
-                    f"Backend {self.spec} gave a {type(state.array).__name__} at {name!r}; "
-                    "a state is a numpy array."
+                    f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; "
+                    "what is held has a shape, a dtype and can be fetched."
                 )
-            sink(State(state.point, read_only(state.array)))
+            sink(state)
 
         outputs = self._timed("trace", probe, check)
         if not seen:
@@ -327,12 +306,7 @@ class Backend(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -15,11 +15,11 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from .scratch import private_folder, release
+from .files import private_folder, release
 
 BUDGET = 8 << 30
 """Bytes kept at most; the least recently used entries go first."""
@@ -30,6 +30,9 @@ COPIED = 32 << 20
 _MANIFEST = "cache.json"
 _STALE_SECONDS = 7 * 24 * 3600
 """No run takes longer: what a private folder of this age belonged to was killed."""
+
+_UNREADABLE = (OSError, ValueError, AttributeError, TypeError)
+"""What is raised by reading an entry that is gone, or garbage."""
 
 _NO_ROOM = tuple(
     os.strerror(number)
@@ -65,14 +68,10 @@ def checksum(path: Path) -> str:
 
 
 def _checksum(parts: Iterable[bytes]) -> str:
-    found, size = 0, 0
+    crc, size = 0, 0
     for part in parts:
-        found, size = zlib.crc32(part, found), size + len(part)
-    return f"{size}:{found:08x}"
-
-
-def _always(_: Path) -> bool:
-    return True
+        crc, size = zlib.crc32(part, crc), size + len(part)
+    return f"{size}:{crc:08x}"
 
 
 class FolderCache:
@@ -90,31 +89,24 @@ class FolderCache:
         self,
         key: str,
         make: Callable[[Path], None],
-        believed: Callable[[Path], bool] = _always,
+        believed: Callable[[Path], bool] = lambda _: True,
     ) -> Path:
         """The folder for `key`; made, or made again, where it is lacking, damaged or disbelieved.
 
         Where nothing can be stored, it is made in a temporary folder. `make` may then be called
         twice: a disk that is full says so only when it is written to.
         """
-        found = self.find(key, believed)
-        if found is not None:
-            return found
+        for entry in self._entries(key):
+            stored = self._borrowed(entry)
+            if stored is not None:
+                if believed(stored):
+                    _mark_used(entry)
+                    return stored
+                release(stored)
+            shutil.rmtree(entry, ignore_errors=True)
         folder = self._made(make)
         self._publish(key, folder)
         return folder
-
-    def find(self, key: str, believed: Callable[[Path], bool] = _always) -> Path | None:
-        """The folder that is stored for `key`; one that is damaged or disbelieved is removed."""
-        for entry in self._entries(key):
-            folder = self._borrowed(entry)
-            if folder is not None:
-                if believed(folder):
-                    _mark_used(entry)
-                    return folder
-                release(folder)
-            shutil.rmtree(entry, ignore_errors=True)
-        return None
 
     def read(
         self, key: str, believed: Callable[[Mapping[str, bytes]], bool]
@@ -124,22 +116,21 @@ class FolderCache:
         An entry that is damaged or disbelieved is removed.
         """
         for entry in self._entries(key):
-            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-                found = {name: (entry / name).read_bytes() for name, _ in _manifest(entry)}
-                intact = all(_checksum([found[name]]) == known for name, known in _manifest(entry))
-                if intact and believed(found):
+            with contextlib.suppress(*_UNREADABLE):
+                checksums = _checksums(entry)
+                files = {name: (entry / name).read_bytes() for name in checksums}
+                intact = all(_checksum([files[name]]) == checksums[name] for name in files)
+                if intact and believed(files):
                     _mark_used(entry)
-                    return found
+                    return files
             shutil.rmtree(entry, ignore_errors=True)
         return None
 
     def store(self, key: str, write: Callable[[Path], None]) -> str:
         """Store what `write` writes; why that could not be done, or nothing."""
+        folder = None
         try:
             folder = private_folder(self._root)
-        except OSError as error:
-            return _reason(error)
-        try:
             write(folder)
             return self._publish(key, folder)
         except Exception as error:
@@ -147,15 +138,14 @@ class FolderCache:
                 raise
             return _reason(error)
         finally:
-            release(folder)
+            if folder is not None:
+                release(folder)
 
     def _entries(self, key: str) -> list[Path]:
         """All entries for a key, the latest first: two processes may have made one each."""
         with contextlib.suppress(OSError):
-            named = (
-                entry for entry in self._root.iterdir() if entry.name.rpartition("-")[0] == key
-            )
-            return sorted(named, key=_age, reverse=True)
+            named = [e for e in self._root.iterdir() if e.name.rpartition("-")[0] == key]
+            return sorted(named, key=_last_used, reverse=True)
         return []
 
     def _borrowed(self, entry: Path) -> Path | None:
@@ -166,14 +156,16 @@ class FolderCache:
             except OSError:
                 continue
             try:
-                if _is_copied(entry, folder):
+                if _is_intact(entry, copied_to=folder):
                     return folder
-            except (OSError, ValueError, AttributeError, TypeError):
+            except _UNREADABLE:
                 release(folder)  # the entry is gone or garbage, or this place takes no files
                 continue
             release(folder)
             return None
-        return entry if _is_intact(entry) else None
+        with contextlib.suppress(*_UNREADABLE):
+            return entry if _is_intact(entry) else None
+        return None
 
     def _made(self, make: Callable[[Path], None]) -> Path:
         """A private folder as `make` fills it: beside the entries, or where else there is room."""
@@ -237,39 +229,32 @@ def _mark_used(entry: Path) -> None:
         os.utime(entry)
 
 
-def _age(entry: Path) -> float:
+def _last_used(entry: Path) -> float:
     try:
         return entry.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _manifest(entry: Path) -> Iterator[tuple[str, str]]:
-    """The names of an entry's files and their checksums; ValueError where it cannot be one."""
-    manifest = json.loads((entry / _MANIFEST).read_text())
-    if not manifest:
+def _checksums(entry: Path) -> dict[str, str]:
+    """By the names of an entry's files; ValueError where it cannot be one."""
+    checksums: dict[str, str] = json.loads((entry / _MANIFEST).read_text())
+    if not checksums:
         raise ValueError("an entry without files")
-    for name, known in manifest.items():
+    for name in checksums:
         if Path(name).name != name:
             raise ValueError(f"{name!r} is no name of a file in a folder")
-        yield name, known
+    return checksums
 
 
-def _is_copied(entry: Path, folder: Path) -> bool:
-    """Take all files of an entry into a folder; whether each has the bytes it was stored with."""
-    for name, known in _manifest(entry):
-        _second_name(entry / name, folder / name)
-        if checksum(folder / name) != known:
+def _is_intact(entry: Path, copied_to: Path | None = None) -> bool:
+    """Whether every file of an entry, or its copy, has the bytes it was stored with."""
+    for name, stored in _checksums(entry).items():
+        if copied_to is not None:
+            _second_name(entry / name, copied_to / name)
+        if checksum((copied_to or entry) / name) != stored:
             return False
     return True
-
-
-def _is_intact(entry: Path) -> bool:
-    """Whether every file of an entry is there with the bytes it was stored with."""
-    try:
-        return all(checksum(entry / name) == known for name, known in _manifest(entry))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return False
 
 
 def _second_name(source: Path, target: Path) -> None:
@@ -294,5 +279,5 @@ def _is_no_room(error: BaseException | None) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Why something could not be stored, in a few words."""
-    told = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [""])[0]
-    return str(told)[:200] or type(error).__name__
+    text = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [""])[0]
+    return str(text)[:200] or type(error).__name__

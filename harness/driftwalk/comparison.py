@@ -38,10 +38,9 @@ def compare(
     walk = Walk(reference, candidate.backend, judged, allow_missing)
     walk.meet_trace(candidate)
     alone = "Two traces alone have no truth to be calibrated by: the dtype table decided."
-    notes = [alone] if judged.calibrated else []
-    notes += machines
+    notes = (alone, *machines) if judged.calibrated else tuple(machines)
     model = {"label": "two traces", **(reference.model or candidate.model)}
-    terms = Terms(judged, tuple(allow_missing), model=model, notes=tuple(notes))
+    terms = Terms(judged, tuple(allow_missing), model=model, notes=notes)
     return assemble(walk, reference, candidate.backend, terms, {})
 
 
@@ -49,24 +48,25 @@ def _same_probe(reference: Trace | Signature, candidate: Trace | Signature) -> N
     """Refuse traces of different inputs, with the difference where both are at hand."""
     if reference.probe.sha256 == candidate.probe.sha256:
         return
-    ours, theirs = _probe(reference), _probe(candidate)
-    told = ours.difference(theirs) if ours and theirs else ""
+    ours, theirs = probe_of(reference), probe_of(candidate)
     hashes = f"{reference.probe.sha256[:12]} and {candidate.probe.sha256[:12]}"
-    raise UsageError(f"The two traces were made from different probes: {told or hashes}.")
+    difference = ours.difference(theirs) if ours and theirs else ""
+    raise UsageError(f"The two traces were made from different probes: {difference or hashes}.")
 
 
-def _probe(side: Trace | Signature) -> Probe | None:
+def probe_of(side: Trace | Signature) -> Probe | None:
+    """The inputs it was made from, where they were kept."""
     return side.inputs_as_probe() if isinstance(side, Signature) else side.probe
 
 
 def _same_weights(reference: Mapping[str, str], candidate: Mapping[str, str]) -> None:
     """Refuse traces that are known to be of different models."""
-    first, second = (told.get("fingerprint") for told in (reference, candidate))
+    first, second = (model.get("fingerprint") for model in (reference, candidate))
     if first and second and first != second:
-        names = [told.get("label", "a model") for told in (reference, candidate)]
         raise UsageError(
             "The two traces were made from different weights: "
-            f"{names[0]} {first[:12]} and {names[1]} {second[:12]}."
+            f"{reference.get('label', 'a model')} {first[:12]} and "
+            f"{candidate.get('label', 'a model')} {second[:12]}."
         )
 
 
@@ -78,6 +78,6 @@ def _machines(reference: Trace | Signature, candidate: Trace | Signature) -> lis
     for name in reference.backend.versions.keys() & candidate.backend.versions.keys():
         ours[name] = reference.backend.versions[name]
         theirs[name] = candidate.backend.versions[name]
-    names = [n for n in sorted({**ours, **theirs}) if ours.get(n) != theirs.get(n)]
-    told = [f"{n} {ours.get(n, '?')} and {theirs.get(n, '?')}" for n in names]
-    return [f"Recorded on different machines: {'; '.join(told)}."] if told else []
+    differing = [n for n in sorted({**ours, **theirs}) if ours.get(n) != theirs.get(n)]
+    words = [f"{n} {ours.get(n, '?')} and {theirs.get(n, '?')}" for n in differing]
+    return [f"Recorded on different machines: {'; '.join(words)}."] if words else []

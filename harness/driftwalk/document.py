@@ -7,10 +7,10 @@ renders it, and one entry in `KINDS`. Its JSON Schema is then made of the datacl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from .errors import UsageError, nearest
 from .files import read_json
@@ -41,8 +41,7 @@ class Kind:
 
     @property
     def type(self) -> type[Document]:
-        found: type[Document] = load_target(self.data)
-        return found
+        return cast("type[Document]", load_target(self.data))
 
 
 def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[str, str]]:
@@ -54,8 +53,8 @@ def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[s
 def _study(name: str) -> Kind:
     return Kind(
         f"driftwalk.tasks.studies.{name}_result:{name.title()}",
-        f"driftwalk_reports.studies.{name}_text:render",
-        _reports(name, f"studies.{name}_page:render"),
+        f"driftwalk_reports.studies.{name}:render",
+        _reports(name, f"studies.{name}:render_page"),
     )
 
 
@@ -75,12 +74,12 @@ KINDS: dict[str, Kind] = {
     ),
     "bench": Kind(
         "driftwalk.tasks.bench.result:BenchReport",
-        "driftwalk_reports.bench_text:render",
+        "driftwalk_reports.bench:render",
         _reports(
             "bench",
-            "bench_page:render",
-            md=("bench.md", "driftwalk_reports.bench_text:render_markdown"),
-            pytest=("pytest-benchmark.json", "driftwalk_reports.bench_pytest:render"),
+            "bench:render_page",
+            md=("bench.md", "driftwalk_reports.bench:render_markdown"),
+            pytest=("pytest-benchmark.json", "driftwalk_reports.bench:render_pytest"),
         ),
         head=("kind", VERSION, BENCH_VERSION),
         always=(BENCH_VERSION,),
@@ -88,20 +87,20 @@ KINDS: dict[str, Kind] = {
     ),
     "hardware": Kind(
         "driftwalk.tasks.hardware.result:HardwareReport",
-        "driftwalk_reports.hardware.text:render",
+        "driftwalk_reports.hardware:render",
         _reports(
             "hwcheck",
-            "hardware.page:render",
-            md=("hwcheck.md", "driftwalk_reports.hardware.text:render_markdown"),
+            "hardware:render_page",
+            md=("hwcheck.md", "driftwalk_reports.hardware:render_markdown"),
         ),
     ),
     "fleet": Kind(
         "driftwalk.tasks.fleet.result:FleetReport",
-        "driftwalk_reports.fleet.text:render",
+        "driftwalk_reports.fleet:render",
         _reports(
             "fleet",
-            "fleet.page:render",
-            md=("fleet.md", "driftwalk_reports.fleet.text:render_markdown"),
+            "fleet:render_page",
+            md=("fleet.md", "driftwalk_reports.fleet:render_markdown"),
         ),
     ),
     "selftest": Kind(
@@ -168,7 +167,6 @@ def to_dict(document: Document) -> dict[str, Any]:
 
 
 def to_json(document: Document) -> str:
-    """The document as strict JSON."""
     return to_text(to_dict(document))
 
 
@@ -195,14 +193,45 @@ def load(path: str | Path) -> Document:
     return from_dict(read_json(path))
 
 
+def load_documents(
+    paths: Iterable[str | Path], kinds: Iterable[str] = tuple(KINDS)
+) -> list[Document]:
+    """Every result of the files and folders named, in the order they were named."""
+    names = [KINDS[kind].formats["json"][0] for kind in kinds]
+    documents: list[Document] = []
+    for file in (file for path in paths for file in _result_files(Path(path), names)):
+        data = read_json(file)
+        # `verify --json` prints a list; an empty one is no result, and `from_dict` says so.
+        documents += map(from_dict, data if isinstance(data, list) and data else [data])
+    return documents
+
+
+def _result_files(path: Path, names: Sequence[str]) -> list[Path]:
+    """A file itself; of a folder those of these names, else those one level below, sorted."""
+    if not path.is_dir():
+        return [path]
+    try:
+        for folders in ([path], sorted(path.iterdir())):
+            files = [at / name for at in folders for name in names if (at / name).is_file()]
+            if files:
+                return files
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
+    raise UsageError(
+        f"No {names[0]} in {str(path)!r}, nor one folder below"
+        + (f"; nor {', '.join(names[1:])}" if names[1:] else "")
+        + ". `driftwalk verify ... --report DIR` writes one."
+    )
+
+
 def kind_of(data: Any) -> str:
     """The kind of a JSON document that can be read here; anything else is a UsageError."""
     if not isinstance(data, dict):
         raise UsageError("Not a driftwalk result: it is no JSON object.")
     kind = data.get("kind")
     if kind is None:
-        told = [name for name, one in KINDS.items() if one.known_by and one.known_by in data]
-        kind = next(iter([*told, *(key for key in _OTHER_FILES if key in data)]), RESULT)
+        marked = [name for name, one in KINDS.items() if one.known_by and one.known_by in data]
+        kind = next(iter([*marked, *(key for key in _OTHER_FILES if key in data)]), RESULT)
     if isinstance(kind, str) and kind in _OTHER_FILES:
         raise UsageError(f"Not a driftwalk result, but {_OTHER_FILES[kind]}.")
     if not isinstance(kind, str) or kind not in KINDS:

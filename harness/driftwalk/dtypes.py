@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

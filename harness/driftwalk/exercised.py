@@ -14,16 +14,10 @@ from .adapter import Exercises
 from .jsonable import Later, Share
 from .states import Probe
 
-ROWS = "embedding rows"
-POSITIONS = "positions"
-TOKEN_TYPES = "token types"
-EXPERTS = "experts"
-WEIGHT_ROWS = "weight rows"
-UNUSED = "unused"
-PADDING = "padding"
-BATCH = "batch"
-WINDOW = "window"
-CACHE = "cache"
+ROWS, WEIGHT_ROWS = "embedding rows", "weight rows"
+POSITIONS, TOKEN_TYPES, EXPERTS, UNUSED = "positions", "token types", "experts", "unused"
+PADDING, BATCH, WINDOW, CACHE = "padding", "batch", "window", "cache"
+_EASIEST_FIRST = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
 
 NOT_RUN = (
     "What of the model the probe exercises is not known: the model itself was not run here, only "
@@ -70,13 +64,8 @@ class Exercised:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to add to the probe, each thing once, the easiest first."""
-        asked = sorted((item for item in self.items if item.advice), key=_effort)
-        return tuple(dict.fromkeys(item.advice for item in asked))
-
-
-def _effort(item: Touched) -> int:
-    easiest_first = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
-    return easiest_first.index(item.what) if item.what in easiest_first else len(easiest_first)
+        asked = sorted(self.items, key=lambda item: (*_EASIEST_FIRST, item.what).index(item.what))
+        return tuple(dict.fromkeys(item.advice for item in asked if item.advice))
 
 
 @runtime_checkable

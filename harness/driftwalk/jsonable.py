@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 VERSION = "schema_version"
 
-_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
 
 @dataclasses.dataclass(frozen=True)
 class Range:
@@ -80,22 +78,20 @@ class Written:
 def fields_of(kind: type) -> tuple[Written, ...]:
     """The fields of a dataclass, as JSON has them."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = []
+    written = []
     for f in dataclasses.fields(kind):
-        marks = getattr(hints[f.name], "__metadata__", ())
+        hint = hints[f.name]
+        marks = getattr(hint, "__metadata__", ())
         key = next((m.name for m in marks if isinstance(m, Named)), f.name)
         beside = next((m.name for m in marks if isinstance(m, Beside)), "")
         needed = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        found.append(
-            Written(f.name, key, hints[f.name], SPARSE in marks, LATER in marks, beside, needed)
-        )
-    return tuple(found)
+        written.append(Written(f.name, key, hint, SPARSE in marks, LATER in marks, beside, needed))
+    return tuple(written)
 
 
 def written_of(kind: type) -> Mapping[str, str]:
     """The properties that are written with a dataclass: the name in JSON, and the property."""
-    found: Mapping[str, str] = getattr(kind, "WRITTEN", {})
-    return found
+    return typing.cast(Mapping[str, str], getattr(kind, "WRITTEN", {}))
 
 
 def to_text(document: Any) -> str:
@@ -106,9 +102,7 @@ def to_text(document: Any) -> str:
 def encode(value: Any) -> Any:
     """Plain dicts, lists, strings and finite numbers; non-finite floats become strings."""
     if isinstance(value, float):  # most of what there is
-        if math.isfinite(value):
-            return value
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        return value if math.isfinite(value) else str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _encode_dataclass(value)
     if isinstance(value, Mapping):
@@ -142,16 +136,13 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin is Annotated:
         return _decode(arguments[0], data, where)
     if origin in (typing.Union, types.UnionType):
-        if data is None and type(None) in arguments:
-            return None
         (kind,) = (a for a in arguments if a is not type(None))
-        return _decode(kind, data, where)
+        return None if data is None else _decode(kind, data, where)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _decode_dataclass(kind, data, where)
-    if origin is tuple:
-        return _decode_tuple(arguments, data, where)
-    if origin is Sequence:
-        return _decode_tuple((*arguments, ...), data, where)
+    if origin in (tuple, Sequence):
+        kinds = arguments if origin is tuple else (*arguments, ...)
+        return _decode_tuple(kinds, data, where)
     if origin in (dict, Mapping):
         _expect(isinstance(data, dict), where, "an object", data)
         return {k: _decode(arguments[1], v, f"{where}.{k}") for k, v in data.items()}
@@ -173,8 +164,8 @@ def _decode_plain(kind: Any, data: Any, where: str) -> Any:
         _expect(data in arguments, where, f"one of {', '.join(map(str, arguments))}", data)
         return data
     if kind is float:
-        if isinstance(data, str) and data in _WORDS:
-            return _WORDS[data]
+        if data in ("nan", "inf", "-inf"):
+            return float(data)
         _expect(isinstance(data, int | float) and not isinstance(data, bool), where, "number", data)
         try:
             return float(data)
@@ -194,8 +185,8 @@ def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     values = {}
     for f in fields_of(kind):
         if f.key in data:
-            told = data | {f.beside: data[f.key]} if f.beside else data[f.key]
-            values[f.name] = _decode(f.type, told, f"{where}.{f.key}")
+            stored = data | {f.beside: data[f.key]} if f.beside else data[f.key]
+            values[f.name] = _decode(f.type, stored, f"{where}.{f.key}")
     return kind(**values)
 
 

@@ -8,7 +8,7 @@ right.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Digests = Mapping[str, Mapping[str, str]]
@@ -24,26 +24,42 @@ class Ballot:
     """Voters with the same bits; the largest side first."""
 
     @property
-    def votes(self) -> int:
-        return sum(map(len, self.sides))
+    def decided(self) -> bool:
+        """Whether more than half agree, so that the others can be called wrong."""
+        return 2 * len(self.sides[0]) > sum(map(len, self.sides))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Voters that should all give the same bits."""
+
+    voters: tuple[str, ...]
+    ballots: tuple[Ballot, ...]
+    """In order of execution."""
+
+    @property
+    def outliers(self) -> dict[str, list[Ballot]]:
+        """Who differs from the majority, and where."""
+        lost: dict[str, list[Ballot]] = defaultdict(list)
+        for ballot in self.ballots:
+            for name in (name for side in ballot.sides[1:] if ballot.decided for name in side):
+                lost[name].append(ballot)
+        return dict(lost)
+
+    @property
+    def undecided(self) -> tuple[Ballot, ...]:
+        """Where voters disagree and no side has more than half of them."""
+        return tuple(ballot for ballot in self.ballots if not ballot.decided)
 
     @property
     def unanimous(self) -> bool:
-        return len(self.sides) == 1
-
-    @property
-    def decided(self) -> bool:
-        """Whether more than half agree, so that the others can be called wrong."""
-        return 2 * len(self.sides[0]) > self.votes
-
-    @property
-    def wrong(self) -> tuple[str, ...]:
-        """Who differs from the majority; nobody where there is none."""
-        return tuple(name for side in self.sides[1:] for name in side) if self.decided else ()
+        """Whether anything was compared, and all agree in everything."""
+        return bool(self.ballots) and all(len(ballot.sides) == 1 for ballot in self.ballots)
 
 
-def ballots(digests: Digests) -> Iterator[Ballot]:
-    """Everything that was computed more than once, in order of execution."""
+def vote(digests: Digests) -> Vote:
+    """One ballot for everything that was computed more than once."""
+    ballots = []
     for name in dict.fromkeys(name for own in digests.values() for name in own):
         sides: dict[str, list[str]] = defaultdict(list)
         for voter in sorted(digests):
@@ -51,4 +67,13 @@ def ballots(digests: Digests) -> Iterator[Ballot]:
                 sides[digests[voter][name]].append(voter)
         ordered = sorted(map(tuple, sides.values()), key=lambda side: (-len(side), side))
         if sum(map(len, ordered)) > 1:
-            yield Ballot(name, tuple(ordered))
+            ballots.append(Ballot(name, tuple(ordered)))
+    return Vote(tuple(digests), tuple(ballots))
+
+
+def votes_by_kind(digests: Digests, kinds: Mapping[str, Mapping[str, str]]) -> list[Vote]:
+    """A vote among those of each kind: only equal devices and libraries must give equal bits."""
+    groups: dict[frozenset[tuple[str, str]], dict[str, Mapping[str, str]]] = defaultdict(dict)
+    for voter, own in digests.items():
+        groups[frozenset(kinds[voter].items())][voter] = own
+    return [vote(group) for group in groups.values()]

@@ -40,8 +40,7 @@ def assemble(
     observer: Mapping[str, Observer],
 ) -> Report:
     """One report of a walk that has met all of the candidate's states."""
-    sides = trace.backend, candidate
-    layers = walk.layers()
+    layers, sides = walk.layers(), (trace.backend, candidate)
     terms = replace(terms, left_to_chance=walk.left_to_chance)
     return report_of(layers, trace.probe, sides, terms, observer, walk.decisions)
 
@@ -57,6 +56,11 @@ def report_of(
     """One report of rows that were judged; `sides` are the reference and the candidate."""
     covered = coverage(layers)
     verdict, reason = run_verdict(layers, covered, observer, terms.doubt, terms.left_to_chance)
+    doubted = f"Judged by the dtype table, for want of a truth: {terms.doubt}."
+    rules = tuple(
+        RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))
+        for r in terms.policy.rules
+    )
     return Report(
         tool=this_tool(),
         created=now(),
@@ -65,7 +69,7 @@ def report_of(
         probe=probe if isinstance(probe, ProbeInfo) else probe_info(probe),
         reference=sides[0],
         candidate=sides[1],
-        policy=_policy_info(terms.policy, terms.allow_missing),
+        policy=PolicyInfo(terms.policy.name, rules, terms.allow_missing),
         verdict=verdict,
         reason=reason,
         layers=layers,
@@ -73,13 +77,13 @@ def report_of(
         observer=observer,
         coverage=covered,
         environment=environment(),
-        notes=(*terms.notes, *_doubted(terms.doubt), *_idle(terms.allow_missing, layers)),
+        notes=(
+            *terms.notes,
+            *((doubted,) if terms.doubt else ()),
+            *_idle(terms.allow_missing, layers),
+        ),
         at_fault=both_or_one({side for row in layers for side in row.sides_at_fault}),
     )
-
-
-def _doubted(doubt: str) -> list[str]:
-    return [f"Judged by the dtype table, for want of a truth: {doubt}."] if doubt else []
 
 
 def _idle(allow_missing: Iterable[str], layers: Iterable[LayerDrift]) -> list[str]:
@@ -93,12 +97,3 @@ def probe_info(probe: Probe) -> ProbeInfo:
     """A probe without its arrays."""
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
     return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
-
-
-def _policy_info(policy: Policy, allow_missing: Iterable[str]) -> PolicyInfo:
-    """A policy as a report tells it."""
-    rules = tuple(
-        RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))
-        for r in policy.rules
-    )
-    return PolicyInfo(policy.name, rules, tuple(allow_missing))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import MappingProxyType
 
 from .dtypes import FORMATS, Format
 from .states import BackendInfo
-
-ALIKE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -19,8 +16,8 @@ class Mixture:
 
     dtype: str
     """The coarsest of them."""
-    dtypes: Mapping[str, str] = field(default_factory=lambda: ALIKE)
-    stored: Mapping[str, str] = field(default_factory=lambda: ALIKE)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, str] = field(default_factory=dict)
     """The dtype a state is handed on in, where that is coarser than what made it."""
 
     @classmethod
@@ -43,13 +40,12 @@ class Mixture:
 
         A format that is not known counts for nothing.
         """
-        found: dict[str, Format] = {}
         coarsest = FORMATS["fp64"]
+        so_far: dict[str, Format] = {}
         for point in points:
             own = FORMATS.get(self.at(point), coarsest)
-            coarsest = own if own.roundoff > coarsest.roundoff else coarsest
-            found[point] = coarsest
-        return found
+            so_far[point] = coarsest = max(coarsest, own, key=lambda form: form.roundoff)
+        return so_far
 
     def no_coarser_than(self, other: Mixture) -> Callable[[str], bool]:
         """At which points this one's own noise is no larger than the other's."""
@@ -64,25 +60,16 @@ class Mixture:
         """`bf16`, or `fp32 (embed to layer.1), bf16 (layer.2 to layer.3), fp32 (logits)`."""
         if not self.dtypes:
             return self.dtype
-        told = [
-            f"{dtype} ({_range([point for point, _ in run])})"
-            for dtype, run in ((d, list(r)) for d, r in groupby(self.dtypes.items(), _second))
-        ]
-        told += [f"{point} handed on in {dtype}" for point, dtype in self.stored.items()]
-        return ", ".join(told)
+        words = []
+        for dtype, run in groupby(self.dtypes, key=self.dtypes.__getitem__):
+            first, *others = run
+            words.append(f"{dtype} ({first} to {others[-1]})" if others else f"{dtype} ({first})")
+        words += [f"{point} handed on in {dtype}" for point, dtype in self.stored.items()]
+        return ", ".join(words)
 
 
 def nominal_formats(points: Iterable[str], *sides: BackendInfo) -> dict[str, tuple[Format, ...]]:
     """What took part in each state: of every side, the coarsest format up to there."""
     names = list(points)
-    known = [Mixture.of(side) for side in sides if side.dtype in FORMATS]
-    formats = [mixture.up_to(names) for mixture in known]
-    return {name: tuple(found[name] for found in formats) for name in names}
-
-
-def _second(pair: tuple[str, str]) -> str:
-    return pair[1]
-
-
-def _range(points: list[str]) -> str:
-    return points[0] if len(points) == 1 else f"{points[0]} to {points[-1]}"
+    formats = [Mixture.of(side).up_to(names) for side in sides if side.dtype in FORMATS]
+    return {name: tuple(of_side[name] for of_side in formats) for name in names}

@@ -22,7 +22,8 @@ SHARED = "shared"
 
 # The stack is as short as can be: a module inside a layer may be called `layer.0` again.
 _PLACE = re.compile(
-    r"(?:(?P<stack>.+?)\.)??(?:(?P<end>embed|norm)|layer\.(?P<number>\d+)(?:\.(?P<inside>.+))?)\Z",
+    r"(?:(?P<stack>.+?)\.)??"
+    r"(?:(?P<end>embed|norm)|layer\.(?P<number>[0-9]{1,9})(?:\.(?P<inside>.+))?)\Z",
     re.DOTALL,
 )
 _SECOND_STREAM = re.compile(r"out\d+\Z")
@@ -100,8 +101,7 @@ def is_output(name: str) -> bool:
 
 def is_shared(name: str) -> bool:
     """Whether a point is no layer's state, but what layers share; a backend need not give it."""
-    parts = [*name.split("."), ""]
-    if SHARED not in parts:
-        return False
-    at = parts.index(SHARED)  # a stack, or a module inside a layer, may be called so, too
-    return "layer" not in parts[:at] and parts[at + 1] not in ("layer", EMBED, NORM)
+    before, found, after = f".{name}.".partition(f".{SHARED}.")
+    # A stack, or a module inside a layer, may be called so, too.
+    inside = "layer" in before.split(".") or after.partition(".")[0] in ("layer", EMBED, NORM)
+    return bool(found) and not inside

@@ -24,9 +24,7 @@ class Observation:
     """One backend, looked at and not: what the instrumented run gave is kept by its hashes."""
 
     def __init__(self, seen: Backend, probe: Probe, policy: Policy, depth: str) -> None:
-        self._seen = seen
-        self._probe = probe
-        self._policy = policy
+        self._seen, self._probe, self._policy = seen, probe, policy
         self._key = (probe.sha256, depth, policy)
         self._traced: dict[str, str] | None = None
 
@@ -37,30 +35,26 @@ class Observation:
         return self
 
     def check(self, traced: Mapping[str, Array] | None = None) -> Observer:
-        """Run plain, once, and hold the outputs against those of the instrumented run.
+        """Run plain, once, and compare the outputs with those of the instrumented run.
 
         Where they differ, it is run instrumented again, unless what that gave is at hand: `traced`.
         """
         if not self._seen.observable:
             return Observer(checked=False)
-        known = _observed.setdefault(self._seen, {})
-        if self._key not in known:
+        observed = _observed.setdefault(self._seen, {})
+        if self._key not in observed:
             plain = dict(self._seen.run(self._probe))
-            if _hashes(plain) == self._traced:
-                known[self._key] = Observer(checked=True)
-            else:
-                known[self._key] = self._apart(plain, traced or self._again(plain))
-        return known[self._key]
+            same = _hashes(plain) == self._traced
+            observed[self._key] = Observer(True) if same else self._apart(plain, traced)
+        return observed[self._key]
 
-    def _again(self, plain: dict[str, Array]) -> Mapping[str, Array]:
-        """Run instrumented once more: only now are the outputs of both runs needed at once."""
-        # What lies in a runtime's own memory keeps all of that alive, weights and all.
-        for name in list(plain):
-            plain[name] = plain[name].copy()
-        return self._seen.stream(self._probe, lambda state: None)
-
-    def _apart(self, plain: Mapping[str, Array], traced: Mapping[str, Array]) -> Observer:
-        """By how much they differ."""
+    def _apart(self, plain: dict[str, Array], traced: Mapping[str, Array] | None) -> Observer:
+        """By how much they differ: only now are the outputs of both runs needed at once."""
+        if not traced:
+            # What lies in a runtime's own memory keeps all of that alive, weights and all.
+            for name in list(plain):
+                plain[name] = plain[name].copy()
+            traced = self._seen.stream(self._probe, lambda state: None)
         worst, output, within = 0.0, "", plain.keys() == traced.keys()
         for name in plain.keys() & traced.keys():
             if plain[name].shape != traced[name].shape:
@@ -86,10 +80,10 @@ def observe(
 
 def _hashes(outputs: Mapping[str, Array]) -> dict[str, str]:
     """By name; equal where dtype, shape and every bit are. Mapped ones are let go of one by one."""
-    found = in_threads(lambda name: _hash(outputs[name]), list(outputs))
-    return dict(zip(outputs, found, strict=True))
 
+    def hash_of(name: str) -> str:
+        array = outputs[name]
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return f"{dtype_name(array)}{array.shape}{hashlib.sha256(raw.data).hexdigest()}"
 
-def _hash(array: Array) -> str:
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return f"{dtype_name(array)}{array.shape}{hashlib.sha256(raw.data).hexdigest()}"
+    return dict(zip(outputs, in_threads(hash_of, list(outputs)), strict=True))

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -63,17 +63,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("drift_backends")
     if "drift_case" in metafunc.fixturenames:
-        from .testing.backends import configured_cases
+        from .testing.settings import configured_cases
 
         cases = configured_cases(metafunc.config)
         metafunc.parametrize("drift_case", cases, ids=str, indirect=True)
-    mark = metafunc.definition.get_closest_marker("drift_backends")
     if mark is not None and "drift_backend" in metafunc.fixturenames:
-        from .testing.backends import marked_specs
+        from .testing.settings import marked_specs
 
-        specs = marked_specs(mark)
-        metafunc.parametrize("drift_backend", specs, ids=specs, indirect=True)
+        metafunc.parametrize("drift_backend", marked_specs(mark), ids=str, indirect=True)
 
 
 class Session:
@@ -86,11 +85,8 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":  # it has what all phases told
-            self.told += [
-                (report.nodeid, str(value))
-                for name, value in report.user_properties
-                if name == PROPERTY
-            ]
+            own = [str(value) for name, value in report.user_properties if name == PROPERTY]
+            self.told += [(report.nodeid, value) for value in own]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not self.told or hasattr(self._config, "workerinput"):
@@ -113,7 +109,7 @@ def drift_backend(request: pytest.FixtureRequest) -> str | None:
     """The spec that the mark `drift_backends` names for this run; None without one."""
     spec: str | None = getattr(request, "param", None)
     if spec is not None:
-        from .testing.backends import skip_unless_usable
+        from .testing.settings import skip_unless_usable
 
         skip_unless_usable(spec, request.config)
     return spec
@@ -152,7 +148,6 @@ def drift_benchmark(benchmark: Any) -> Iterator[Callable[..., Lap]]:
             fixed = make_probe(loaded, probe)
             made.lap(fixed)
             benchmark.extra_info["backend"] = spec
-            found: Lap = benchmark(made.lap, fixed)
-            return found
+            return cast("Lap", benchmark(made.lap, fixed))
 
         yield run

@@ -1,15 +1,23 @@
-"""A place in a model, the tensor there, and who made it. Plain numpy, read-only."""
+"""A place in a model, the tensor there, who made it, and from which inputs: numpy, read-only."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from .dtypes import Array, dtype_name
-from .jsonable import Later, Sparse
+from .errors import ProbeError, UsageError
+from .files import write_atomically
+from .jsonable import Later, Sparse, decode
 from .names import is_shared
 
 
@@ -31,7 +39,6 @@ class Point:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is no layer's state, but what layers share; a backend need not give it."""
         return is_shared(self.name)
 
 
@@ -105,3 +112,137 @@ class BackendInfo:
     """What each point computes in; empty where all compute in `dtype`, which is the coarsest."""
     stored: Later[Mapping[str, str]] = field(default_factory=dict)
     """Of such a mixture: the dtype of a state that is handed on coarser than it was computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """The fixed inputs that every backend gets, by the names that the model's forward has."""
+
+    inputs: Mapping[str, Array]
+    origin: str = "arrays"
+    texts: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+    kept: Mapping[str, Array] | None = None
+    """What is not padding, as (row, position), by the beginning of points' names; None: as the
+    masks say that transformers models take."""
+    remarks: tuple[str, ...] = ()
+    """What is to be said of the masks."""
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ProbeError("The probe has no inputs at all; give texts, ids or arrays.")
+        arrays = {name: read_only(_own_copy(name, a)) for name, a in self.inputs.items()}
+        object.__setattr__(self, "inputs", MappingProxyType(arrays))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of names, dtypes, shapes and bytes; texts are not part of it."""
+        digest = hashlib.sha256()
+        for name in sorted(self.inputs):
+            array = self.inputs[name]
+            digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def forms(self) -> list[str]:
+        """Name, shape and dtype of each input: what a graph is made for."""
+        return [f"{n}{a.shape}{a.dtype}" for n, a in sorted(self.inputs.items())]
+
+    def difference(self, other: Probe) -> str:
+        """In what two probes differ, in words; empty where they are the same inputs."""
+        words = []
+        for name in sorted(self.inputs.keys() | other.inputs.keys()):
+            ours, theirs = self.inputs.get(name), other.inputs.get(name)
+            if ours is None or theirs is None:
+                words.append(f"{name} is only in the {'second' if ours is None else 'first'}")
+            elif (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+                forms = [f"{array.dtype}{list(array.shape)}" for array in (ours, theirs)]
+                words.append(f"{name} is {' and '.join(forms)}")
+            elif ours.tobytes() != theirs.tobytes():
+                count = int(np.count_nonzero(ours != theirs))
+                words.append(f"{name} differs in {count} of {ours.size} elements")
+        return "; ".join(words)
+
+    def keep(self, point: str, shape: tuple[int, ...]) -> Array | None:
+        """Which (row, position) pairs of a state are not padding; None where all count."""
+        mask = self._mask(point)
+        if mask is None or len(shape) < 3 or mask.shape != shape[:2]:
+            return None
+        keep = mask != 0
+        return None if keep.all() else keep
+
+    def _mask(self, point: str) -> Array | None:
+        if self.kept is not None:
+            parts = point.split(".")
+            names = (".".join(parts[:n]) for n in range(len(parts), -1, -1))
+            return next((self.kept[name] for name in names if name in self.kept), None)
+        decoder = point.startswith("decoder.") or (
+            not point.startswith("encoder.") and any(n.startswith("decoder_") for n in self.inputs)
+        )
+        return self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many positions are left out as padding, and what else is to be said of masks."""
+        masks = self.kept
+        if masks is None:
+            names = self.inputs.keys() & {"attention_mask", "decoder_attention_mask"}
+            masks = {name: self.inputs[name] for name in sorted(names)}
+        distinct = {mask.tobytes(): mask != 0 for mask in masks.values() if mask.ndim == 2}
+        left_out = [
+            f"{int((~keep).sum())} of {keep.size} positions were left out as padding."
+            for keep in distinct.values()
+            if not keep.all()
+        ]
+        return (*left_out, *self.remarks)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the probe to one safetensors file."""
+        from safetensors.numpy import save
+
+        notes = {"origin": self.origin, "texts": self.texts, "tokens": self.tokens}
+        data = save(dict(self.inputs), metadata={"driftwalk.probe": json.dumps(notes)})
+        return write_atomically(Path(path), data)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Probe:
+        """Read a probe from a safetensors file: one of driftwalk's, or any with named inputs."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="np") as file:
+                inputs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                text = (file.metadata() or {}).get("driftwalk.probe", "{}")
+            notes = decode(_Notes, json.loads(text), "driftwalk.probe")
+        except (OSError, SafetensorError, ValueError, UsageError) as error:
+            raise ProbeError(
+                f"Cannot read a probe from {str(path)!r}: {error}. "
+                "A probe file is a safetensors file with one tensor per model input."
+            ) from None
+        origin = notes.origin or f"file {Path(path).name}"
+        return cls(inputs, origin, notes.texts, notes.tokens)
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What a probe file says beside its arrays."""
+
+    origin: str = ""
+    texts: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+
+def _own_copy(name: str, given: Any) -> Array:
+    """A copy in native byte order: what was hashed cannot be changed through the caller's array."""
+    try:
+        array = np.array(given, order="C")
+    except ValueError:  # rows of unequal length
+        array = np.array(None)
+    if array.dtype.kind not in "fiubV" or array.dtype.type is np.void:
+        raise ProbeError(
+            f"Probe input {name!r} is not an array of numbers (dtype {array.dtype}). "
+            "Rows of unequal length must be padded, with an attention_mask."
+        )
+    if array.size == 0:
+        raise ProbeError(f"Probe input {name!r} is empty (shape {array.shape}).")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

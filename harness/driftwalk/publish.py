@@ -32,14 +32,20 @@ def publish(
     chosen = known_formats(formats, [item.kind for item in documents])
     texts = [text for item in others for text in _texts(item, chosen, folder)]
     places = folder_names(reports)
-    for number, (place, report) in enumerate(zip(places, reports, strict=True)):
-        siblings = _siblings(reports, places, number)
+    page = KINDS[RESULT].formats["html"][0]  # a safe name needs no quoting in a link
+    entries = [(f"{place}/{page}", item) for place, item in zip(places, reports, strict=True)]
+    for place, report in zip(places, reports, strict=True):
+        # The other candidates of the same question.
+        siblings = tuple(
+            (f"../{link}", other)
+            for link, other in entries
+            if other is not report and _question(other) == _question(report)
+        )
         texts += [
             (f"{place}/{name}" if place else name, text)
             for name, text in _texts(report, chosen, folder, siblings)
         ]
     if len(reports) > 1 and "html" in chosen:
-        entries = [(_page(place), item) for place, item in zip(places, reports, strict=True)]
         name, target = REPORT_INDEX
         texts.append((name, load_target(target)(entries)))
     root = writable_folder(folder)
@@ -62,12 +68,13 @@ def folder_names(reports: Sequence[Report]) -> list[str]:
     """Where each report goes below the common folder: nowhere deeper when there is only one."""
     if len(reports) == 1:
         return [""]
-    models = [item.model.get("label", "") for item in reports]
+    several = len({item.model.get("label", "") for item in reports}) > 1
+    digits = max(2, len(str(len(reports))))
     names = []
-    for number, (item, model) in enumerate(zip(reports, models, strict=True), start=1):
-        parts = [f"{number:0{max(2, len(str(len(reports))))}d}"]
-        parts += [_safe(model)] if len(set(models)) > 1 else []
-        names.append("-".join(part for part in (*parts, _safe(item.candidate.spec)) if part))
+    for number, item in enumerate(reports, start=1):
+        model = _safe(item.model.get("label", "")) if several else ""
+        parts = (f"{number:0{digits}d}", model, _safe(item.candidate.spec))
+        names.append("-".join(filter(None, parts)))
     return names
 
 
@@ -92,21 +99,6 @@ def _texts(
             yield file, load_target(target)(document)
 
 
-def _siblings(
-    reports: Sequence[Report], places: Sequence[str], number: int
-) -> tuple[tuple[str, Report], ...]:
-    """The other candidates of the same question: same model, probe and reference."""
-    return tuple(
-        (f"../{_page(places[other])}", item)
-        for other, item in enumerate(reports)
-        if other != number and _question(item) == _question(reports[number])
-    )
-
-
 def _question(report: Report) -> tuple[dict[str, str], str, str]:
+    """What several candidates can be asked: by model, probe and reference."""
     return dict(report.model), report.probe.sha256, report.reference.spec
-
-
-def _page(place: str) -> str:
-    """The page of a report, as a link from the common folder; a safe name needs no quoting."""
-    return f"{place}/{KINDS[RESULT].formats['html'][0]}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from .adapter import BackendInfo
-from .document import RESULT, Document, Tool, read, to_dict, to_json
+from .document import RESULT, Document, Tool, load_documents, read, to_dict, to_json
 from .effects import Meaning, Patching, Propagation
+from .errors import UsageError
 from .exercised import Exercised
 from .files import read_json
 from .jsonable import Later, Named, Size, Sparse
@@ -208,3 +209,13 @@ def from_dict(data: Any) -> Report:
 def load(path: str | Path) -> Report:
     """Read a result.json of this or any older version."""
     return from_dict(read_json(path))
+
+
+def load_results(paths: Iterable[str | Path]) -> list[Report]:
+    """Every result of the files and folders named; any but those of `verify` is refused."""
+    reports = []
+    for document in load_documents(paths, [RESULT]):
+        if not isinstance(document, Report):
+            raise UsageError(f"A result of `driftwalk verify` is needed, not a {document.kind}.")
+        reports.append(document)
+    return reports

@@ -24,6 +24,9 @@ _MAP = re.compile(r"(.*),\s*map=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
 """The one option that may stand behind such a text."""
 _DEVICE = re.compile(r"[a-z]+\Z")
 
+THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
+"""Of an option that several backends take."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -82,6 +85,15 @@ class Spec:
                 f"{', '.join(allowed)}."
             )
         return value
+
+    def count(self, option: str) -> int | None:
+        """The value of an option that must be a positive number; None where it is left out."""
+        text = self.options.get(option)
+        if text is None:
+            return None
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"Option {option}={text}: expected a whole number, 1 or more.")
+        return int(text)
 
     def __str__(self) -> str:
         if self.name in TAKES_TEXT:

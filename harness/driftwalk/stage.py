@@ -39,8 +39,8 @@ class Setting:
 
     def open_model(self) -> AnyModel:
         """The model, loaded: one that torch runs, or a graph."""
-        more = {"blocks": self.blocks, "trust_remote_code": self.trust_remote_code}
-        return open_model(self.model, **more)
+        trust = self.trust_remote_code
+        return open_model(self.model, blocks=self.blocks, trust_remote_code=trust)
 
     def make_probe(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from .dtypes import Array
 from .names import OUTPUT, SHARED
-from .point import BackendInfo, Held, HeldState, Point, State, read_only
-from .probe import Probe
+from .point import BackendInfo, Held, HeldState, Point, Probe, State, read_only
 from .traces.trace_file import read_trace, save_trace
 
 __all__ = [
@@ -85,15 +84,13 @@ class Trace:
 
 def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two sets of named arrays agree in every bit (NaN payloads included)."""
-    return a.keys() == b.keys() and all(
-        a[n].dtype == b[n].dtype and a[n].shape == b[n].shape and _same_bytes(a[n], b[n]) for n in a
-    )
+    return a.keys() == b.keys() and all(_same_bytes(a[name], b[name]) for name in a)
 
 
 def _same_bytes(a: Array, b: Array, block: int = 1 << 18) -> bool:
     """Byte by byte, some at a time: outputs can be as large as all states together."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
     left, right = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
-    return all(
-        np.array_equal(left[i : i + block], right[i : i + block])
-        for i in range(0, left.size, block)
-    )
+    starts = range(0, left.size, block)
+    return all(np.array_equal(left[i : i + block], right[i : i + block]) for i in starts)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import starmap
 from typing import Literal, get_args
 
 from .dtypes import Format, loosest
@@ -78,12 +79,9 @@ class Policy:
 
     def tolerance(self, point: str, *formats: Format) -> Tolerance:
         """The tolerance at a point; of the formats that took part the loosest decides."""
-        for rule in self.rules:
-            if rule.matches(point):
-                if rule.tolerance is not None:
-                    return rule.tolerance
-                break
-        return BY_DTYPE[loosest(formats).name]
+        rule = next((rule for rule in self.rules if rule.matches(point)), None)
+        named = rule.tolerance if rule else None
+        return BY_DTYPE[loosest(formats).name] if named is None else named
 
     def check_rules(self, points: Iterable[str]) -> None:
         """A rule that matches no point is an error: a typo must not loosen or void a gate."""
@@ -107,23 +105,17 @@ def make_policy(given: PolicyLike) -> Policy:
     if isinstance(given, Tolerance):
         return Policy("fixed", (Rule("*", given),))
     if isinstance(given, Mapping):
-        rules = tuple(_rule(glob, value) for glob, value in given.items())
-        return Policy("rules", rules, calibrated=True)
-    if given == "calibrated":
-        return Policy("calibrated", calibrated=True)
-    if given == "dtype":
-        return Policy("dtype")
+        for glob, value in given.items():
+            if not isinstance(value, Tolerance):
+                raise UsageError(f"Rule {glob!r}: expected a Tolerance(atol, rtol), got {value!r}.")
+        return Policy("rules", tuple(starmap(Rule, given.items())), calibrated=True)
+    if given in ("calibrated", "dtype"):
+        return Policy(given, calibrated=given == "calibrated")
     if isinstance(given, str) and given.startswith("fixed:"):
         return Policy("fixed", (Rule("*", parse_tolerance(given.removeprefix("fixed:"))),))
     if given == "fixed":
         raise UsageError("Policy 'fixed' needs its numbers: write fixed:ATOL or fixed:ATOL,RTOL.")
     raise UsageError(f"Unknown policy {given!r}. {nearest(str(given), POLICIES)}")
-
-
-def _rule(glob: str, value: object) -> Rule:
-    if not isinstance(value, Tolerance):
-        raise UsageError(f"Rule {glob!r}: expected a Tolerance(atol, rtol), got {value!r}.")
-    return Rule(glob, value)
 
 
 def parse_tolerance(text: str) -> Tolerance:

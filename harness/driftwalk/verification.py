@@ -39,7 +39,10 @@ class Run:
     stage: Stage
     trace: Trace
     """The reference's."""
+    observer: Observer
+    """Whether looking at the reference changed anything."""
     witness: Witness
+    depth: str
     show: Progress
 
 
@@ -61,20 +64,6 @@ class Addition:
     ) -> list[Report]:
         """All reports, after the backends were closed; the setting has the probe that was run."""
         return reports
-
-
-def verify(
-    model: object,
-    candidate: object = "onnxruntime",
-    reference: object = None,
-    probe: object = None,
-    policy: PolicyLike = DEFAULT_POLICY,
-    depth: str = "block",
-    blame: bool | str = "auto",
-    **options: Any,
-) -> Report:
-    """Run one model on two backends and walk their layer states; see `verify_all` for options."""
-    return verify_all(model, [candidate], reference, probe, policy, depth, blame, **options)[0]
 
 
 def verify_all(
@@ -119,37 +108,27 @@ def verify_all(
             addition.refuse_graph()
         reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
     else:
+        reports = []
         show.expect(3 + 2 * len(candidates))
         shown = "block" if depth == "op" else depth
         with open_stage(given, sides, shown, show) as stage, ExitStack() as opened:
-            run, against = _begun(stage, terms.policy, shown, spill, cache, show, opened)
-            terms = replace(terms, notes=against.not_held)
+            run, notes = _begun(stage, terms.policy, shown, spill, cache, show, opened)
+            terms = replace(terms, notes=notes)
             for addition in additions:
                 addition.begin(run)
-            others = stage.backends[1:]
-            reports = [_verified(run, against, other, terms, blame, shown) for other in others]
-            for number, other in enumerate(others):
+            for other in stage.backends[1:]:
+                report = _verified(run, other, terms, blame)
                 if depth == "op":
-                    judged = with_nodes(reports[number], other, stage.probe, terms.policy, show)
-                    reports[number] = judged
+                    report = with_nodes(report, other, stage.probe, terms.policy, show)
                 for addition in additions:
-                    reports[number] = addition.add(reports[number], other, run)
+                    report = addition.add(report, other, run)
+                reports.append(report)
         fixed = stage.probe
         # A model that only this process has is not opened again.
         given = given if isinstance(model, str) else replace(given, model=stage.model)
     for addition in additions:
         reports = addition.finish(reports, replace(given, probe=fixed), sides, show)
     return reports
-
-
-@dataclass(frozen=True, eq=False)
-class _Reference:
-    """What the candidates are held against, and whether looking at it changed anything."""
-
-    trace: Trace
-    observer: Observer
-    not_held: tuple[str, ...]
-    """What is to be said of states that could not be left on a device."""
 
 
 def _begun(
@@ -160,40 +139,32 @@ def _begun(
     cache: bool,
     show: Progress,
     opened: ExitStack,
-) -> tuple[Run, _Reference]:
-    """Trace the reference and run it plain, while no candidate has loaded its weights yet."""
+) -> tuple[Run, tuple[str, ...]]:
+    """Trace the reference and run it plain, while no candidate has loaded its weights yet.
+
+    Also gives what to say of states that could not be left on a device.
+    """
     first, *others = stage.backends
-    # A truth is on the host, and so must be what is held against it; a spilled trace is, too.
+    # A truth is on the host, and so must be what is compared with it; a spilled trace is, too.
     on_device = False
     if not policy.calibrated and spill is False:
         on_device = opened.enter_context(holding(first, others))
     with show.stage(f"reference: {first.spec}"):
-        trace = _traced(first, stage.probe, spill, opened)
+        if spill is False:
+            trace = first.trace(stage.probe)
+        else:
+            kept = opened.enter_context(closing(Spill(0 if spill is True else spill)))
+            trace = spilled_trace(first, stage.probe, kept)
         stage.torch_model.evidence.offer(first, trace)
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
     witness = Witness(stage.torch_model, stage.probe, cache, show, depth)
     opened.callback(witness.close)
-    against = _Reference(trace, observer, not_held(trace) if on_device else ())
-    return Run(stage, trace, witness, show), against
+    run = Run(stage, trace, observer, witness, depth, show)
+    return run, not_held(trace) if on_device else ()
 
 
-def _traced(reference: Backend, probe: Probe, spill: bool | int, opened: ExitStack) -> Trace:
-    """The reference's trace, in a file where that was asked for."""
-    if spill is False:
-        return reference.trace(probe)
-    kept = opened.enter_context(closing(Spill(0 if spill is True else spill)))
-    return spilled_trace(reference, probe, kept)
-
-
-def _verified(
-    run: Run,
-    against: _Reference,
-    candidate: Backend,
-    terms: Terms,
-    blame: bool | str,
-    depth: str,
-) -> Report:
-    """One candidate held against the reference's trace."""
+def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> Report:
+    """One candidate compared with the reference's trace."""
     stage, trace, show = run.stage, run.trace, run.show
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
     if isinstance(candidate, Prepares):
@@ -207,29 +178,28 @@ def _verified(
     # Both sides are judged, or none: an unjudged reference would pass whatever it is.
     both = (ours, theirs) if ours is not None and theirs is not None else (None, None)
     walk = Walk(trace, candidate.info, policy, terms.allow_missing, *both)
-    looked_at = Observation(candidate, probe, policy, depth)
+    looked_at = Observation(candidate, probe, policy, run.depth)
     with show.stage(f"candidate: {candidate.spec}"):
         looked_at.keep(_walk(walk, reference, candidate, probe))
         if both[0] is not None and witness.has_own_model:
             walk.judge_layers(witness.introduced(candidate, both[0]))
     with show.stage("observer check"):
-        observer = {"reference": against.observer, "candidate": looked_at.check()}
-    told = (*stage.model.notes, *probe.notes)
-    terms = replace(terms, model=stage.model.describe(), notes=(*told, *terms.notes))
+        observer = {"reference": run.observer, "candidate": looked_at.check()}
+    notes = (*stage.model.notes, *probe.notes, *terms.notes)
+    terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
-    telling = [side for side in (reference, candidate) if isinstance(side, SkipsOutputs)]
-    skipped = dict.fromkeys(name for side in telling for name in side.outputs_skipped)
-    report = replace(report, coverage=replace(report.coverage, outputs_skipped=tuple(skipped)))
     if blame is True or (blame == "auto" and report.verdict == "drift"):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
-    of_both = (*witness.notes(candidate.info), *base.notes(trace.backend))
-    calibrated = (*dict.fromkeys(of_both), *witness.caution(candidate.info))
     used = exercised(stage.model, (reference, candidate), probe)
-    notes = (*report.notes, *calibrated, *(() if used else (NOT_RUN,)))
-    covered = replace(report.coverage, exercised=used)
+    skipping = [side for side in (reference, candidate) if isinstance(side, SkipsOutputs)]
+    skipped = dict.fromkeys(name for side in skipping for name in side.outputs_skipped)
+    covered = replace(report.coverage, outputs_skipped=tuple(skipped), exercised=used)
+    of_both = dict.fromkeys((*witness.notes(candidate.info), *base.notes(trace.backend)))
+    cautions = (*of_both, *witness.caution(candidate.info), *(() if used else (NOT_RUN,)))
+    notes = (*report.notes, *cautions)
     return replace(report, timings=timings, notes=notes, coverage=covered)
 
 
@@ -270,5 +240,5 @@ def record(
         with show.stage(f"recording: {seen.spec}"):
             made = seen.trace(stage.probe)
     wanted = ("label", "class", "fingerprint")
-    kept = {name: told for name, told in stage.model.describe().items() if name in wanted}
+    kept = {name: text for name, text in stage.model.describe().items() if name in wanted}
     return replace(made, model=kept, environment=environment())

@@ -7,15 +7,30 @@ nothing of reports: it is given columns and series of numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-WIDTH, LEFT, RIGHT = 1000.0, 68.0, 16.0
-TOP = 64.0
-"""Room above the first panel for two lines of marks and its title."""
+from .numbers import number
+
 MOST_LABELS = 26
 MOST_DOTS = 200
 """Beyond this many points only those that say something get a dot of their own."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A span from left to right."""
+
+    left: float
+    right: float
+
+    def at(self, part: float) -> float:
+        """The place of a part of one."""
+        return round(self.left + (self.right - self.left) * min(1.0, max(0.0, part)), 1)
+
+
+AXIS = Axis(68.0, 984.0)
 
 
 @dataclass(frozen=True)
@@ -23,11 +38,11 @@ class Column:
     """One point of the model, as a chart needs to know it."""
 
     name: str
-    symbol: str
-    ok: bool
-    marks: tuple[str, ...]
-    tip: tuple[str, ...]
-    """What is said when it is pointed at, line by line."""
+    symbol: str = ""
+    ok: bool = True
+    marks: tuple[str, ...] = ()
+    said: str = ""
+    """What is said, below all numbers, when it is pointed at."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +50,12 @@ class Series:
     """One value per column; None where there is none, infinity where it leaves the scale."""
 
     label: str
+    """Up to `: ` it is the name that stands before single values."""
     look: str
     """The name of a style: colour, dashes and shape of the dots."""
-    values: tuple[float | None, ...]
+    values: Sequence[float | None]
     dots: bool = True
-    ok: tuple[bool, ...] | None = None
+    ok: Sequence[bool] | None = None
     """Whether each value is one to accept; None: as the columns are."""
 
 
@@ -48,10 +64,11 @@ class Plot:
     """What one panel shows; `limit` is the value beyond which it is bad."""
 
     title: str
-    series: tuple[Series, ...]
-    height: float = 180.0
+    series: Sequence[Series]
+    height: float
     limit: float | None = None
     limit_label: str = ""
+    written: Callable[[float], str] = number
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,6 @@ class Drawn:
 class Panel:
     title: str
     top: float
-    bottom: float
     ticks: tuple[Tick, ...]
     series: tuple[Drawn, ...]
     limit: float | None
@@ -102,16 +118,18 @@ class Hit:
     left: float
     width: float
     column: Column
+    tip: tuple[str, ...]
+    """What is said when it is pointed at, line by line."""
 
 
 @dataclass(frozen=True)
 class Chart:
+    width: ClassVar[float] = 1000.0
+    top: ClassVar[float] = 64.0
+    """Room above the first panel for two lines of marks and its title."""
+    axis: ClassVar[Axis] = AXIS
     label: str
-    width: float
     height: float
-    left: float
-    right: float
-    top: float
     baseline: float
     panels: tuple[Panel, ...]
     labels: tuple[Tick, ...]
@@ -151,42 +169,54 @@ class _Scale:
 
 def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
     """The geometry of a chart."""
-    top = at = TOP
-    panels = []
+    at, panels = Chart.top, []
     for plot in plots:
-        panels.append(_panel(plot, columns, at, at + plot.height))
+        panels.append(_panel(plot, columns, at))
         at += plot.height + 46
-    baseline = at - 46
     labels = _labels(columns)
     deepest = max((len(tick.label) for tick in labels), default=0)
-    step = (WIDTH - LEFT - RIGHT) / max(1, len(columns))
+    step = (AXIS.right - AXIS.left) / max(1, len(columns))
     return Chart(
         label=label,
-        width=WIDTH,
-        height=baseline + 24 + deepest * 4.6,
-        left=LEFT,
-        right=WIDTH - RIGHT,
-        top=top,
-        baseline=baseline,
+        height=at - 46 + 24 + deepest * 4.6,
+        baseline=at - 46,
         panels=tuple(panels),
         labels=labels,
         hits=tuple(
-            Hit(_x(i, len(columns)), round(LEFT + i * step, 1), round(step, 1), column)
+            Hit(
+                AXIS.at((i + 0.5) / len(columns)),
+                round(AXIS.left + i * step, 1),
+                round(step, 1),
+                column,
+                tuple(_tip(i, column, plots)),
+            )
             for i, column in enumerate(columns)
         ),
     )
 
 
-def _x(index: int, total: int) -> float:
-    return round(LEFT + (index + 0.5) * (WIDTH - LEFT - RIGHT) / total, 1)
+def _tip(at: int, column: Column, plots: Sequence[Plot]) -> Iterator[str]:
+    yield f"{column.symbol} {column.name}".lstrip()
+    yield from (f"<--- {mark}" for mark in column.marks)
+    for plot in plots:
+        for series in plot.series:
+            value = series.values[at]
+            if value is not None:
+                yield f"{series.label.partition(': ')[0]} {plot.written(value)}"
+    if column.said:
+        yield column.said
 
 
-def _panel(plot: Plot, columns: Sequence[Column], top: float, bottom: float) -> Panel:
-    scale = _scale(plot, top, bottom)
+def _panel(plot: Plot, columns: Sequence[Column], top: float) -> Panel:
+    values = [v for series in plot.series for v in series.values if v is not None]
+    known = [v for v in values if v > 0 and math.isfinite(v)]
+    known += [plot.limit] if plot.limit else []
+    low = math.floor(math.log10(min(known))) if known else -8
+    high = math.ceil(math.log10(max(known))) if known else -6
+    scale = _Scale(low, max(high, low + 2), top, top + plot.height, has_zero=0.0 in values)
     return Panel(
         plot.title,
         top,
-        bottom,
         scale.ticks,
         tuple(_drawn(series, columns, scale) for series in plot.series),
         scale.y(plot.limit) if plot.limit else None,
@@ -194,20 +224,11 @@ def _panel(plot: Plot, columns: Sequence[Column], top: float, bottom: float) -> 
     )
 
 
-def _scale(plot: Plot, top: float, bottom: float) -> _Scale:
-    values = [v for series in plot.series for v in series.values if v is not None]
-    positive = [v for v in values if v > 0 and math.isfinite(v)]
-    known = positive + ([plot.limit] if plot.limit else [])
-    low = math.floor(math.log10(min(known))) if known else -8
-    high = math.ceil(math.log10(max(known))) if known else -6
-    return _Scale(low, max(high, low + 2), top, bottom, has_zero=0.0 in values)
-
-
 def _drawn(series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
     dots: list[Dot] = []
     lines: list[list[str]] = [[]]
     for index, (column, value) in enumerate(zip(columns, series.values, strict=True)):
-        x = _x(index, len(columns))
+        x = AXIS.at((index + 0.5) / len(columns))
         on_scale = value is not None and not math.isnan(value)
         y = scale.y(value) if value is not None and on_scale else scale.top + 7
         if on_scale:
@@ -225,15 +246,11 @@ def _labels(columns: Sequence[Column]) -> tuple[Tick, ...]:
     """Names along the axis, thinned evenly; a marked point keeps its name and silences others."""
     step = math.ceil(len(columns) / MOST_LABELS)
     marked = [index for index, column in enumerate(columns) if column.marks]
-    shown = [
-        index
-        for index in range(len(columns))
-        if index in marked
-        or (index % step == 0 and all(abs(index - other) >= step for other in marked))
-    ]
     return tuple(
-        Tick(_x(index, len(columns)), _short(columns[index].name), bool(columns[index].marks))
-        for index in shown
+        Tick(AXIS.at((index + 0.5) / len(columns)), _short(column.name), bool(column.marks))
+        for index, column in enumerate(columns)
+        if column.marks
+        or (index % step == 0 and all(abs(index - other) >= step for other in marked))
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from driftwalk.exercised import (
     BATCH,
@@ -27,43 +26,30 @@ _PATHS = (PADDING, BATCH, WINDOW, CACHE)
 """What is run or not run, and has no rows to count."""
 
 
-@dataclass(frozen=True)
-class TouchedRow:
-    """One part of the model in a table."""
-
-    what: str
-    where: str
-    used: str
-    tried: bool
-    advice: str
-
-
 def exercised_sentences(found: Exercised | None) -> tuple[str, ...]:
     """How much took part; what was not tried; what to add. Empty where nothing is known."""
     if found is None:
         return ()
-    told = [_weights(found)]
+    said = [_weights(found)]
     untried = [_untried(item) for item in found.items if item.what in _PATHS and not item.tried]
     if untried:
-        told.append(f"Not tried: {', '.join(untried)}.")
+        said.append(f"Not tried: {', '.join(untried)}.")
     if found.advice:
         asked = [cut(text, 120) for text in found.advice[:MOST_ADVICE]]
-        told.append(f"To try more, add {'; '.join(asked)}.")
-    return tuple(told)
+        said.append(f"To try more, add {'; '.join(asked)}.")
+    return tuple(said)
 
 
-def exercised_rows(found: Exercised | None) -> tuple[TouchedRow, ...]:
-    """Every part, in the order of the model."""
-    items = found.items[:MOST_ROWS] if found else ()
+def exercised_rows(found: Exercised | None) -> tuple[tuple[str, ...], ...]:
+    """Every part, in the order of the model: what, where, how much of it, what to add."""
     return tuple(
-        TouchedRow(
-            cut(item.what, 40),
+        (
+            f"{'✓' if item.tried else '○'} {cut(item.what, 40)}",
             cut(item.where, 200),
             _used(item),
-            item.tried,
             item.advice,
         )
-        for item in items
+        for item in (found.items[:MOST_ROWS] if found else ())
     )
 
 
@@ -119,15 +105,13 @@ def _untried(item: Touched) -> str:
 
 
 def _used(item: Touched) -> str:
-    if item.what == UNUSED:
-        return f"none of {count(item.of)} weights"
-    if item.what == WINDOW:
-        return f"{count(item.used)} positions, the window has {count(item.of)}"
-    if item.what == PADDING:
-        return "tried" if item.tried else "not tried"
-    if item.what == BATCH:
-        return "more than one" if item.tried else "one"
-    if item.what == CACHE:
-        return "used" if item.tried else "not used"
-    text = f"{count(item.used)} of {count(item.of)}"
-    return f"{text}; a tied layer reads the rest" if item.shared and not item.tried else text
+    used, of = count(item.used), count(item.of)
+    words = {
+        UNUSED: f"none of {of} weights",
+        WINDOW: f"{used} positions, the window has {of}",
+        PADDING: "tried" if item.tried else "not tried",
+        BATCH: "more than one" if item.tried else "one",
+        CACHE: "used" if item.tried else "not used",
+    }
+    rest = "; a tied layer reads the rest" if item.shared and not item.tried else ""
+    return words.get(item.what, f"{used} of {of}{rest}")

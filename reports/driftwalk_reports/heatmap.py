@@ -1,9 +1,9 @@
-"""The token heatmaps: points by token positions, binned by maximum to a size one can look at."""
+"""Heatmaps: points by token positions, binned by maximum to a size that one can look at."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from driftwalk.layer_drift import LayerDrift
@@ -18,8 +18,28 @@ MOST_NAMES = 72
 BEYOND = LEVELS
 """The level of what is not finite."""
 
-Profile = list[float | None]
-_Pick = Callable[[LayerDrift], TokenErrors]
+Profile = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a field of lines and columns lies in its SVG, 1000 wide; texts lean above it."""
+
+    left: float
+    top: float
+    step: float
+    tall: float
+    height: float
+    names: tuple[str, ...]
+
+
+def place(left: float, lines: int, columns: int, names: Sequence[str] = ()) -> Place:
+    """Room for so many lines and columns; without names where there are too many of them."""
+    shown = tuple(names) if columns <= MOST_NAMES else ()
+    slant = 14 + 5 * max(map(len, shown)) if shown else 0
+    top, tall = 8.0 + slant, 18.0 if lines <= 40 else 12.0
+    step = round(min(46.0, (1000 - left - slant) / columns), 4)
+    return Place(left, top, step, tall, top + lines * tall + 4, shown)
 
 
 @dataclass(frozen=True)
@@ -33,15 +53,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Errors of one kind along one token axis (an encoder's or a decoder's)."""
+    """Numbers of one kind along one token axis."""
 
     title: str
     hint: str
     lines: tuple[Line, ...]
     columns: tuple[str, ...]
     """What each column stands for, in full."""
-    names: tuple[str, ...]
-    """Short texts above the columns; empty where they would not fit."""
+    place: Place
     binned: bool
     paths: tuple[str, ...]
     """One SVG path per level, in units of fields; the last is for what is not finite."""
@@ -56,37 +75,126 @@ class Heatmap:
         return {"lines": lines, "columns": self.columns, "values": self.values}
 
 
+def heatmap(
+    title: str,
+    hint: str,
+    points: Sequence[tuple[str, bool]],
+    columns: Sequence[str],
+    names: Sequence[str],
+    fields: Sequence[Profile],
+    ends: tuple[float, float],
+) -> Heatmap:
+    """Points (a name, and whether it is fine) by columns; `fields` are the values in bins."""
+    groups, parts = _bins(len(points), MOST_LINES), _bins(len(columns), MOST_COLUMNS)
+    short = [cut(name, 14) for name in names] if len(parts) == len(columns) else []
+    low, high = ends
+    return Heatmap(
+        title=title,
+        hint=hint,
+        lines=tuple(
+            Line(
+                _span(points[group[0]][0], points[group[-1]][0], 40),
+                points[group[0]][0],
+                all(points[i][1] for i in group),
+            )
+            for group in groups
+        ),
+        columns=tuple(_span(columns[part[0]], columns[part[-1]], 60) for part in parts),
+        place=place(160.0, len(groups), len(parts), short),
+        binned=len(groups) < len(points) or len(parts) < len(columns),
+        paths=field_paths(fields, low, high),
+        values=tuple(tuple(None if v is None else number(v) for v in line) for line in fields),
+        low=number(10**low),
+        high=number(10**high),
+    )
+
+
+def _bins(count: int, most: int) -> list[range]:
+    step = math.ceil(count / most)
+    return [range(i, min(i + step, count)) for i in range(0, count, step or 1)]
+
+
+def _span(first: str, last: str, most: int) -> str:
+    return cut(first, most) if first == last else f"{cut(first, most)} to {cut(last, most)}"
+
+
+def binned(values: Sequence[Profile]) -> list[Profile]:
+    """The largest of each bin."""
+    parts = _bins(len(values[0]), MOST_COLUMNS) if values else []
+    return [
+        [_most(values[line][i] for line in group for i in part) for part in parts]
+        for group in _bins(len(values), MOST_LINES)
+    ]
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    """The largest; NaN, which is larger than nothing, wins."""
+    known = [value for value in values if value is not None]
+    return next((v for v in known if math.isnan(v)), max(known)) if known else None
+
+
+def scale(fields: Iterable[Profile], beyond: Iterable[float] = ()) -> tuple[float, float]:
+    """Ends of the colour scale, in decades, which reaches `beyond`, too.
+
+    It spans at least two, lest noise of one size fill all colours.
+    """
+    known = [v for line in fields for v in line if v is not None and 0 < v < math.inf]
+    if not known:
+        return -9.0, -7.0
+    high = math.log10(max([*known, *beyond]))
+    return min(math.log10(min(known)), high - 2), high
+
+
+def field_paths(values: Sequence[Profile], low: float, high: float) -> tuple[str, ...]:
+    """Runs of equal fields, gathered by level: a few bytes a field, whatever their number."""
+    paths: list[list[str]] = [[] for _ in range(LEVELS + 1)]
+    for y, line in enumerate(values):
+        levels = [None if value is None else _level(value, low, high) for value in line]
+        start = 0
+        for x in range(1, len(levels) + 1):
+            if x < len(levels) and levels[x] == levels[start]:
+                continue
+            level = levels[start]
+            if level is not None:
+                paths[level].append(f"M{start} {y}h{x - start}v1H{start}z")
+            start = x
+    return tuple("".join(parts) for parts in paths)
+
+
+def _level(value: float, low: float, high: float) -> int:
+    if not math.isfinite(value):
+        return BEYOND
+    if value <= 0:
+        return 0
+    part = (math.log10(value) - low) / (high - low)
+    return min(LEVELS - 1, max(0, int(part * LEVELS)))
+
+
+# The heatmaps of a drift report.
+
+
 @dataclass(frozen=True)
-class _Axis:
-    """The points that share one token axis."""
+class _TokenAxis:
+    """What points share whose tokens stand below each other."""
 
     decoder: bool
     batch: int
     width: int
 
 
-@dataclass(frozen=True)
-class _Field:
-    """A whole heatmap before it is drawn."""
-
-    title: str
-    hint: str
-    lines: tuple[Line, ...]
-    values: tuple[Profile, ...]
-
-
 def heatmaps(report: Report) -> tuple[Heatmap, ...]:
     """Total and introduced error, for each token axis."""
-    axes: dict[_Axis, list[LayerDrift]] = {}
+    axes: dict[_TokenAxis, list[LayerDrift]] = {}
     for layer in report.layers:
         if layer.tokens and layer.tokens[0]:
-            axis = _Axis(_is_decoder(layer, report), len(layer.tokens), len(layer.tokens[0]))
-            axes.setdefault(axis, []).append(layer)
+            shape = len(layer.tokens), len(layer.tokens[0])
+            axes.setdefault(_TokenAxis(_is_decoder(layer, report), *shape), []).append(layer)
     both = len({axis.decoder for axis in axes}) > 1
     return tuple(
-        heatmap
+        drawn
         for axis, layers in axes.items()
-        for heatmap in _axis_heatmaps(report, axis, layers, both)
+        for half in [("decoder: " if axis.decoder else "encoder: ") if both else ""]
+        for drawn in _of_axis(report, axis, layers, half)
     )
 
 
@@ -98,69 +206,31 @@ def _is_decoder(layer: LayerDrift, report: Report) -> bool:
     )
 
 
-def _axis_heatmaps(
-    report: Report, axis: _Axis, layers: Sequence[LayerDrift], both: bool
-) -> Iterable[Heatmap]:
+def _of_axis(
+    report: Report, axis: _TokenAxis, layers: Sequence[LayerDrift], half: str
+) -> Iterator[Heatmap]:
     """The two kinds of error on one scale of colours, so that they can be compared."""
-    across = math.ceil(axis.batch * axis.width / MOST_COLUMNS)
-    total = axis.batch * axis.width
-    bins = [range(i, min(i + across, total)) for i in range(0, total, across)]
-    half = ("decoder: " if axis.decoder else "encoder: ") if both else ""
-    fields = [
-        _field(f"{half}total error", "candidate against reference", layers, bins, _total),
-    ]
+    total = [_relative(layer, layer.tokens or ()) for layer in layers]
+    parts = [("total error", "candidate against reference", layers, binned(total))]
     blamed = [layer for layer in layers if layer.blame and layer.blame.tokens]
     if blamed:
+        own = [_relative(x, x.blame.tokens) for x in blamed if x.blame and x.blame.tokens]
         hint = "what each layer made itself of the states it was given"
-        fields.append(_field(f"{half}introduced error", hint, blamed, bins, _introduced))
-    known = [v for field in fields for line in field.values for v in line if _counts(v)]
-    if not any(v is not None for field in fields for line in field.values for v in line):
+        parts.append(("introduced error", hint, blamed, binned(own)))
+    fields = [line for *_, drawn in parts for line in drawn]
+    if not any(value is not None for line in fields for value in line):
         return
-    low, high = _scale(layers, [v for v in known if v])
-    names = _names(report, axis)
-    columns = tuple(_column(positions, axis.width, names) for positions in bins)
-    short = (
-        tuple(cut(name, 14) for name in names) if across == 1 and len(bins) <= MOST_NAMES else ()
-    )
-    down = math.ceil(len(layers) / MOST_LINES)
-    for field in fields:
-        yield Heatmap(
-            title=field.title,
-            hint=field.hint,
-            lines=field.lines,
-            columns=columns,
-            names=short,
-            binned=across > 1 or down > 1,
-            paths=field_paths(field.values, low, high),
-            values=tuple(tuple(None if v is None else number(v) for v in f) for f in field.values),
-            low=number(10**low),
-            high=number(10**high),
-        )
-
-
-def _counts(value: float | None) -> bool:
-    return value is not None and value > 0 and math.isfinite(value)
-
-
-def _total(layer: LayerDrift) -> TokenErrors:
-    return layer.tokens or ()
-
-
-def _introduced(layer: LayerDrift) -> TokenErrors:
-    return layer.blame.tokens or () if layer.blame else ()
-
-
-def _field(
-    title: str, hint: str, layers: Sequence[LayerDrift], bins: Sequence[range], pick: _Pick
-) -> _Field:
-    down = math.ceil(len(layers) / MOST_LINES)
-    lines, values = [], []
-    for start in range(0, len(layers), down):
-        group = layers[start : start + down]
-        profiles = [_relative(layer, pick(layer)) for layer in group]
-        lines.append(_line(group))
-        values.append([_most(p[i] for p in profiles for i in positions) for positions in bins])
-    return _Field(title, hint, tuple(lines), tuple(values))
+    ends = scale(fields, _allowed(layers, total))
+    tokens = report.probe.tokens
+    fits = len(tokens) == axis.batch and all(len(row) == axis.width for row in tokens)
+    names = [token for row in tokens for token in row] if fits and not axis.decoder else []
+    columns = [
+        f"row {at // axis.width}, token {at % axis.width}" + (f" {names[at]}" if names else "")
+        for at in range(axis.batch * axis.width)
+    ]
+    for title, hint, shown, drawn in parts:
+        points = [(layer.point.name, layer.ok) for layer in shown]
+        yield heatmap(f"{half}{title}", hint, points, columns, names, drawn, ends)
 
 
 def _relative(layer: LayerDrift, tokens: TokenErrors) -> Profile:
@@ -168,17 +238,16 @@ def _relative(layer: LayerDrift, tokens: TokenErrors) -> Profile:
 
     The whole error over `rel_l2` is the whole norm: so points of any size share one colour scale.
     """
-    flat = [value for row in tokens for value in row]
     typical = _typical(layer)
-    return [None if value is None else value / typical for value in flat]
+    return [None if value is None else value / typical for row in tokens for value in row]
 
 
 def _typical(layer: LayerDrift) -> float:
     """The norm of a typical token of a point; 1 where it cannot be told."""
-    flat = [value for row in layer.tokens or () for value in row]
-    known = [value for value in flat if value is not None and math.isfinite(value)]
+    there = [value for row in layer.tokens or () for value in row if value is not None]
     if layer.truth is not None and layer.truth.scale > 0:
-        return layer.truth.scale / math.sqrt(max(1, sum(value is not None for value in flat)))
+        return layer.truth.scale / math.sqrt(max(1, len(there)))
+    known = [value for value in there if math.isfinite(value)]
     error = math.sqrt(sum(value * value for value in known))
     rel_l2 = layer.metrics.rel_l2 if layer.metrics else math.nan
     if not error or not rel_l2 or not math.isfinite(rel_l2) or not math.isfinite(error):
@@ -186,68 +255,10 @@ def _typical(layer: LayerDrift) -> float:
     return error / rel_l2 / math.sqrt(len(known))
 
 
-def _scale(layers: Sequence[LayerDrift], values: Sequence[float]) -> tuple[float, float]:
-    """Ends of the colour scale, in decades: up to where an allowance would be used up.
-
-    So a run within tolerance looks pale, and noise of one size does not fill the whole scale.
-    """
-    if not values:
-        return -9.0, -7.0
-    ends = list(values)
-    for layer in layers:
+def _allowed(layers: Sequence[LayerDrift], profiles: Sequence[Profile]) -> Iterator[float]:
+    """Where an allowance would be used up: so a run within tolerance looks pale."""
+    for layer, profile in zip(layers, profiles, strict=True):
         needed = layer.tolerance.needed if layer.tolerance else 0.0
-        worst = _most(_relative(layer, layer.tokens or ()))
+        worst = _most(profile)
         if layer.ok and worst and math.isfinite(worst) and 0 < needed < 1:
-            ends.append(worst / needed)
-    high = math.log10(max(ends))
-    return min(math.log10(min(values)), high - 2), high
-
-
-def _names(report: Report, axis: _Axis) -> list[str]:
-    tokens = report.probe.tokens
-    fits = len(tokens) == axis.batch and all(len(row) == axis.width for row in tokens)
-    return [token for row in tokens for token in row] if fits and not axis.decoder else []
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _column(positions: range, width: int, names: Sequence[str]) -> str:
-    row, token = divmod(positions[0], width)
-    text = f"row {row}, token {token}"
-    if len(positions) > 1:
-        last_row, last = divmod(positions[-1], width)
-        return f"{text} to row {last_row}, token {last}"
-    return f"{text} {cut(names[positions[0]], 40)}" if names else text
-
-
-def _line(group: Sequence[LayerDrift]) -> Line:
-    name, last = cut(group[0].point.name, 40), cut(group[-1].point.name, 40)
-    label = name if len(group) == 1 else f"{name} to {last}"
-    return Line(label, group[0].point.name, all(layer.ok for layer in group))
-
-
-def field_paths(values: Sequence[Profile], low: float, high: float) -> tuple[str, ...]:
-    """Runs of equal fields, gathered by level: a few bytes a field, whatever their number."""
-    found: list[list[str]] = [[] for _ in range(LEVELS + 1)]
-    for y, line in enumerate(values):
-        levels = [None if value is None else _level(value, low, high) for value in line]
-        start = 0
-        for x in range(1, len(levels) + 1):
-            if x < len(levels) and levels[x] == levels[start]:
-                continue
-            level = levels[start]
-            if level is not None:
-                found[level].append(f"M{start} {y}h{x - start}v1H{start}z")
-            start = x
-    return tuple("".join(parts) for parts in found)
-
-
-def _level(value: float, low: float, high: float) -> int:
-    if not math.isfinite(value):
-        return BEYOND
-    if value <= 0:
-        return 0
-    part = (math.log10(value) - low) / (high - low)
-    return min(LEVELS - 1, max(0, int(part * LEVELS)))
+            yield worst / needed

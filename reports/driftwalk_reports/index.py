@@ -8,101 +8,68 @@ from dataclasses import dataclass
 from driftwalk.result import Report
 
 from .door import renderer
-from .numbers import count, cut, used
+from .layout import SYMBOLS, Sign, model_name
+from .numbers import NOTHING, count, cut, used
 from .page import fill
 from .sentences import VERDICT_WORDS
-from .view import RUN_SYMBOLS, model_name
 
 VERDICTS = ("drift", "unverified", "pass")
 """The most urgent first."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class Run:
     """One result: where its page is, and what it says."""
 
     href: str
     model: str
     candidate: str
-    reference: str
-    verdict: str
-    symbol: str
-    where: str
-    cause: str
-    closest: str
-    flips: str
-    created: str
-
-
-@dataclass(frozen=True)
-class Matrix:
-    candidates: tuple[str, ...]
-    lines: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]
-    """A model, and its cells for each candidate."""
+    sign: Sign
+    facts: tuple[str, ...]
+    """The reference, first divergence, root cause, closest call, changed decisions, and when."""
 
 
 @renderer
 def render(entries: Sequence[tuple[str, Report]]) -> str:
     """The index of a run of several candidates or models."""
-    cells = [_cell(href, report) for href, report in entries]
     verdicts = [report.verdict for _, report in entries]
     worst = next((word for word in VERDICTS if word in verdicts), "unverified")
     parts = [f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts]
-    total = f"{count(len(cells))} run{'s' if len(cells) != 1 else ''}"
+    total = f"{count(len(entries))} run{'s' if len(entries) != 1 else ''}"
+    runs = [_run(href, report) for href, report in entries]
     return fill(
         "index.html.j2",
         verdict=worst,
-        symbol=RUN_SYMBOLS[worst],
+        symbol=SYMBOLS[worst],
         headline=f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}.",
-        matrix=_matrix(cells),
-        cells=cells,
+        models=list(dict.fromkeys(run.model for run in runs)),
+        candidates=list(dict.fromkeys(run.candidate for run in runs)),
+        runs=runs,
         tool=f"{entries[0][1].tool.name} {entries[0][1].tool.version}" if entries else "",
     )
 
 
-def _where(report: Report) -> str:
-    """The first divergence; a run whose drift is all known says so."""
-    first = report.first_divergence
-    mark = " (expected)" if report.as_expected else ""
-    return f"{cut(first.point.name, 60)}{mark}" if first else ""
-
-
-def _cell(href: str, report: Report) -> Cell:
-    root = report.root_cause
-    shares = [
+def _run(href: str, report: Report) -> Run:
+    first, root, outputs = report.first_divergence, report.root_cause, report.outputs
+    needed = [
         layer.tolerance.needed
         for layer in report.layers
         if layer.tolerance and layer.verdict != "nonfinite"
     ]
-    said = report.outputs
-    return Cell(
-        href=href,
-        model=model_name(report.model),
-        candidate=cut(report.candidate.spec, 80),
-        reference=cut(report.reference.spec, 80),
-        verdict=report.verdict,
-        symbol=RUN_SYMBOLS[report.verdict],
-        where=_where(report),
-        cause=cut(root.point.name, 60) if root else "",
-        closest=used(max(shares)) if shares else "",
-        flips=f"{count(said.flips)} of {count(said.positions)}" if said else "",
-        created=report.created,
+    closest = used(max(needed)) if needed else ""
+    # A run whose drift is all known says so.
+    where = f"{cut(first.point.name, 60)}{' (expected)' * report.as_expected}" if first else ""
+    detail = f"at {where}" if where else f"{closest} of the allowance" if closest else ""
+    facts = (
+        where,
+        cut(root.point.name, 60) if root else "",
+        closest,
+        f"{count(outputs.flips)} of {count(outputs.positions)}" if outputs else "",
     )
-
-
-def _matrix(cells: Sequence[Cell]) -> Matrix:
-    candidates = tuple(dict.fromkeys(cell.candidate for cell in cells))
-    models = tuple(dict.fromkeys(cell.model for cell in cells))
-    return Matrix(
-        candidates,
-        tuple(
-            (
-                model,
-                tuple(
-                    tuple(c for c in cells if c.model == model and c.candidate == candidate)
-                    for candidate in candidates
-                ),
-            )
-            for model in models
-        ),
+    return Run(
+        href,
+        model_name(report.model),
+        cut(report.candidate.spec, 80),
+        Sign(report.verdict, SYMBOLS[report.verdict], report.verdict, detail),
+        (cut(report.reference.spec, 80), *(fact or NOTHING for fact in facts), report.created),
     )

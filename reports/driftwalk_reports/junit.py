@@ -20,9 +20,7 @@ def render(report: Report) -> str:
     told = {item.point: _known(item) for item in report.expected}
     known = {r.name: told[r.name] for r in view.rows if r.verdict == "drift" and r.name in told}
     # A verdict that no row explains must still turn the build red.
-    lost = view.verdict == "unverified" or (
-        view.verdict == "drift" and all(r.ok for r in view.rows)
-    )
+    lost = view.tone == "unverified" or (view.tone == "drift" and all(r.ok for r in view.rows))
     suite = ET.Element(
         "testsuite",
         _timestamp(report.created),
@@ -34,11 +32,11 @@ def render(report: Report) -> str:
         time=f"{_total_seconds(report):.3f}",
     )
     properties = ET.SubElement(suite, "properties")
-    for name, value in (("headline", view.headline), *view.about, ("command", view.command)):
+    for name, value in (("headline", view.headline), *view.about, ("command", report.command)):
         ET.SubElement(properties, "property", name=name, value=value)
     if lost:
         case = _case(suite, view, "verdict")
-        ET.SubElement(case, "error", message=view.headline, type=view.verdict)
+        ET.SubElement(case, "error", message=view.headline, type=view.tone)
     for row in view.rows:
         _add_row(suite, view, row, known.get(row.name, ""))
     more = (" ".join(view.exercised), view.decisions, *view.observer)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from driftwalk.result import Report
 
 from .door import renderer
-from .marked import Markdown, code, escaped, foot, paragraph, table, whole
+from .marked import Markdown, code, escaped, facts, foot, paragraph, table, whole
 from .rows import Gap, Row, labels, short
 from .view import View, look
 
@@ -35,8 +35,7 @@ def render(report: Report) -> str:
 def _sections(view: View) -> Iterator[Markdown]:
     yield Markdown("### {} driftwalk: {}").format(view.symbol, code(view.model))
     yield Markdown("**{}**").format(escaped(view.headline, 1500))
-    about = [(label, code(value)) for label, value in view.about if label != "model"]
-    yield Markdown(" · ").join(Markdown("{} {}").format(*pair) for pair in about)
+    yield facts(view.about[1:])
     for run in view.around:
         yield _details(run)
     yield from map(paragraph, view.said)
@@ -54,8 +53,8 @@ def _sections(view: View) -> Iterator[Markdown]:
 
 def _details(run: Sequence[Row]) -> Markdown:
     titles = [Markdown("{} {}{}").format(row.symbol, code(row.name), _marks(row)) for row in run]
-    facts = [dict(row.facts) for row in run]
-    rows = [(label, *(one.get(label, "") for one in facts)) for label in labels(run)]
+    known = [dict(row.facts) for row in run]
+    rows = [(label, *(one.get(label, "") for one in known)) for label in labels(run)]
     return table(("", *titles), rows)
 
 

@@ -7,11 +7,15 @@ that stand in the source are made `Markdown`; a plain string that was forgotten 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
+from driftwalk.document import Document
+
+from .door import renderer
+from .layout import D, Fact, Head, V
 from .numbers import cut
 
 _SPECIAL = re.compile(r"([\\`*_\[|~$#@])")
@@ -63,26 +67,27 @@ def _row(cells: Sequence[object]) -> Markdown:
     return Markdown("| {} |").format(Markdown(" | ").join(map(Markdown.escape, cells)))
 
 
-class Footed(Protocol):
-    """What every view has for its end."""
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def command(self) -> str: ...
-    @property
-    def tool(self) -> str: ...
-    @property
-    def created(self) -> str: ...
+def facts(pairs: Iterable[Fact]) -> Markdown:
+    """Labels and their values on one line."""
+    return Markdown(" · ").join(
+        Markdown("{} {}").format(label, code(value)) for label, value in pairs
+    )
 
 
-def foot(view: Footed) -> Iterable[Markdown]:
+def foot(view: Head[Document]) -> Iterable[Markdown]:
     """Notes, how to run it again, what made it and when."""
     for note in view.notes:
         yield Markdown("> {}").format(paragraph(note))
-    if view.command:
-        yield Markdown("Reproduce: {}").format(code(view.command))
-    yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.created)
+    if view.document.command:
+        yield Markdown("Reproduce: {}").format(code(view.document.command))
+    yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.document.created)
+
+
+def markdown_renderer(
+    look: Callable[[D], V], sections: Callable[[V], Iterable[Markdown]]
+) -> Callable[[D], str]:
+    """What writes a document as a pull-request comment."""
+    return renderer(lambda document: whole(sections(look(document))))
 
 
 def whole(parts: Iterable[Markdown]) -> str:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from driftwalk.document import Document
+
+from .door import renderer
+from .layout import D, Head
+
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("driftwalk_reports", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["parts"] = made.get_template("parts.html.j2").module
+    return made
 
 
 @cache
@@ -31,11 +39,23 @@ def _script(names: tuple[str, ...]) -> tuple[str, str]:
     return text, f"sha256-{digest}"
 
 
-def fill(template: str, *, scripts: tuple[str, ...] = ("report.js",), **values: Any) -> str:
+def fill(
+    template: str,
+    view: Head[Document] | None = None,
+    *,
+    scripts: tuple[str, ...] = ("report.js",),
+    **values: Any,
+) -> str:
     """A whole page as text."""
     text, digest = _script(scripts)
     script = Markup(text)  # our own file, nothing foreign
-    return _environment().get_template(template).render(script=script, digest=digest, **values)
+    values |= {"view": view, "script": script, "digest": digest}
+    return _environment().get_template(template).render(values)
+
+
+def page_renderer(template: str, look: Callable[[D], Head[Document]]) -> Callable[[D], str]:
+    """What writes a document as one HTML file, where the template needs no more than the view."""
+    return renderer(lambda document: fill(template, look(document)))
 
 
 def inline_json(data: object) -> Markup:

@@ -13,6 +13,7 @@ from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
 from . import sentences
+from .layout import Fact
 from .numbers import NOTHING, apart, cosine, count, ints, number, part_of, share, used
 
 SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
@@ -21,8 +22,6 @@ FIRST, ROOT = "first divergence", "root cause"
 
 CLOSE_CALLS = 5
 """Points within tolerance that a short table still shows, the closest first."""
-
-Fact = tuple[str, str]
 
 _WRITTEN: dict[str, Callable[[float], str]] = {
     "number": number,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.selftest.result import SelfTest, TrustedTrial
 
-from .console import plain_console, printed
-from .door import renderer
+from .console import table, text_renderer
+from .layout import Head, model_name
 from .numbers import number, seconds
-from .page import fill
-from .view import model_name
+from .page import page_renderer
+
+_TONES = {0: "pass", 1: "drift", 3: "unverified"}
 
 
 @dataclass(frozen=True)
@@ -26,34 +25,28 @@ class Grid:
     title: str
     hint: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
+
+    @property
+    def sides(self) -> str:
+        return "l" + "r" * (len(self.columns) - 1)
 
 
-@dataclass(frozen=True)
-class SelfTestView:
-    headlines: tuple[str, ...]
-    """About what the gate trusts, where that was tried; then about the candidate."""
-    tone: str
-    symbol: str
-    about: tuple[tuple[str, str], ...]
+@dataclass(frozen=True, kw_only=True)
+class SelfTestView(Head[SelfTest]):
     grids: tuple[Grid, ...]
     remarks: tuple[str, ...]
-    notes: tuple[str, ...]
-    command: str
-    created: str
-    tool: str
-    environment: tuple[tuple[str, str], ...]
 
 
 def look(result: SelfTest) -> SelfTestView:
-    """Everything a self-test shows."""
-    tones = {0: ("pass", "✓"), 1: ("drift", "✗"), 3: ("unverified", "?")}
-    tone, symbol = tones[result.exit_code]
-    told = (trusted_headline(result), _candidate_headline(result))
+    """Everything a self-test shows; the sentence about what failed is the headline."""
+    said = [_candidate_headline(result), _trusted_headline(result)]
+    first, other = sorted(said, key=lambda line: not line.startswith("✗"))
     return SelfTestView(
-        headlines=tuple(line for line in told if line),
-        tone=tone,
-        symbol=symbol,
+        document=result,
+        tone=_TONES[result.exit_code],
+        headline=first[2:],
+        sentences=(other,) if other else (),
         about=(
             ("model", model_name(result.model)),
             ("candidate", result.candidate.spec),
@@ -63,81 +56,63 @@ def look(result: SelfTest) -> SelfTestView:
         grids=tuple(_grids(result)),
         remarks=tuple(_remarks(result)),
         notes=result.notes,
-        command=result.command,
-        created=result.created,
-        tool=f"{result.tool.name} {result.tool.version}",
-        environment=tuple(result.environment.items()),
     )
 
 
-def trusted_headline(result: SelfTest) -> str:
+def _trusted_headline(result: SelfTest) -> str:
     """How the gate fared with faults in what it trusts; empty where none was seeded."""
-    rows = result.trusted_kinds
-    told, caught, unverified = (
-        sum(getattr(row, name) for row in rows) for name in ("told", "caught", "unverified")
-    )
-    if not told:
+    found = result.summary.trusted
+    if not found.told:
         return ""
-    mark = "✗" if result.trusted_failures else "✓"
     return (
-        f"{mark} {caught + unverified} of {told} faults in what the gate trusts did not get "
-        f"through: {caught} caught, {unverified} unverified"
+        f"{'✗' if result.trusted_failures else '✓'} {found.caught + found.unverified} of "
+        f"{found.told} faults in what the gate trusts did not get through: {found.caught} caught, "
+        f"{found.unverified} unverified"
     )
 
 
 def _candidate_headline(result: SelfTest) -> str:
-    counted, owed = result.counted, result.owed
-    if not counted:
+    found = result.summary
+    if not found.injected:
         return "? no fault with an effect could be injected: nothing is known about this gate"
-    placed = sum(trial.outcome == "placed" for trial in owed)
-    caught = sum(trial.caught for trial in counted)
-    mark = "✗" if result.failures else "✓"
     return (
-        f"{mark} {placed} of {len(owed)} faults above the noise were caught in the right layer; "
-        f"of all {len(counted)} with an effect {caught} were caught, the rest hides in the noise "
-        f"of {result.candidate.dtype} arithmetic ({result.seconds:.1f} s)"
+        f"{'✗' if result.failures else '✓'} {found.above_noise_placed} of {found.above_noise} "
+        f"faults above the noise were caught in the right layer; of all {found.injected} with an "
+        f"effect {found.caught} were caught, the rest hides in the noise of "
+        f"{result.candidate.dtype} arithmetic ({result.seconds:.1f} s)"
     )
 
 
 def _grids(result: SelfTest) -> Iterator[Grid]:
-    kinds = [
-        (row.kind, row.injected, row.caught, row.placed, row.hidden, row.missed, row.no_effect)
-        for row in result.kinds
-    ]
-    yield _grid(
+    yield Grid(
         "Faults by kind",
         "Each fault was put into a copy of the candidate's model.",
         ("fault", "injected", "caught", "placed right", "in the noise", "missed", "no effect"),
-        kinds,
+        tuple(
+            (row.kind, row.injected, row.caught, row.placed, row.hidden, row.missed, row.no_effect)
+            for row in result.kinds
+        ),
     )
-    layers = [
-        (row.point, row.faults, *map(_effect, (row.smallest_caught, row.largest_missed, row.limit)))
-        for row in result.layers
-    ]
-    yield _grid(
+    yield Grid(
         "What the gate sees at each layer",
         "Effects relative to the state (L2). Other norms see smaller ones that are concentrated.",
         ("layer", "faults", "smallest caught", "largest not caught", "noise, L2"),
-        layers,
+        tuple(
+            (row.point, row.faults, *("" if size is None else f"{size:.1e}" for size in sizes))
+            for row in result.layers
+            for sizes in [(row.smallest_caught, row.largest_missed, row.limit)]
+        ),
     )
-    trusted = [(r.kind, r.told, r.caught, r.unverified, r.failed) for r in result.trusted_kinds]
-    if trusted:
-        yield _grid(
+    if result.trusted_kinds:
+        yield Grid(
             "Faults in what the gate trusts",
             "A lie must be caught, or the run be unverified.",
             ("fault in what is trusted", "told", "caught", "unverified", "missed"),
-            trusted,
+            tuple(
+                (row.kind, row.told, row.caught, row.unverified, row.failed)
+                for row in result.trusted_kinds
+            ),
         )
-
-
-def _grid(
-    title: str, hint: str, columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]
-) -> Grid:
-    return Grid(title, hint, columns, tuple(tuple(map(str, row)) for row in rows))
-
-
-def _effect(size: float | None) -> str:
-    return "" if size is None else f"{size:.1e}"
 
 
 def _remarks(result: SelfTest) -> Iterator[str]:
@@ -168,32 +143,13 @@ def _believed(lie: TrustedTrial) -> str:
     return f"at fault: {(lie.at_fault or 'unknown')} ({where}), but {expected}"
 
 
-@renderer
-def render(result: SelfTest, color: bool = False, width: int = 100) -> str:
-    """The result as text; ANSI colours only where asked for."""
-    view = look(result)
-    return printed(plain_console(width, color), _parts(view), Text("\n".join(view.headlines)))
-
-
-def _parts(view: SelfTestView) -> Iterator[RenderableType]:
+def _parts(view: SelfTestView, _: Console) -> Iterator[RenderableType]:
     about = dict(view.about)
     yield Text(f"{about['model']} on {about['candidate']}, seed {about['seed']}")
-    yield from map(_table, view.grids)
-    yield from map(Text, view.remarks)
+    for grid in view.grids:
+        yield table(grid.columns, (map(str, row) for row in grid.rows), grid.sides)
+    yield from map(Text, (*view.remarks, *view.sentences))
 
 
-def _table(grid: Grid) -> Table:
-    table = Table(box=box.SIMPLE)
-    for place, name in enumerate(grid.columns):
-        table.add_column(name, justify="right" if place else "left", no_wrap=True)
-    for row in grid.rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-@renderer
-def render_page(result: SelfTest) -> str:
-    """The whole page as text; the sentence about what failed stands on top."""
-    view = look(result)
-    said = sorted(view.headlines, key=lambda line: line.startswith("✗"))[::-1]
-    return fill("selftest.html.j2", view=view, top=said[0], rest=said[1:])
+render = text_renderer(look, _parts)
+render_page = page_renderer("selftest.html.j2", look)

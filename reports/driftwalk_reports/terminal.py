@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
@@ -14,63 +13,36 @@ from rich.text import Text
 from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
-from .console import plain_console, printed
-from .door import renderer
-from .fitting import fit, wrapped
+from .console import about, fit, noted, table, text_renderer, wrapped
+from .layout import Fact
 from .numbers import cut, number
-from .rows import Fact, Gap, Row, short
-from .tree import tree
-from .tree_text import draw, marks
+from .rows import Gap, Row, short
+from .tree import draw, marks, tree
 from .view import View, look
 
 MOST_ROWS = 60
 _BARS = "▁▂▃▄▅▆▇█"
-_STYLES = {"pass": "bold green", "drift": "bold red", "unverified": "bold yellow"}
 
 
-@renderer
-def render(report: Report, width: int | None = None, color: bool = False) -> str:
-    """The report as text; ANSI colours only where asked for."""
-    view, console = look(report), plain_console(width, color)
-    return printed(console, _parts(view, report, console), _headline(view))
-
-
-def _headline(view: View) -> Text:
-    return Text(f"{view.symbol} {view.headline}", style=_STYLES[view.verdict])
-
-
-def _parts(view: View, report: Report, console: Console) -> Iterator[RenderableType]:
+def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     marked = [row for row in view.rows if row.marks]
-    yield _about(view)
+    yield about(view.about)
     if marked:
         yield Text()
-        yield from draw(tree(view.rows, _remark(report)), console.width)
+        yield from draw(tree(view.rows, _remark(view.document)), console.width)
         yield Text()
     elif view.rows:
         yield _table(view, console)
     yield from _sparkline(view.rows, console.width)
-    yield Text()
     for row in marked:
-        yield from _details(row, console.width)
-    paragraphs = list(view.said)
-    uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
-    if uneven or report.coverage.outputs_skipped:
-        paragraphs.insert(0, view.coverage)
-    paragraphs.append(" ".join(view.exercised))
-    paragraphs += [f"Note: {note}" for note in view.notes]
-    shown = [Text(paragraph) for paragraph in paragraphs if paragraph]
-    yield from shown
-    if shown:
         yield Text()
-
-
-def _about(view: View) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in view.about:
-        grid.add_row(Text(label), Text(value))
-    return grid
+        yield from _details(row, console.width)
+    paragraphs = [*view.said, " ".join(view.exercised)]
+    uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
+    if uneven or view.document.coverage.outputs_skipped:
+        paragraphs.insert(0, view.coverage)
+    shown = [*(Text(paragraph) for paragraph in paragraphs if paragraph), *noted(view.notes)]
+    yield from [Text(), *shown] if shown else []
 
 
 def _table(view: View, console: Console) -> Table:
@@ -78,37 +50,35 @@ def _table(view: View, console: Console) -> Table:
     columns = ["rel L2", "max abs", "allowance", "used"]
     columns += ["of contrast"] if view.meaning else []
     wide = console.options.update(max_width=10_000)
-    table = _table_of(view, columns, console.width)
+    made = _table_of(view, columns, console.width)
     for dropped in ("allowance", "max abs", "rel L2"):
-        if Measurement.get(console, wide, table).maximum <= console.width:
+        if Measurement.get(console, wide, made).maximum <= console.width:
             break
         columns.remove(dropped)
-        table = _table_of(view, columns, console.width)
-    return table
+        made = _table_of(view, columns, console.width)
+    return made
 
 
 def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("point", overflow="fold", max_width=max(12, width - 56))
-    for title in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    rows: list[list[str | Text]] = []
     for row in short(view.rows, MOST_ROWS):
         if isinstance(row, Gap):
-            table.add_row(Text(f"… {row.count} more", style="dim"))
-        else:
-            values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
-            values |= {"allowance": row.allowance, "used": row.used, "of contrast": row.meaning}
-            table.add_row(Text(row.name), *(Text(values[c]) for c in columns), _verdict(row))
-    return table
+            rows.append([Text(f"… {row.count} more", style="dim")])
+            continue
+        values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
+        values |= {"allowance": row.allowance, "used": row.used, "of contrast": row.meaning}
+        rows.append([row.name, *(values[column] for column in columns), _verdict(row)])
+    made = table(("point", *columns, "verdict"), rows, f" {'r' * len(columns)}l")
+    made.columns[0].max_width = max(12, width - 56)
+    return made
 
 
 def _remark(report: Report) -> Fact | None:
     """The culprit as a part of the root cause: what it is, and what it did."""
-    found, root = report.culprit, report.root_cause
-    if found is None or root is None:
+    culprit, root = report.culprit, report.root_cause
+    if culprit is None or root is None:
         return None
-    who, _, did = cut(found.sentence, 300).partition(": ")
+    who, _, did = cut(culprit.sentence, 300).partition(": ")
     # `layer.3 mlp.c_proj` is seen from the layer; here it hangs below a point of any depth.
     part = who.replace(" ", ".", 1).removeprefix(root.point.name).lstrip(".")
     return part, did or who
@@ -133,7 +103,6 @@ def _details(row: Row, width: int) -> Iterator[Text]:
         yield from _indented(wrapped(pieces, " · ", width - 4))
     for label, value in facts.items():
         yield from _indented(wrapped(f"{label} {value}".split(" "), " ", width - 4))
-    yield Text()
 
 
 def _indented(lines: Iterable[str]) -> Iterator[Text]:
@@ -181,3 +150,6 @@ def _bar(row: Row, low: float, high: float) -> str:
         return _BARS[-1]
     part = (math.log10(row.error) - low) / (high - low)
     return _BARS[round(part * (len(_BARS) - 1))]
+
+
+render = text_renderer(look, _parts)

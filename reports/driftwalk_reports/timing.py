@@ -1,23 +1,15 @@
-"""How long things took: the phases of the run, and benchmarks with their spread."""
+"""How long things took: the phases of a run, and plain runs with their spread."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from driftwalk.result import Benchmark, Report
-from driftwalk.tasks.bench.timing_stats import summarise
+from driftwalk.result import Report
+from driftwalk.tasks.bench.timing_stats import Summary, summarise
 
 from .numbers import NOTHING, cut, seconds
-
-
-@dataclass(frozen=True)
-class Phases:
-    """How long each side took, by phase."""
-
-    sides: tuple[str, ...]
-    phases: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -34,77 +26,78 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class LayerTime:
-    """Seconds in one point's block, by side."""
+class LayerTimes:
+    """Seconds in the block of each point, by side."""
 
-    point: str
-    times: tuple[str, ...]
+    sides: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+    """The point, and for each side the time and its percentage of the longest of all."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    phases: Phases
+    phases: tuple[tuple[str, ...], ...]
+    """A phase, and how long each side took for it."""
     bars: tuple[Bar, ...]
-    sides: tuple[str, ...]
-    layers: tuple[LayerTime, ...]
+    layers: LayerTimes
+
+
+def bar(label: str, found: Summary | None, longest: float) -> Bar:
+    """The bar of one backend; empty where it finished no run."""
+    if found is None:
+        return Bar(label, NOTHING, NOTHING, 0, 0.0, 0.0, 0.0)
+    places = (round(100 * value / longest, 2) for value in (found.median, found.q1, found.q3))
+    spread = f"{seconds(found.q1)} to {seconds(found.q3)}"
+    return Bar(label, seconds(found.median), spread, found.runs, *places)
+
+
+def longest_run(samples: Iterable[Sequence[float]]) -> float:
+    return max((max(one) for one in samples if one), default=0.0) or 1.0
+
+
+def layer_times(
+    points: Iterable[str], known: Sequence[tuple[str, Mapping[str, float]]]
+) -> LayerTimes:
+    """Those of the points that some side has a time for."""
+    sides, layers = [side for side, _ in known], [times for _, times in known]
+    longest = longest_run([tuple(times.values()) for times in layers])
+    return LayerTimes(
+        tuple(sides),
+        tuple(
+            (cut(point, 80), tuple(_time(times.get(point), longest) for times in layers))
+            for point in points
+            if any(point in times for times in layers)
+        ),
+    )
+
+
+def _time(value: float | None, longest: float) -> tuple[str, float]:
+    if value is None:
+        return NOTHING, 0.0
+    return seconds(value), round(100 * value / longest, 1)
 
 
 def timing(report: Report) -> Timing:
-    known = {side: bench for side, bench in report.benchmarks.items() if _real(bench.samples)}
-    sides = tuple(side for side, bench in known.items() if bench.layers)
-    points = [layer.point.name for layer in report.layers]
-    return Timing(
-        _phases(report.timings),
-        tuple(_bars(report, known)),
-        tuple(cut(side, 40) for side in sides),
-        tuple(
-            LayerTime(
-                cut(point, 80), tuple(_known(known[side].layers.get(point)) for side in sides)
-            )
-            for point in points
-            if any(point in known[side].layers for side in sides)
-        ),
-    )
-
-
-def _known(value: float | None) -> str:
-    return NOTHING if value is None else seconds(value)
-
-
-def _real(samples: tuple[float, ...]) -> bool:
-    return bool(samples) and all(0 <= value < math.inf for value in samples)
-
-
-def _phases(timings: Mapping[str, Mapping[str, float]]) -> Phases:
-    phases = list(dict.fromkeys(phase for spent in timings.values() for phase in spent))
-    return Phases(
-        sides=tuple(timings),
-        phases=tuple(
-            (
-                phase,
-                tuple(
-                    seconds(spent[phase]) if phase in spent else NOTHING
-                    for spent in timings.values()
-                ),
-            )
-            for phase in phases
-        ),
-    )
-
-
-def _bars(report: Report, known: Mapping[str, Benchmark]) -> list[Bar]:
-    longest = max((max(bench.samples) for bench in known.values()), default=0.0) or 1.0
+    """The phases of a verification, and what was timed beside it."""
+    known = {
+        side: bench
+        for side, bench in report.benchmarks.items()
+        if bench.samples and all(0 <= value < math.inf for value in bench.samples)
+    }
+    longest = longest_run(bench.samples for bench in known.values())
     specs = {"reference": report.reference.spec, "candidate": report.candidate.spec}
-    bars = []
-    for side, bench in known.items():
-        found = summarise(bench.samples)
-        bars.append(
-            Bar(
-                cut(f"{side} {specs.get(side, '')}".strip(), 60),
-                seconds(found.median),
-                f"{seconds(found.q1)} to {seconds(found.q3)}",
-                found.runs,
-                *(round(100 * value / longest, 2) for value in (found.median, found.q1, found.q3)),
-            )
-        )
-    return bars
+    sides = report.timings.values()
+    return Timing(
+        phases=tuple(
+            (phase, *(seconds(spent[phase]) if phase in spent else NOTHING for spent in sides))
+            for phase in dict.fromkeys(phase for spent in sides for phase in spent)
+        ),
+        bars=tuple(
+            bar(cut(f"{side} {specs.get(side, '')}".strip(), 60), summarise(one.samples), longest)
+            for side, one in known.items()
+        ),
+        layers=layer_times(
+            [layer.point.name for layer in report.layers],
+            [(cut(side, 40), one.layers) for side, one in known.items() if one.layers],
+        ),
+    )

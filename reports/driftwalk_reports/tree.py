@@ -1,4 +1,5 @@
-"""The points of a model as a tree around what is marked: the rest is summed up, never hidden."""
+"""The points of a model as a tree around what is marked, drawn with names to the left, numbers in
+columns and marks at the end. The rest of the model is summed up, never hidden."""
 
 from __future__ import annotations
 
@@ -7,8 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rich.cells import cell_len
+from rich.text import Text
+
+from .console import fit, padded, wrapped
+from .layout import Fact
 from .numbers import used
-from .rows import ROOT, Fact, Row
+from .rows import ROOT, Row
 
 DEEPEST = 4
 """Levels of the tree; what is nested deeper stands at the last."""
@@ -16,6 +22,9 @@ MOST_TOP, MOST_NESTED = 12, 8
 """So many neighbours are all shown; of more, only those beside a mark."""
 MOST_RUNS = 3
 """Between two shown points; more changes of verdict than this become one line."""
+NUMBERS = 34
+"""Cells that names leave free for what is said of them."""
+TITLES = ("rel L2", "used")
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Line:
+class TreeLine:
     """One line of the tree: where it hangs, what it is called, and what is known of it."""
 
     branch: str
@@ -53,14 +62,23 @@ class Line:
 
 
 @dataclass(frozen=True)
-class PointLine(Line):
+class PointLine(TreeLine):
     """One point."""
 
     row: Row
 
+    @property
+    def numbers(self) -> tuple[str, str]:
+        """The error and the share of the allowance; a word where there is no number."""
+        row = self.row
+        if row.error is not None:
+            return row.rel_l2, row.used
+        word = row.max_abs if row.verdict == "nonfinite" else row.verdict
+        return f"{word} (allowed)" if row.allowed else word, ""
+
 
 @dataclass(frozen=True)
-class RunLine(Line):
+class RunLine(TreeLine):
     """Several points, summed up; all clauses but the first can be left out."""
 
     last: str
@@ -69,16 +87,16 @@ class RunLine(Line):
 
 
 @dataclass(frozen=True)
-class RemarkLine(Line):
+class RemarkLine(TreeLine):
     """What is known of the inside of a point."""
 
     text: str
 
 
-def tree(rows: Sequence[Row], remark: Fact | None = None) -> list[Line]:
+def tree(rows: Sequence[Row], remark: Fact | None = None) -> list[TreeLine]:
     """The lines of a model; `remark` (who, what) hangs below the root cause as a part of it."""
     nodes = _grow([(_path(row.name), row) for row in rows])
-    return list(_draw(nodes, "", MOST_TOP, remark))
+    return list(_lines(nodes, "", MOST_TOP, remark))
 
 
 def _path(name: str) -> tuple[str, ...]:
@@ -107,7 +125,7 @@ def _grow(given: Sequence[tuple[tuple[str, ...], Row]]) -> list[Node]:
     return nodes
 
 
-def _draw(nodes: Sequence[Node], stem: str, most: int, remark: Fact | None) -> Iterator[Line]:
+def _lines(nodes: Sequence[Node], stem: str, most: int, remark: Fact | None) -> Iterator[TreeLine]:
     entries = list(_entries(nodes, most))
     for number, entry in enumerate(entries):
         last = number == len(entries) - 1
@@ -116,17 +134,17 @@ def _draw(nodes: Sequence[Node], stem: str, most: int, remark: Fact | None) -> I
             yield _summary(branch, below, entry)
             continue
         inside = entry.parts if entry.marked else ()
-        told = remark if entry.own is not None and ROOT in entry.own.marks else None
+        hanging = remark if entry.own is not None and ROOT in entry.own.marks else None
         # What belongs to the line itself keeps a stem where something hangs below it.
-        hung = below + ("│  " if inside or told else "   ")
+        hung = below + ("│  " if inside or hanging else "   ")
         if entry.own is not None and (inside or entry.ok or not entry.own.ok):
             yield PointLine(branch, hung, entry.label, entry.own.ok, entry.own)
         else:
             yield _summary(branch, hung, [entry])
-        if told:
+        if hanging:
             at, hung = ("├─ ", "│     ") if inside else ("└─ ", "      ")
-            yield RemarkLine(below + at, below + hung, told[0], False, told[1])
-        yield from _draw(inside, below, MOST_NESTED, remark)
+            yield RemarkLine(below + at, below + hung, hanging[0], False, hanging[1])
+        yield from _lines(inside, below, MOST_NESTED, remark)
 
 
 def _entries(nodes: Sequence[Node], most: int) -> Iterator[Node | list[Node]]:
@@ -141,13 +159,10 @@ def _entries(nodes: Sequence[Node], most: int) -> Iterator[Node | list[Node]]:
             continue
         runs = [list(run) for _, run in groupby(gap, key=lambda node: node.ok)]
         for run in runs if len(runs) <= MOST_RUNS else [gap]:
-            if len(run) == 1:
-                yield run[0]
-            else:
-                yield run
+            yield run[0] if len(run) == 1 else run
 
 
-def _summary(branch: str, below: str, nodes: Sequence[Node]) -> Line:
+def _summary(branch: str, below: str, nodes: Sequence[Node]) -> RunLine:
     rows = [row for node in nodes for row in node.rows]
     last = nodes[-1].label if len(nodes) > 1 else ""
     good = all(row.ok for row in rows)
@@ -157,7 +172,7 @@ def _summary(branch: str, below: str, nodes: Sequence[Node]) -> Line:
 def _summed(rows: Sequence[Row]) -> tuple[str, ...]:
     """Several points in clauses: how many, and how far the farthest went."""
     wrong = Counter(row.verdict for row in rows if not row.ok)
-    count = sum(wrong.values())
+    count = wrong.total()
     needed = [row.needed for row in rows if row.needed is not None]
     farthest = used(max(needed)) if needed else ""
     if not count:
@@ -172,3 +187,72 @@ def _summed(rows: Sequence[Row]) -> tuple[str, ...]:
         return (f"{points} beyond", f"up to {farthest} the allowance")
     kinds = " + ".join(f"{number} {verdict}" for verdict, number in wrong.items())
     return (f"{points} amiss", kinds)
+
+
+def draw(lines: Sequence[TreeLine], width: int) -> Iterator[Text]:
+    """A title, then a line each; none is wider than asked."""
+    named = [(line, _name(line, max(16, width - NUMBERS))) for line in lines]
+    left = max(cell_len(name) for line, name in named if not isinstance(line, RemarkLine))
+    columns = _columns(lines)
+    title = "  ".join(f"{word:>{size}}" for word, size in zip(TITLES, columns, strict=True))
+    yield Text(f"{padded('model', left)}    {title}" if columns[1] else "model", style="dim")
+    for line, name in named:
+        if isinstance(line, PointLine):
+            yield from _point(line, padded(name, left), columns, width)
+        elif isinstance(line, RunLine):
+            yield _run(line, padded(name, left), width)
+        elif isinstance(line, RemarkLine):
+            yield from _remark(line, name, width)
+
+
+def marks(row: Row) -> str:
+    return "".join(f"  <--- {mark}" for mark in row.marks)
+
+
+def _name(line: TreeLine, cells: int) -> str:
+    room = max(8, cells - len(line.branch))
+    if isinstance(line, RunLine) and line.last:
+        half = (room - 3) // 2
+        return f"{line.branch}{fit(line.label, half)} … {fit(line.last, half)}"
+    nameless = "" if isinstance(line, RemarkLine) else "''"
+    return line.branch + (fit(line.label, room) or nameless)
+
+
+def _columns(lines: Sequence[TreeLine]) -> tuple[int, int]:
+    """How wide the two columns of numbers are; without any, not at all."""
+    found = [line.numbers for line in lines if isinstance(line, PointLine) and line.numbers[1]]
+    if not found:
+        return 0, 0
+    first, second = zip(TITLES, *found, strict=True)
+    return max(map(cell_len, first)), max(map(cell_len, second))
+
+
+def _point(line: PointLine, name: str, columns: tuple[int, int], width: int) -> Iterator[Text]:
+    value, share = line.numbers
+    said = f"{value:>{columns[0]}}  {share:>{columns[1]}}" if share else value
+    text = Text(f"{name}  ")
+    text.append(f"{line.row.symbol} {said}", style="green" if line.ok else "red")
+    end = marks(line.row)
+    if text.cell_len + len(end) > width:  # no room: the marks get a line of their own
+        yield text
+        text, end = Text(line.below), end.strip()
+    yield text.append(end, style="bold red")
+
+
+def _run(line: RunLine, name: str, width: int) -> Text:
+    said, *clauses = line.clauses
+    for clause in clauses:
+        longer = f"{said}, {clause}"
+        said = longer if cell_len(name) + 4 + cell_len(longer) <= width else said
+    symbol, style = ("✓", "green") if line.ok else ("✗", "red")
+    return Text(f"{name}  ").append(f"{symbol} {said}", style=style)
+
+
+def _remark(line: RemarkLine, name: str, width: int) -> Iterator[Text]:
+    start = f"{name}  " if line.label else name
+    if cell_len(start) + cell_len(line.text) <= width:
+        yield Text(start).append(line.text, style="red")
+        return
+    yield Text(name)
+    for more in wrapped(line.text.split(" "), " ", width - len(line.below)):
+        yield Text(line.below).append(more, style="red")

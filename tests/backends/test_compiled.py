@@ -19,9 +19,9 @@ from cli.factories import Block, Tiny
 from driftwalk.adapter import Replays
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.states import Probe
-from driftwalk_backends.compiled import TorchCompiled
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
+from driftwalk_backends.torch_eager import TorchCompiled
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,7 +21,7 @@ from driftwalk.judge.drill import introduced, looking
 from driftwalk.layer_drift import Culprit
 from driftwalk.spec import Spec
 from driftwalk_backends.demo import decoder, encoder
-from driftwalk_backends.onnx import export_cache
+from driftwalk_backends.onnx import export as onnx_export
 from driftwalk_backends.torch_eager import TorchEager
 
 OUT, IN = 3, 5
@@ -287,7 +287,7 @@ def test_a_drill_that_breaks_costs_a_note_and_not_the_report() -> None:
 
 def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
     """Every export from now on has one weight changed in the graphs that were written."""
-    real = export_cache.export
+    real = onnx_export.export
 
     def export(module: nn.Module, layout: Any, inputs: Any, folder: Path) -> None:
         real(module, layout, inputs, folder)
@@ -299,7 +299,7 @@ def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
             found.CopyFrom(onnx.numpy_helper.from_array(weight, found.name))
             onnx.save(graph, str(folder / name))
 
-    monkeypatch.setattr(export_cache, "export", export)
+    monkeypatch.setattr(onnx_export, "export", export)
 
 
 @pytest.mark.slow

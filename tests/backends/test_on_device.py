@@ -16,7 +16,7 @@ from driftwalk.measure.metrics import Measured
 from driftwalk.measure.reduction import holding
 from driftwalk.states import HeldState, Point
 from driftwalk.tolerance import Tolerance
-from driftwalk_backends.on_device import eager, states
+from driftwalk_backends.on_device import states
 from driftwalk_backends.on_device.states import HeldTensor
 from driftwalk_backends.torch_eager import TorchEager
 from pairs import check_alike, on_device, on_host
@@ -51,7 +51,7 @@ def test_every_number_is_the_host_s(pair, tolerance, padded, chunk) -> None:
     if padded and r.ndim > 2:
         keep = np.arange(math.prod(r.shape[:2])).reshape(r.shape[:2]) % 3 != 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(eager, "_CHUNK", chunk)
+        patch.setattr(states, "CHUNK", chunk)
         found = on_device(r, c, tolerance, keep)
     assert found is not None, "all of these can be reduced"
     check_alike(found, on_host(r, c, tolerance, keep), sums=1e-6, scale=1e-7)

@@ -17,7 +17,7 @@ import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.registry import create
 from driftwalk_backends import openvino_runtime
-from driftwalk_backends.onnx import export_cache
+from driftwalk_backends.onnx import export as onnx_export
 from driftwalk_backends.openvino_runtime import OpenVino
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
@@ -173,7 +173,7 @@ def test_it_reads_the_export_onnxruntime_made(
     probe = make_probe(decoder)
     with create("onnxruntime", decoder) as first:
         first.trace(probe)
-    monkeypatch.setattr(export_cache, "export", lambda *_: pytest.fail("exported once more"))
+    monkeypatch.setattr(onnx_export, "export", lambda *_: pytest.fail("exported once more"))
     with create("openvino", decoder) as second:
         assert second.trace(probe).names[0] == "embed"
 
@@ -202,7 +202,7 @@ def test_every_node_that_takes_time_has_a_place(openvino: Any, decoder: LoadedMo
         graph = onnx.load(str(exported.traced), load_external_data=False).graph
     known = openvino_runtime._originals(graph, [point.name for point in exported.points])
     ops = compiled.get_runtime_model().get_ordered_ops()
-    places = openvino_runtime._places(ops, known)
+    places = openvino_runtime._owners(ops, known)
     ran = {node.node_name for node in request.get_profiling_info() if node.real_time}
     made_up = ran - known.keys()
     assert made_up, "OpenVINO made up no node: this tests nothing"

@@ -15,7 +15,7 @@ from cli.program import invoke
 from driftwalk.errors import UsageError
 from driftwalk.states import Point, State, Trace
 from driftwalk_backends.demo import decoder
-from driftwalk_backends.port_match import by_value
+from driftwalk_backends.matching import by_value
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 
 import driftwalk
 import zoo
-from driftwalk_backends.onnx.layer_times import AFTER, node_points, tensor_points
+from driftwalk_backends.eager_run import between, device_clock, stamp
+from driftwalk_backends.onnx.runtime import AFTER, node_points, tensor_points
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
-from driftwalk_backends.stopwatch import between, device_clock, stamp
 
 
 @pytest.mark.parametrize("spec", ["torch", "onnxruntime", "emulated:bf16"])

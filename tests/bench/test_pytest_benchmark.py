@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.test_bench import report
 from cli.program import environment
-from driftwalk_reports import bench_pytest
+from driftwalk_reports.bench import render_pytest
 
 INSTALLED = any(entry.value == "driftwalk.plugin" for entry in entry_points(group="pytest11"))
 PLUGINS = ("-p", "no:xdist", *(() if INSTALLED else ("-p", "driftwalk.plugin")))
@@ -22,7 +22,7 @@ def test_compare_reads_the_export(tmp_path: Path) -> None:
     for number, factor in ((1, 1.0), (2, 1.5)):
         rows = [[factor * (1 + i % 3) / 1000 for i in range(12)], [0.004] * 12]
         path = tmp_path / f"000{number}_run.json"
-        path.write_text(bench_pytest.render(report(*rows)))
+        path.write_text(render_pytest(report(*rows)))
     done = subprocess.run(
         [
             *(sys.executable, "-c", "from pytest_benchmark.cli import main; main()", "compare"),
@@ -44,7 +44,7 @@ def test_compare_reads_the_export(tmp_path: Path) -> None:
 
 def test_the_figures_are_those_of_the_samples() -> None:
     rows = [1.0, 2.0, 3.0, 4.0, 100.0]
-    (found,) = json.loads(bench_pytest.render(report(rows)))["benchmarks"]
+    (found,) = json.loads(render_pytest(report(rows)))["benchmarks"]
     stats = found["stats"]
     assert stats["data"] == rows
     assert (stats["min"], stats["max"], stats["median"], stats["rounds"]) == (1.0, 100.0, 3.0, 5)

@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 
 from driftwalk import cache
-from driftwalk.scratch import release
+from driftwalk.files import release
 
 KEYS = [cache.key_of(f"key {number}") for number in range(7)]
 FILES = {"weights.bin": 60_000, "graph.bin": 4_000, "names.json": 100}

@@ -23,7 +23,7 @@ import torch
 import transformers as tf
 
 import driftwalk
-from driftwalk.signatures.weights import COUNT, weights
+from driftwalk.signatures.make import COUNT, weights
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "traces"
 PROBE = {

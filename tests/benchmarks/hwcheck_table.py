@@ -77,8 +77,7 @@ def main() -> int:
     golden = Path(sys.argv[3]) if len(sys.argv) > 3 else None
     report = driftwalk.hwcheck(device, level, golden=golden)
     (found,) = report.devices
-    from driftwalk_reports.hardware.text import invariance_table
-    from driftwalk_reports.hardware.view import look
+    from driftwalk_reports.hardware import invariance_table, look
 
     lines = [*head(report), *repeats(found), *units(found), *sensors(found)]
     matrix = look(report).devices[0].matrix

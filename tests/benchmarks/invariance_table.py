@@ -20,8 +20,7 @@ import driftwalk
 from driftwalk.tasks.hardware.invariance import matrix
 from driftwalk.tasks.hardware.result import Cell
 from driftwalk_backends.sources import open_model
-from driftwalk_reports.hardware.text import invariance_table
-from driftwalk_reports.hardware.view import _matrix
+from driftwalk_reports.hardware import invariance_table, to_matrix
 
 FULL, SMALL = (12, 768, 12), (4, 128, 4)
 VOCABULARY = 5000
@@ -79,7 +78,7 @@ def main() -> None:
         found += cells(make, ("bf16", "fp16"), SMALL)
         shape = "4 x 128" if small else "12 x 768"
         sys.stdout.write(f"\n#### {name}, fp32 {shape}, half precision 4 x 128\n\n")
-        sys.stdout.write(invariance_table(_matrix(tuple(found))) + "\n")
+        sys.stdout.write(invariance_table(to_matrix(tuple(found))) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch
 import transformers as tf
 
 import driftwalk
-from driftwalk.graphs.verify import walk_graphs
+from driftwalk.graphs.verify import TwoGraphs
 from driftwalk.spec import Spec
 from driftwalk.tolerance import make_policy
 from driftwalk_backends.onnx.pairs.model import OnnxModel
@@ -80,7 +80,7 @@ def main() -> None:
                 GraphRuntime(as_written, model) as first,
                 GraphRuntime(Spec("onnxruntime", "cpu", "", ONE), model) as other,
             ):
-                walked = walk_graphs(first, other, given, make_policy("dtype"), "op")
+                walked = TwoGraphs(first, other, given, make_policy("dtype")).walk("op")
             took = time.perf_counter() - start
             start = time.perf_counter()
             report = driftwalk.verify(

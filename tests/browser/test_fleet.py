@@ -6,7 +6,7 @@ from pathlib import Path
 
 from browser.reader import Reader
 from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
-from driftwalk_reports.fleet.page import render
+from driftwalk_reports.fleet import render_page as render
 from fleet import samples
 
 __all__ = ["axe"]  # a fixture

@@ -20,7 +20,7 @@ from driftwalk.tasks.hardware.result import (
     Reading,
     Round,
 )
-from driftwalk_reports.hardware.page import render
+from driftwalk_reports.hardware import render_page as render
 
 __all__ = ["axe"]
 

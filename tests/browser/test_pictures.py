@@ -133,7 +133,7 @@ def test_a_chart_names_the_point_and_leads_to_it(reader: Reader, chart: str) -> 
     told = tip(page)
     assert "layer.7" in told[0]
     if chart == "curve":
-        assert f"error {number(layer.truth.candidate / layer.truth.scale)}" in told
+        assert f"candidate onnxruntime {number(layer.truth.candidate / layer.truth.scale)}" in told
     else:
         assert f"introduced {number(layer.blame.introduced / layer.truth.scale)}" in told
         assert f"inherited {number(layer.blame.inherited / layer.truth.scale)}" in told

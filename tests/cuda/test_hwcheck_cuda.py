@@ -85,10 +85,8 @@ def test_digests_are_the_same_on_host_and_device() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_flips_on_the_device_are_named(dtype: str) -> None:
-    from driftwalk.tasks.hardware.levels import LEVELS
-    from driftwalk.tasks.hardware.log import Log
     from driftwalk.tasks.hardware.repeats import Findings
-    from driftwalk.tasks.hardware.work import Work
+    from driftwalk.tasks.hardware.work import LEVELS, Log, Work
     from driftwalk_backends.hardware.inject import Injection
     from driftwalk_backends.hardware.station import Station
 
@@ -118,7 +116,7 @@ def test_flips_on_the_device_are_named(dtype: str) -> None:
 
 
 def test_a_golden_trace_of_this_gpu_is_bit_exact(tmp_path: Path) -> None:
-    from driftwalk.tasks.hardware.golden_check import record
+    from driftwalk.tasks.hardware.golden import record
 
     golden = record("cuda").save(tmp_path / "golden.trace")
     found = driftwalk.hwcheck("cuda", golden=golden, checks=["golden"], inject="")

@@ -44,24 +44,24 @@ def lost(node: str) -> Record:
 
 def clean() -> FleetReport:
     records = [device(f"node-{n}") for n in range(4)]
-    return put_together(records, "hwcheck", "Ray 2.60.0 at 10.0.0.1:6379, 4 nodes", seconds=52.1)
+    made = put_together(records, "hwcheck", "Ray 2.60.0 at 10.0.0.1:6379, 4 nodes")
+    return replace(made, seconds=52.1)
 
 
 def troubled() -> FleetReport:
     records = [device(f"node-{n}") for n in range(5)]
     records += [device("node-5", faulty=True), device("node-6", odd=True, driver="550")]
     records.append(lost("node-7"))
-    return put_together(
-        records,
-        "hwcheck",
-        "Ray 2.60.0 at 10.0.0.1:6379, 8 nodes",
+    return replace(
+        put_together(records, "hwcheck", "Ray 2.60.0 at 10.0.0.1:6379, 8 nodes"),
         seconds=63.0,
         command="driftwalk fleet hwcheck --address auto -o results",
     )
 
 
 def split() -> FleetReport:
-    return put_together([device("a"), device("b", odd=True)], "hwcheck", "two", seconds=1.0)
+    made = put_together([device("a"), device("b", odd=True)], "hwcheck", "two")
+    return replace(made, seconds=1.0)
 
 
 def hostile() -> FleetReport:
@@ -79,7 +79,8 @@ def hostile() -> FleetReport:
     tries = (Attempt(HOSTILE, "failed", HOSTILE, 1.0), *bad.attempts)
     other = replace(evil, environment={HOSTILE: "other"}, patterns={HOSTILE: "y"})
     records = [replace(bad, finding=evil, attempts=tries), replace(device("b"), finding=other)]
-    return put_together(records, "hwcheck", HOSTILE, command=HOSTILE, notes=[HOSTILE])
+    made = put_together(records, "hwcheck", HOSTILE)
+    return replace(made, command=HOSTILE, notes=(HOSTILE,))
 
 
 def sharded() -> FleetReport:
@@ -97,4 +98,5 @@ def sharded() -> FleetReport:
         Record(jobs[1].id, jobs[1], "done", places[1], tuple(redone), bad, "jobs/b.json"),
         Record(jobs[2].id, jobs[2], "failed", places[1], tuple(failed), note="No model 'bert'"),
     ]
-    return put_together(records, "verify", "this machine, in processes", seconds=22.0)
+    made = put_together(records, "verify", "this machine, in processes")
+    return replace(made, seconds=22.0)

@@ -13,10 +13,9 @@ from driftwalk.document import to_dict
 from driftwalk.errors import UsageError
 from driftwalk.project.config import load_config
 from driftwalk.tasks.fleet.job import Job, Place
-from driftwalk.tasks.fleet.jobs import hwcheck_jobs, policy_words, verify_jobs
-from driftwalk.tasks.fleet.reading import read
+from driftwalk.tasks.fleet.jobs import hwcheck_jobs, policy_words, read, verify_jobs
 from driftwalk.tasks.fleet.result import Finding
-from driftwalk.tasks.hardware.levels import LEVELS, Level
+from driftwalk.tasks.hardware.work import LEVELS, Level
 from driftwalk.tolerance import Tolerance, make_policy
 
 CONFIG = """

@@ -11,10 +11,8 @@ import pytest
 
 from driftwalk.errors import UsageError
 from driftwalk.tasks.fleet.cluster import Event
-from driftwalk.tasks.fleet.job import GOLDEN, Golden, Job
+from driftwalk.tasks.fleet.job import GOLDEN, Golden, Job, pack, unpacked
 from driftwalk.tasks.fleet.local import LocalCluster
-from driftwalk.tasks.fleet.process import unpacked
-from driftwalk.tasks.fleet.run import pack
 from processes import PATIENCE, alive, eventually
 
 PYTHON = (sys.executable, "-S", "-c")

@@ -16,10 +16,9 @@ from driftwalk.tasks.fleet.job import Job, Place
 from driftwalk.tasks.fleet.result import Attempt, FleetReport
 from driftwalk.tasks.fleet.run import put_together
 from driftwalk_reports.door import safe
-from driftwalk_reports.fleet.live import Lines, LiveTable
-from driftwalk_reports.fleet.page import render as page
-from driftwalk_reports.fleet.text import render, render_markdown
-from driftwalk_reports.fleet.view import headline, look
+from driftwalk_reports.fleet import headline, look, render, render_markdown
+from driftwalk_reports.fleet import render_page as page
+from driftwalk_reports.fleet_live import Lines, LiveTable
 from driftwalk_reports.schema import load_schema
 from fleet import samples
 
@@ -81,11 +80,11 @@ def test_the_matrix_shows_what_only_the_others_see() -> None:
     odd, own = lines["node-6 cuda:0"], lines["node-5 cuda:0"]
     assert (odd.verdict.word, odd.verdict.tone) == ("other bits", "drift")
     assert odd.fields[-1] is not None
-    assert "layer.1" in odd.fields[-1].said
+    assert "layer.1" in odd.fields[-1].detail
     assert own.verdict.word == "fault"
     assert [field is None for field in lines["node-7 cuda:0"].fields] == [True] * 6
-    assert view.counted == "5 no fault found, 2 fault, 1 could not be told"
-    assert [group.key for group in view.groups] == ["driver"]
+    assert dict(view.about)["jobs"] == "5 no fault found, 2 fault, 1 could not be told"
+    assert [key for key, _ in view.groups] == ["driver"]
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)

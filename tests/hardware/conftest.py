@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from driftwalk.tasks.hardware import check
-from driftwalk.tasks.hardware.levels import LEVELS, Level
 from driftwalk.tasks.hardware.result import HardwareReport
+from driftwalk.tasks.hardware.work import LEVELS, Level
 
 TINY = Level("quick", 3, 3, 2, 2, 0.2)
 

@@ -14,11 +14,9 @@ from torch import nn
 
 import driftwalk
 from driftwalk.errors import DriftwalkError, UsageError
-from driftwalk.tasks.hardware.levels import LEVELS
-from driftwalk.tasks.hardware.log import Log
 from driftwalk.tasks.hardware.repeats import Findings
 from driftwalk.tasks.hardware.result import HardwareReport
-from driftwalk.tasks.hardware.work import Work
+from driftwalk.tasks.hardware.work import LEVELS, Log, Work
 from driftwalk_backends.hardware.inject import Injection
 from driftwalk_backends.hardware.station import Station
 
@@ -57,7 +55,7 @@ def test_two_hundred_flips_are_each_found_and_named(tiny: Any) -> None:
         ]
         if told != [(state, flip.repeat, 1, flip.element, (flip.bit,))]:
             missed.append((flip, told))
-        assert findings.told("", 0.0).verdict == "fault"
+        assert findings.summed_up("", 0.0).verdict == "fault"
     assert missed == []
 
 
@@ -203,7 +201,7 @@ def test_what_is_random_by_design_is_not_blamed(fast: None) -> None:
 
 
 def test_golden_bits_and_golden_noise(fast: None, tmp_path: Path) -> None:
-    from driftwalk.tasks.hardware.golden_check import record
+    from driftwalk.tasks.hardware.golden import record
 
     golden = record().save(tmp_path / "golden.trace")
     found = driftwalk.hwcheck(golden=golden, checks=["golden"])
@@ -236,7 +234,7 @@ def test_the_golden_trace_of_another_machine() -> None:
 
 
 def test_a_golden_trace_of_other_weights_is_not_comparable(fast: None, tmp_path: Path) -> None:
-    from driftwalk.tasks.hardware.golden_check import record
+    from driftwalk.tasks.hardware.golden import record
 
     other = record().save(tmp_path / "other.trace")
     manifest = other / "manifest.json"

@@ -18,7 +18,7 @@ from processes import PATIENCE, started
 
 PROGRAM = """
 import sys
-from driftwalk.tasks.hardware.log import Log
+from driftwalk.tasks.hardware.work import Log
 
 note = Log.note
 

@@ -18,8 +18,7 @@ from driftwalk.tasks.hardware.result import (
     HardwareReport,
     Reading,
 )
-from driftwalk_reports.hardware import page, text
-from driftwalk_reports.hardware.timeline import timeline
+from driftwalk_reports.hardware import render, render_markdown, render_page, timeline
 from driftwalk_reports.schema import load_schema
 
 
@@ -52,14 +51,14 @@ def test_neither_true_nor_false(clean: HardwareReport) -> None:
 
 
 def test_the_terminal_ends_with_the_verdict(clean: HardwareReport, faulty: HardwareReport) -> None:
-    assert text.render(clean).strip().splitlines()[-1] == "✓ No fault found on cpu."
-    shown = text.render(faulty)
+    assert render(clean).strip().splitlines()[-1] == "✓ No fault found on cpu."
+    shown = render(faulty)
     assert shown.startswith("!! A FAULT WAS INJECTED ON PURPOSE")
     assert "element 5 [0, 0, 5], bit(s) 3" in shown
 
 
 def test_markdown_tells_the_same(faulty: HardwareReport) -> None:
-    shown = text.render_markdown(faulty)
+    shown = render_markdown(faulty)
     assert "✗ fault" in shown
     assert "bit(s) 3" in shown
     assert "FAULT WAS INJECTED" in shown
@@ -81,11 +80,11 @@ class Tags(HTMLParser):
 def test_the_page_is_whole_and_alone(clean: HardwareReport, faulty: HardwareReport) -> None:
     for report in (clean, faulty):
         seen = Tags()
-        seen.feed(page.render(report))
+        seen.feed(render_page(report))
         assert seen.links == []
         assert seen.tags.count("svg") == 1
         assert "h1" in seen.tags
-    shown = page.render(faulty)
+    shown = render_page(faulty)
     assert "A fault was injected on purpose" in shown
     assert "✗<title>model fp32, repeat 1: layer.2</title>" in shown
 
@@ -116,11 +115,11 @@ def test_hostile_names_stay_text(clean: HardwareReport) -> None:
             ),
         ),
     )  # fmt: skip
-    shown = page.render(wicked)
+    shown = render_page(wicked)
     assert "<script>alert" not in shown
-    for made in (shown, text.render(wicked), text.render_markdown(wicked)):
+    for made in (shown, render(wicked), render_markdown(wicked)):
         assert "\x1b" not in made
-    assert "<script>" not in text.render_markdown(wicked)
+    assert "<script>" not in render_markdown(wicked)
 
 
 def test_the_timeline_shows_sensors_and_what_differs(faulty: HardwareReport) -> None:

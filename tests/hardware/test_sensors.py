@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driftwalk_backends.hardware import nvml
-from driftwalk_backends.hardware.sensors import CpuSensors, cpu_model
+from driftwalk_backends.hardware.sensors import CpuSensors, cpu_model, find_nvml
 
 STUB = r"""
 #include <string.h>
@@ -49,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_everything_that_is_told(library: str) -> None:
-    found = nvml.find(uuid="abc", path=library)
+    found = find_nvml(uuid="abc", path=library)
     assert found is not None
     assert found.values() == {
         "temperature": 41.0,
@@ -67,9 +66,9 @@ def test_everything_that_is_told(library: str) -> None:
 
 
 def test_no_device_and_no_library(library: str) -> None:
-    assert nvml.find(uuid="another", path=library) is None
-    assert nvml.find(uuid="abc", path="/nowhere/libnvidia-ml.so") is None
-    assert nvml.find(path=library) is None
+    assert find_nvml(uuid="another", path=library) is None
+    assert find_nvml(uuid="abc", path="/nowhere/libnvidia-ml.so") is None
+    assert find_nvml(path=library) is None
 
 
 def test_linux_tells_it_as_files(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_linux_tells_it_as_files(tmp_path: Path) -> None:
 
 
 def test_new_memory_errors_are_a_fault() -> None:
-    from driftwalk.tasks.hardware.load_check import _errors
+    from driftwalk.tasks.hardware.checks import new_memory_errors
     from driftwalk.tasks.hardware.repeats import Findings
     from driftwalk.tasks.hardware.result import Reading
 
@@ -111,5 +110,5 @@ def test_new_memory_errors_are_a_fault() -> None:
     for name, verdict in (("ecc corrected", None), ("ecc uncorrected", "fault")):
         findings = Findings("load")
         last = Reading(9.0, "end", {**first.values, name: 3.0})
-        assert len(_errors(first, last, findings)) == 1
+        assert len(new_memory_errors(first, last, findings)) == 1
         assert findings.verdict == verdict

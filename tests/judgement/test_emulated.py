@@ -10,8 +10,8 @@ import driftwalk
 import zoo
 from driftwalk.measure.norms import distance
 from driftwalk.registry import create
+from driftwalk_backends.emulated import HalfArithmetic, Tf32Arithmetic, to_fp8, to_tf32
 from driftwalk_backends.probes import make_probe
-from driftwalk_backends.rounding import HalfArithmetic, Tf32Arithmetic, to_fp8, to_tf32
 from driftwalk_backends.sources import open_model
 
 

@@ -22,9 +22,8 @@ import driftwalk
 from driftwalk.judge.sides import JudgedSide
 from driftwalk.result import Report
 from driftwalk.states import Trace
-from driftwalk_backends.evidence import Evidence
-from driftwalk_backends.fingerprint import fingerprint
-from driftwalk_backends.onnx import export_cache
+from driftwalk_backends.fingerprint import Evidence, fingerprint
+from driftwalk_backends.onnx import export as onnx_export
 from driftwalk_backends.sources import open_model
 
 PROBE = {"src": np.random.default_rng(0).standard_normal((2, 5, 8), dtype=np.float32)}
@@ -106,13 +105,13 @@ def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
-    real = export_cache.export
+    real = onnx_export.export
 
     def counted(module: nn.Module, layout: Any, inputs: Any, folder: Path) -> None:
         made.append(folder)
         real(module, layout, inputs, folder)
 
-    monkeypatch.setattr(export_cache, "export", counted)
+    monkeypatch.setattr(onnx_export, "export", counted)
     return made
 
 

@@ -19,25 +19,24 @@ from meta.sources import (
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "scratch", "cache"),
+        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache"),
         *("children", "names"),
-        *("measure.ulp", "native", "workers", "measure.halves", "measure.fused_norms"),
-        *("measure.norms", "point", "probe", "states", "mixture", "adapter", "graphs.replayed"),
+        *("measure.ulp", "native", "workers", "measure.halves"),
+        *("measure.norms", "point", "states", "mixture", "adapter", "graphs.own_doing"),
         *("registry", "document", "traces"),
     ),
     "tolerance": ("tolerance",),
-    "sums": ("measure.sums", "measure.fused", "measure.tokens"),
-    "compare": ("measure.metric_list", "measure.metrics", "measure.decisions", "measure.reduction"),
+    "sums": ("measure.metric_list", "measure.fused", "measure.tokens"),
+    "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
     "result": (
         *("exercised", "layer_drift", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.common", "tasks.studies.contrast_result"),
         *("tasks.studies.geometry_result", "tasks.studies.visibility_result"),
-        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.watch", "tasks.fleet.cluster"),
-        "tasks.fleet.process",
+        *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (
-        *("judge.infinities", "judge.exact", "judge.replay", "judge.honest"),
+        *("judge.exact", "judge.replay", "judge.honest"),
         *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": ("judge.sides", "judge.depth", "judge.walk", "judge.blame"),
@@ -58,7 +57,7 @@ floors, and none of them may import it."""
 
 ENTRY = len(FLOORS)
 BOTTOM = (
-    *("measure.sums", "measure.tokens"),
+    *("measure.metric_list", "measure.tokens"),
     *(
         module
         for floor in ("data types and errors", "tolerance", "compare", "result")
@@ -72,10 +71,7 @@ FRAMEWORKS = {
     "ray",
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
-KNOW_ALL_ROOMS = (
-    *("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli"),
-    *("driftwalk.conformance", "driftwalk.testing"),
-)
+KNOW_ALL_ROOMS = ("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli")
 LATE_AND_DECLARED = {("driftwalk.stage", "torch")}
 """A task takes an nn.Module for a candidate, and must know one when it sees one."""
 

@@ -30,10 +30,10 @@ from driftwalk.tasks.selftest.run import _Gate, selftest
 from driftwalk.tasks.selftest.trusted import Told, _tried, answer, own_cache, tell_lies
 from driftwalk_backends import given, padding
 from driftwalk_backends.anatomy import examine
-from driftwalk_backends.evidence import Evidence
 from driftwalk_backends.faults.trusted import planning
 from driftwalk_backends.faults.trusted.lie import Ground, Setup
 from driftwalk_backends.faults.trusted.witnesses import keep_bits, void_truth
+from driftwalk_backends.fingerprint import Evidence
 from driftwalk_backends.model_outputs import OutputPoints
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model

@@ -12,7 +12,6 @@ import torch
 from jsonschema import Draft202012Validator
 
 import driftwalk
-import nets
 import zoo
 from cli.program import invoke
 from driftwalk.document import from_dict, load, to_dict, to_json
@@ -21,7 +20,8 @@ from driftwalk.states import Probe
 from driftwalk.tasks.studies.contrast_result import Contrast
 from driftwalk.tasks.studies.inputs import paired
 from driftwalk_reports.schema import load_schema
-from driftwalk_reports.studies.contrast_text import render
+from driftwalk_reports.studies.contrast import render
+from nets import residual
 from studies import subjects
 from studies.subjects import FRANCE, GERMANY, probe
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_contrasted_is_refused(tmp_path: Path) -> None:
         driftwalk.contrast("demo:decoder", ["a", "b"], "c")
     with pytest.raises(UsageError, match="two inputs"):
         driftwalk.contrast("demo:decoder", "a")
-    graph = str(nets.residual(tmp_path / "model.onnx"))
+    graph = str(residual(tmp_path / "model.onnx"))
     for backend in ("torch", "onnxruntime"):
         with pytest.raises(UsageError, match=r"model\.onnx is an ONNX graph"):
             driftwalk.contrast(graph, "a", "b", backend=backend)
@@ -240,7 +240,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 def test_hostile_names_are_harmless() -> None:
     hostile = "<script>alert(1)</script>\x1b[31m"
     found = driftwalk.contrast("demo:decoder", hostile, hostile.replace("1", "2"))
-    from driftwalk_reports.studies.contrast_page import render as page
+    from driftwalk_reports.studies.contrast import render_page as page
 
     assert "<script>alert" not in page(found)
     assert "\x1b" not in render(found)

@@ -21,8 +21,8 @@ from driftwalk.tasks.studies.geometry_result import Geometry
 from driftwalk.tasks.studies.inputs import BUILT_IN, Dataset, load_dataset
 from driftwalk_backends.demo import decoder
 from driftwalk_reports.schema import load_schema
-from driftwalk_reports.studies.geometry_page import render as page
-from driftwalk_reports.studies.geometry_text import render
+from driftwalk_reports.studies.geometry import render
+from driftwalk_reports.studies.geometry import render_page as page
 
 CITIES = load_dataset("cities-incomplete")
 SOME = Dataset("some", CITIES.texts[::4], CITIES.labels[::4])

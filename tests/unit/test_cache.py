@@ -16,7 +16,7 @@ from benchmarks.cache_stress import stress
 from driftwalk import cache
 from driftwalk.cache import FolderCache
 from driftwalk.errors import BackendError
-from driftwalk.scratch import private_folder, release
+from driftwalk.files import private_folder, release
 
 
 class Maker:
@@ -179,7 +179,7 @@ def test_an_unwritable_cache_costs_time_only(tmp_path: Path) -> None:
             assert make.calls == calls
             release(folder)
             assert not folder.exists()
-        assert store.find("key") is None
+        assert store.read("key", lambda _: True) is None
         assert store.store("key", make), "why not"
 
 
@@ -320,7 +320,7 @@ def test_a_limit_on_files_costs_time_only(tmp_path: Path) -> None:
 LEFT = """
 import sys
 from pathlib import Path
-from driftwalk.scratch import private_folder
+from driftwalk.files import private_folder
 print(private_folder(Path(sys.argv[1])))
 """
 

@@ -104,9 +104,10 @@ def test_everything(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_verify(tmp_path: Path) -> None:
     import inspect
 
+    from driftwalk.api import verify
     from driftwalk.stage import Setting
     from driftwalk.tolerance import make_policy
-    from driftwalk.verification import verify, verify_all
+    from driftwalk.verification import verify_all
 
     (run,) = load_config(written(tmp_path, '[[models]]\nmodel = "m"')).runs
     known = {

@@ -44,7 +44,14 @@ def test_outputs_stand_in_no_stack(name: str) -> None:
     assert names.layer_of(name) is names.stack_of(name) is None
 
 
-@pytest.mark.parametrize("name", ["pooler", "layers.3", "layer.x", "sublayer.3", "norm.weight", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pooler", "layers.3", "layer.x", "sublayer.3", "norm.weight", ""),
+        *("layer." + "7" * 5000, "layer.1234567890", "layer.\N{SUPERSCRIPT TWO}", "layer.\u0663"),
+    ],
+    ids=lambda name: ascii(name[:20]),
+)
 def test_other_names_are_no_places(name: str) -> None:
     assert names.place_of(name) is None
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.graphs.own_doing import K, own_doing
-from driftwalk.graphs.replayed import Grid, Replayed, noise_of
+from driftwalk.graphs.own_doing import Grid, K, Replayed, noise_of, own_doing
 
 FLOOR = noise_of(FORMATS["fp32"])
 

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from driftwalk import DriftwalkError, Signature, Trace, compare
-from driftwalk.signatures.data import load_either
-from driftwalk.signatures.file import digest_of
+from driftwalk.signatures.data import digest_of, load_either
 from driftwalk.traces.point_map import load_map
 from driftwalk.traces.tensor_file import read_tensors
 from unit.test_trace_file import trace

@@ -21,9 +21,9 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Trace
 
+from ..onnx.backend import OPTIMISATION
 from ..onnx.file import OnnxFile
 from ..onnx.runtime import OnnxRuntime
-from ..onnx.sessions import OPTIMISATION
 from ..openvino_runtime import OpenVino
 from ..tensors import from_numpy
 from ..torch_runtime import TorchRuntime

@@ -64,7 +64,7 @@ def graph_of(candidate: OnnxRuntime | OnnxFile | OpenVino, trace: Trace, point: 
 def _of_others(candidate: OnnxFile, trace: Trace, point: str) -> Source:
     """A graph that others made: states where they were found, and in the order they lie there."""
     probe, parts = trace.probe, candidate.parts
-    found = {one.point.name: one for one in candidate.prepared(probe).search.found}
+    found = {one.point.name: one for one in candidate.prepared(probe).found}
     if point not in found:
         raise BackendError(f"The graph has no tensor that is known to be {point}.")
     own, _ = parts.split(found[point].key)

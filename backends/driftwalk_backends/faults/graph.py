@@ -67,7 +67,7 @@ class PatchedOnnxRuntime(OnnxRuntime):
     def _export(self, probe: Probe) -> Exported:
         if self._patched is None:
             made = tempfile.TemporaryDirectory(prefix="driftwalk-fault-")
-            self._scratch.append(made)
+            self._scratch.enter_context(made)
             folder = Path(made.name)
             patch(self._source.folder, folder, self._changes)
             self._patched = read_export(folder)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
 
 from driftwalk.tasks.hardware.result import Flip
@@ -25,7 +26,7 @@ KNOWN_ROWS = 4096
 """Rows whose odd numbers are kept; those of larger tensors are made when they are needed."""
 MOST_FLIPS = 8
 
-_INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SEEDS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 
 
@@ -59,15 +60,15 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_text(digests: list[torch.Tensor]) -> list[str]:
     """Digests in hexadecimal; this is where a device is waited for, once for all of them."""
-    if len({found.device for found in digests}) > 1:
-        digests = [found.cpu() for found in digests]
-    told = torch.stack(digests).cpu().tolist() if digests else []
-    return [f"{a % 2**64:016x}{b % 2**64:016x}" for a, b in told]
+    if len({one.device for one in digests}) > 1:
+        digests = [one.cpu() for one in digests]
+    sums = torch.stack(digests).cpu().tolist() if digests else []
+    return [f"{a % 2**64:016x}{b % 2**64:016x}" for a, b in sums]
 
 
 def as_ints(tensor: torch.Tensor) -> torch.Tensor:
     """The elements' bits, flat."""
-    return tensor.detach().contiguous().reshape(-1).view(_INTS[tensor.element_size()])
+    return tensor.detach().contiguous().reshape(-1).view(INTS[tensor.element_size()])
 
 
 def locate(expected: torch.Tensor, found: torch.Tensor) -> tuple[int, tuple[Flip, ...]]:
@@ -87,13 +88,9 @@ def _flip(expected: torch.Tensor, found: torch.Tensor, element: int) -> Flip:
     size = 8 * expected.element_size()
     a, b = (int(as_ints(side)[element]) % (1 << size) for side in (expected, found))
     values = [float(side.reshape(-1)[element].double()) for side in (expected, found)]
-    index, rest = [], element
-    for extent in reversed(expected.shape):
-        rest, place = divmod(rest, extent)
-        index.append(place)
     return Flip(
         element=element,
-        index=tuple(reversed(index)),
+        index=tuple(map(int, np.unravel_index(element, expected.shape))),
         bits=tuple(bit for bit in range(size) if (a ^ b) >> bit & 1),
         expected=values[0],
         found=values[1],
@@ -123,11 +120,8 @@ def _first_rows(device: torch.device) -> torch.Tensor:
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes as 64-bit words; a last one that is not full is filled up with zeros."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    whole = raw.numel() - raw.numel() % 8
-    if raw.storage_offset() % 8 or whole < raw.numel():
-        filled = torch.zeros(-(-raw.numel() // 8) * 8, dtype=torch.uint8, device=raw.device)
-        filled[: raw.numel()] = raw
-        raw = filled
+    if raw.storage_offset() % 8 or raw.numel() % 8:
+        raw = torch.cat([raw, raw.new_zeros(-raw.numel() % 8)])
     return raw.view(torch.int64)
 
 

@@ -13,8 +13,10 @@ and then, `core` on one core alone. A report of such a run says so, first of all
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 
@@ -22,7 +24,11 @@ from driftwalk.errors import UsageError
 
 from .digest import as_ints
 
-VARIABLE = "DRIFTWALK_HWCHECK_INJECT"
+_READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("state", "case", "device"), str),
+    **dict.fromkeys(("element", "bit", "repeat", "seed", "core"), int),
+    "probability": float,
+}
 
 
 @dataclass(frozen=True)
@@ -42,21 +48,16 @@ class Injection:
     @classmethod
     def parse(cls, text: str) -> Injection:
         """Read `state=layer.2,element=5,bit=3,repeat=1`."""
-        given: dict[str, str | int | float] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
+        given: dict[str, Any] = {}
+        for part in filter(None, map(str.strip, text.split(","))):
             key, _, value = part.partition("=")
+            if key not in _READ:
+                raise UsageError(f"Cannot inject {part!r}: there is no {key!r}.")
             try:
-                if key in ("state", "case", "device"):
-                    given[key] = value
-                elif key == "probability":
-                    given[key] = float(value)
-                elif key in ("element", "bit", "repeat", "seed", "core"):
-                    given[key] = int(value)
-                else:
-                    raise UsageError(f"Cannot inject {part!r}: there is no {key!r}.")
+                given[key] = _READ[key](value)
             except ValueError:
                 raise UsageError(f"Cannot inject {part!r}: {value!r} is not a number.") from None
-        return cls(**given)  # type: ignore[arg-type]
+        return cls(**given)
 
     def strikes(self, device: str, case: str, state: str, repeat: int, core: int | None) -> bool:
         """Whether this very tensor is hit."""

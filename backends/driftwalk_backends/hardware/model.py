@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,11 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe
 
 from ..loaded import LoadedModel
-from ..sources import torch_model
 from ..torch_eager import TorchEager
 from .digest import mixed
 
@@ -40,10 +37,6 @@ class Size:
     vocabulary: int
     batch: int
     length: int
-
-    @property
-    def label(self) -> str:
-        return f"hwcheck:decoder-{self.width}x{self.layers}"
 
 
 SMALL = Size(width=64, layers=4, heads=4, vocabulary=128, batch=2, length=16)
@@ -140,7 +133,8 @@ def built_in(size: Size = SMALL, seed: int = 0) -> BuiltIn:
             whole = ((words >> 30) & 0xFFFFF).double() / 2**19 - 1  # in [-1, 1), exact
             spread, middle = _spread(name, parameter)
             parameter.copy_((whole * spread + middle).float().view(parameter.shape))
-    return BuiltIn(module.eval(), size.label, source="built in")
+    label = f"hwcheck:decoder-{size.width}x{size.layers}"
+    return BuiltIn(module.eval(), label, source="built in")
 
 
 def _spread(name: str, parameter: torch.Tensor) -> tuple[float, float]:
@@ -155,15 +149,10 @@ def _spread(name: str, parameter: torch.Tensor) -> tuple[float, float]:
     return float(2.0 ** round(np.log2(3.0 / parameter.shape[1]) / 2)), 0.0
 
 
-def tokens(count: int, vocabulary: int, seed: int) -> np.ndarray:
-    """Ids that look random, the same everywhere."""
-    words = mixed(count, 7919 + seed, torch.device("cpu")).numpy()
-    found: np.ndarray = (words >> 33) % vocabulary
-    return found
-
-
 def default_probe(size: Size = SMALL) -> Probe:
-    ids = tokens(size.batch * size.length, size.vocabulary, 0).reshape(size.batch, size.length)
+    """Ids that look random, the same everywhere."""
+    words = mixed(size.batch * size.length, 7919, torch.device("cpu")).numpy()
+    ids = ((words >> 33) % size.vocabulary).reshape(size.batch, size.length)
     return Probe({"input_ids": ids}, origin="hwcheck")
 
 
@@ -179,20 +168,15 @@ class Repeater(TorchEager):
             kept[point.name] = (tensor if instead is None else instead).detach().clone()
             return instead
 
-        with self._ready(probe) as (module, inputs), self._same_random_numbers():
-            self._watched(module, inputs, self._find_layout(module, inputs), keep)
+        with self._ready(probe) as (module, inputs):
+            cuda = self._device.type == "cuda"
+            # What draws random numbers draws the same ones in every repeat; the user's stay theirs.
+            with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
+                torch.default_generator.manual_seed(0)
+                if cuda:
+                    torch.cuda.manual_seed(0)
+                self._watched(module, inputs, self._find_layout(module, inputs), keep)
         return kept
-
-    @contextmanager
-    def _same_random_numbers(self) -> Iterator[None]:
-        """What draws random numbers draws the same ones in every repeat; the user's stay theirs."""
-        cuda = self._device.type == "cuda"
-        devices = [torch.cuda.current_device()] if cuda else []
-        with torch.random.fork_rng(devices=devices):
-            torch.default_generator.manual_seed(0)
-            if cuda:
-                torch.cuda.manual_seed(0)
-            yield
 
     def random_by_design(self, probe: Probe) -> tuple[str, ...]:
         """Operations of this model that torch itself says are not deterministic here."""
@@ -200,21 +184,12 @@ class Repeater(TorchEager):
         gently = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             torch.use_deterministic_algorithms(True, warn_only=True)
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 self.states(probe)
         finally:
             torch.use_deterministic_algorithms(before, warn_only=gently)
-        texts = [str(item.message) for item in told if "determinis" in str(item.message)]
+        texts = [str(item.message) for item in warned if "determinis" in str(item.message)]
         # cuBLAS is meant with several streams at once; here there is one.
         named = [text.split(" does not")[0].strip() for text in texts if "CuBLAS" not in text]
         return tuple(dict.fromkeys(name[:80] for name in named))
-
-
-def repeater(model: object, device: str, dtype: str, threads: int | None = None) -> Repeater:
-    """A model on a device in a dtype; `tf32` is float32 with TF32 products."""
-    options = {"tf32": "on"} if dtype == "tf32" else {}
-    if threads:
-        options["threads"] = str(threads)
-    stored = "fp32" if dtype == "tf32" else dtype
-    return Repeater(Spec("torch", device, stored, options), torch_model(model))

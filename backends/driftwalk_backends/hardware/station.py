@@ -6,25 +6,26 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
-from driftwalk.tasks.hardware.result import Flip
+from driftwalk.tasks.hardware.result import Difference
 
 from ..calls import first_line
 from ..loaded import LoadedModel
+from ..sources import torch_model
 from ..tensors import from_numpy, to_numpy
 from ..torch_devices import why_not
-from . import memory
+from . import patterns
 from .digest import as_text, digest, locate
-from .expected import Judged, judge
 from .inject import Injection
-from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe, repeater
+from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe
 from .sensors import cpu_model, sensors_of
 from .units import Prepared, States, Unit, planned
 
@@ -43,10 +44,10 @@ class Station:
 
     def identity(self) -> dict[str, str]:
         """What decides the bits of a result; two devices with the same must agree in each."""
-        found = {"device": self.device.type, "torch": torch.__version__}
+        both = {"device": self.device.type, "torch": torch.__version__}
         if self.device.type == "cuda":
             matmul = torch.backends.cuda.matmul
-            found |= {
+            return both | {
                 "model": torch.cuda.get_device_name(self.device),
                 "capability": ".".join(map(str, torch.cuda.get_device_capability(self.device))),
                 "cuda": str(torch.version.cuda),
@@ -55,8 +56,7 @@ class Station:
                 "fp16 reduced reduction": str(matmul.allow_fp16_reduced_precision_reduction),
                 "bf16 reduced reduction": str(matmul.allow_bf16_reduced_precision_reduction),
             }
-            return found
-        return found | {
+        return both | {
             "model": cpu_model(),
             "machine": platform.machine(),
             "capability": torch.backends.cpu.get_cpu_capability(),
@@ -66,19 +66,19 @@ class Station:
 
     def details(self) -> dict[str, str]:
         """What names this one device, and explains; it decides no bit."""
-        found = self._sensors.names()
+        facts = self._sensors.names()
         if self.device.type == "cuda":
             total = torch.cuda.get_device_properties(self.device).total_memory
-            found["memory"] = f"{total / 2**30:.1f} GiB"
-        return found
+            facts["memory"] = f"{total / 2**30:.1f} GiB"
+        return facts
 
     def dtypes(self) -> tuple[str, ...]:
         """The formats this device computes in; halves on a CPU by whatever way it has."""
         if self.device.type != "cuda":
             return ("fp64", "fp32", "bf16", "fp16")
         capability = torch.cuda.get_device_capability(self.device)
-        found = ["fp64", "fp32"] + ["tf32", "bf16"] * (capability >= (8, 0)) + ["fp16"]
-        return (*found, "fp8") if capability >= (8, 9) else tuple(found)
+        newer, newest = capability >= (8, 0), capability >= (8, 9)
+        return ("fp64", "fp32", *["tf32", "bf16"] * newer, "fp16", *["fp8"] * newest)
 
     def sense(self) -> tuple[dict[str, float], tuple[str, ...]]:
         """What the sensors say now."""
@@ -115,7 +115,11 @@ class Station:
         return built_in(size), default_probe(size)
 
     def repeater(self, model: object, dtype: str, threads: int | None = None) -> Repeater:
-        return repeater(model, self.label, dtype, threads if self.device.type == "cpu" else None)
+        """A model on this device in a dtype; `tf32` is float32 with TF32 products."""
+        stored, options = ("fp32", {"tf32": "on"}) if dtype == "tf32" else (dtype, {})
+        if threads and self.device.type == "cpu":
+            options["threads"] = str(threads)
+        return Repeater(Spec("torch", self.label, stored, options), torch_model(model))
 
     def as_states(self, trace: Trace) -> States:
         """Recorded states as tensors on the host."""
@@ -138,11 +142,10 @@ class Station:
         """All states of one run, with the fault in it that is to be put in."""
         if self._injection is None:
             return backend.states(probe)
-        injection = self._injection
 
         def exchange(state: str, tensor: torch.Tensor) -> torch.Tensor | None:
-            struck = injection.strikes(self.label, case, state, repeat, self.core)
-            return injection.flipped(tensor) if struck else None
+            given = self._with_fault(tensor, state, case, repeat)
+            return None if given is tensor else given
 
         return backend.states(probe, exchange)
 
@@ -164,33 +167,28 @@ class Station:
         return prepared
 
     def unit_states(self, prepared: Prepared, case: str, repeat: int) -> States:
-        return self._struck(prepared.run(), case, repeat)
-
-    def judged(self, prepared: Prepared, states: States) -> Judged:
-        return judge(prepared.unit, prepared.inputs, states["out"])
+        states = prepared.run()
+        return {name: self._with_fault(states[name], name, case, repeat) for name in states}
 
     def memory_states(
         self, kind: str, pattern: str, level: str, repeat: int, case: str
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    ) -> patterns.Words:
         """Each tensor that was copied or kept: its name, what it should be, what it is."""
         if kind == "memory":
-            found = memory.fill(pattern, level, self.device, 1000 * repeat)
+            words = patterns.fill(pattern, level, self.device, 1000 * repeat)
         else:
-            found = memory.copies(pattern, memory.COPY_WORDS[level], self.device, repeat)
-        for name, right, kept in found:
-            yield name, right, self._struck({name: kept}, case, repeat)[name]
+            words = patterns.copies(pattern, patterns.COPY_WORDS[level], self.device, repeat)
+        for name, right, kept in words:
+            yield name, right, self._with_fault(kept, name, case, repeat)
 
     def digests(self, states: Mapping[str, torch.Tensor]) -> dict[str, str]:
         """In hexadecimal, by state; waits for the device."""
         texts = as_text([digest(tensor) for tensor in states.values()])
         return dict(zip(states, texts, strict=True))
 
-    def differences(
-        self, expected: States, found: States, state: str
-    ) -> tuple[int, int, tuple[Flip, ...]]:
-        """How many elements of a state differ, of how many, and the first few exactly."""
-        count, flips = locate(expected[state], found[state])
-        return count, found[state].numel(), flips
+    def differences(self, expected: States, found: States, state: str) -> Difference:
+        differing, flips = locate(expected[state], found[state])
+        return differing, found[state].numel(), flips
 
     def burn(self, seconds_each: float = 0.2) -> None:
         """Heavy work for about so long, whose result nobody looks at."""
@@ -211,24 +209,21 @@ class Station:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _struck(self, states: States, case: str, repeat: int) -> States:
-        injection = self._injection
-        if injection is None:
-            return states
-        return {
-            name: injection.flipped(tensor)
-            if injection.strikes(self.label, case, name, repeat, self.core)
-            else tensor
-            for name, tensor in states.items()
-        }
+    def _with_fault(self, tensor: torch.Tensor, state: str, case: str, repeat: int) -> torch.Tensor:
+        """A copy with the fault that is to be put in; the tensor itself where none is."""
+        fault = self._injection
+        if fault is None or not fault.strikes(self.label, case, state, repeat, self.core):
+            return tensor
+        return fault.flipped(tensor)
 
 
-def device_names(wanted: str) -> tuple[str, ...]:
-    """`all` as names; anything else is one name, or several with commas between."""
+def device_names(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """`all` as names; any other text is one name, or several with commas between."""
     if wanted == "all":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return tuple(f"cuda:{number}" for number in range(count)) or ("cpu",)
-    names = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    named = wanted.split(",") if isinstance(wanted, str) else wanted
+    names = tuple(name.strip() for name in named if name.strip())
     for name in names:
         kind, _, number = name.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
+from driftwalk.measure.metric_list import Sums
 from driftwalk.measure.reduction import Reduced, Reducing
+from driftwalk.measure.ulp import bucket_of, start_of
 from driftwalk.tolerance import Tolerance
 
 from ..tensors import as_rows
-from . import fields as f
 from . import kernels as k
-from .reading import read
+from . import parts as f
 
 if TYPE_CHECKING:
     from .states import HeldTensor
@@ -40,6 +41,8 @@ SETTLERS, SETTLE, SETTLE_WARPS = 128, 1024, 4
 """Programs of `settle` for each pair, and columns that they take at a time."""
 TOGETHER = 1 << 26
 """Elements that are compared at once: enough to fill a device, and few enough to wait for."""
+_LOW, _TINY = 2.0**-80, 1e-30
+"""Below the first squares may be lost to float32; below the second, digits."""
 _TOLD, _HEAD = struct.Struct(f"{f.PAIR.value}q"), f.HEAD.value
 
 
@@ -104,7 +107,7 @@ class _Pair:
         """Where its numbers will be among those of its group."""
 
     def tell(self, paper: memoryview, number: int, table_at: int) -> None:
-        """All that kernels are told, in the order of fields.py."""
+        """All that kernels are told, in the order of parts.py."""
         r, c, chosen = self._r, self._c, self._chosen
         _TOLD.pack_into(
             *(paper, number * _TOLD.size),
@@ -116,8 +119,8 @@ class _Pair:
 
     def __call__(self) -> Reduced | None:
         line, end = self.group.line, self.head_at + _HEAD + self.count
-        told = line.numbers(self.group)[self.head_at : end]
-        return read(told, self.count, self.width, line.fast)
+        numbers = line.numbers(self.group)[self.head_at : end]
+        return read(numbers, self.count, self.width, line.fast)
 
 
 class _Desk:
@@ -178,11 +181,6 @@ class _Line:
                 self._launch()
         return pair
 
-    def launch(self) -> None:
-        """Send all that wait on their way."""
-        with self._lock:
-            self._launch()
-
     def numbers(self, group: _Group) -> Array:
         """Those of all its pairs, waited for."""
         with self._lock:
@@ -195,6 +193,7 @@ class _Line:
         return group.numbers
 
     def _launch(self) -> None:
+        """Send all that wait on their way."""
         if self._waiting.pairs:
             group, self._waiting = self._waiting, _Group(self)
             with _on(self._device):
@@ -208,7 +207,8 @@ class _Line:
             pair.tell(desk.paper, number, table_at)
             table_at += f.LINE.value * (pair.units + SETTLERS)
             units, surveyors = max(units, pair.units), max(surveyors, pair.surveyors)
-        pairs, stream = len(group.pairs), _stream(self._device)
+        pairs, index = len(group.pairs), self._device.index
+        stream = _stream(index, torch._C._cuda_getCurrentRawStream(index))
         given = desk.give()
         out = torch.empty(table_at, dtype=torch.float64, device=self._device)
         self._survey(stream, surveyors, pairs, given, out)
@@ -249,18 +249,76 @@ class _Kernel:
             self._compiled = self._function[x, y](*tensors, **self._constants, **self._options)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The current one: making an object for it takes longer than what it is needed for."""
-    index = device.index
-    known = index, torch._C._cuda_getCurrentRawStream(index)
-    if known not in _streams:
-        _streams[known] = torch.cuda.current_stream(device)
-    return _streams[known]
-
-
-_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
+@cache
+def _stream(index: int, raw: int) -> torch.cuda.Stream:
+    """The current one of a device, with this handle: making an object for it takes longer than
+    what it is needed for."""
+    return torch.cuda.current_stream(index)
 
 
 def _on(device: torch.device) -> Any:
     here = device.type != "cuda" or torch.cuda.current_device() == device.index
     return nullcontext() if here else torch.cuda.device(device)
+
+
+def read(numbers: Array, count: int, width: int, fast: bool) -> Reduced | None:
+    """The numbers of `count` rows by name; None where something is left to the host.
+
+    `fast` tells that both states are float16, for which float32 is wide enough.
+    """
+    # fmt: off
+    (
+        dd, rc, abs_d, *above, far, poison, beyond, max_rel, exceeded,
+        first, scale, floor, rr, cc, _, least_rel, _, least_rtol, place, worst_r, worst_c,
+    ) = numbers[:_HEAD].tolist()
+    # fmt: on
+    lost = 0 < floor < _TINY or 0 < least_rel < _TINY or 0 < least_rtol < _TINY
+    wide = fast or (rr > _LOW and cc > _LOW and (floor > 0 or least_rtol == 0))
+    elements = count * width
+    p99 = _percentile(first, above, far, elements)
+    if poison or lost or not wide or p99 is None:
+        return None
+    if dd < 1e-3 * rr:
+        # Of states this near, the small difference says more than a large product.
+        rc = (rr + cc - dd) / 2
+    sums = Sums(
+        count=elements,
+        abs_d=abs_d,
+        dd=dd,
+        rr=rr,
+        cc=cc,
+        rc=rc,
+        max_abs=abs(worst_c - worst_r),
+        max_rel=max_rel,
+        worst_at=divmod(int(place), width),
+        exceeded=exceeded,
+        mismatched=int(beyond),
+        ulp_max=far,
+        ulp_p99=p99,
+        row_l2=[numbers[_HEAD:]],
+    )
+    return Reduced(sums, scale, (worst_r, worst_c))
+
+
+def _percentile(first: float, above: list[float], far: float, elements: int) -> float | None:
+    """The 99th of the distances, as driftwalk.measure.ulp has it; None if it was not counted for.
+
+    `above` are the numbers of distances from each edge on, `first` the first edge.
+    """
+    most = elements - 0.99 * elements
+    if above[0] <= most:
+        return 0.0 if first <= 1 else None
+    edges = _edges(first)
+    for edge, more in zip(edges, above[1:], strict=False):
+        if more <= most:
+            return min(edge, far)
+    return min(edges[-2], far) if far < edges[-1] else None
+
+
+@lru_cache(maxsize=256)
+def _edges(first: float) -> tuple[float, ...]:
+    """The distances that were counted from, and the next."""
+    edges = [first]
+    for _ in range(f.EDGES.value):
+        edges.append(max(start_of(bucket_of(edges[-1]) + 1), edges[-1] + 1))
+    return tuple(edges)

@@ -25,20 +25,7 @@ import triton.language as tl
 from triton import jit
 from triton.language import constexpr
 
-from .fields import *  # noqa: F403
-from .parts import (
-    is_last,
-    number_of,
-    ratio,
-    row_of,
-    size_of,
-    slack_of,
-    squares_of,
-    state_of,
-    steps_between,
-    told_of,
-    zeros_of,
-)
+from .parts import *  # noqa: F403
 
 SHIFT, LOWEST = constexpr(20), constexpr(1015)
 """As in driftwalk.measure.ulp, where 1016 is the bucket of distance 1."""

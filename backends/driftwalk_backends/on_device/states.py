@@ -1,6 +1,6 @@
 """States left on their device, and their sums formed there.
 
-Triton kernels (batching.py) do it where they can; else plain tensor operations (eager.py).
+Triton kernels (batching.py) do it where they can; else plain tensor operations, in float64.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ import math
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from driftwalk.dtypes import Array
-from driftwalk.measure.reduction import Reducing
+from driftwalk.measure.metric_list import Sums
+from driftwalk.measure.reduction import Reduced, Reducing
+from driftwalk.measure.ulp import BUCKETS, SHIFT, UlpHistogram
 from driftwalk.states import Held
 from driftwalk.tolerance import Tolerance
 
 from ..tensors import TORCH_DTYPES, as_rows, to_numpy
-from .eager import eager
 
 SHARE = 0.25
 """How much of a device's free memory the states of one run may take."""
 
 KNOWN = (torch.float16, torch.bfloat16, torch.float32)
 """Formats whose squares float64 can hold; float64 itself is left to the host."""
+
+CHUNK = 1 << 22
+"""Elements looked at together: some thirty temporaries of this size are alive at once."""
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
@@ -104,3 +109,83 @@ def _kernels(device: torch.device) -> Any:
     except Exception:  # whatever a compiler raises
         return None
     return batching if works else None
+
+
+def eager(r: torch.Tensor, c: torch.Tensor, tolerance: Tolerance, rows: Array | None) -> Reducing:
+    """The sums of two tables of rows, by plain operations; `rows` are those that count."""
+    if rows is not None:
+        chosen = torch.from_numpy(rows).to(r.device)
+        r, c = r.index_select(0, chosen), c.index_select(0, chosen)
+    step = max(1, CHUNK // r.shape[1])
+    chunks = [slice(start, start + step) for start in range(0, len(r), step)]
+    scale = torch.ones((), dtype=torch.float64, device=r.device)
+    if tolerance.scale == "rms":
+        squares = torch.stack([r[some].double().square().sum() for some in chunks])
+        scale = (squares.sum() / r.numel()).sqrt()
+    pieces = [_piece(r[x], c[x], tolerance.atol * scale, tolerance.rtol) for x in chunks]
+
+    def wait() -> Reduced | None:
+        told = torch.stack([numbers for numbers, _, _ in pieces]).cpu().numpy()
+        if not np.isfinite(told[:, :4]).all():
+            return None
+        rr, cc, rc, abs_d = told[:, :4].sum(axis=0).tolist()
+        max_rel, exceeded, ulp_max = told[:, 4:7].max(axis=0).tolist()
+        first = int(np.argmax(told[:, 7]))
+        at, worst_r, worst_c = told[first, 8:11].tolist()
+        row, column = divmod(int(at), r.shape[1])
+        row_dd = torch.cat([row_dd for _, row_dd, _ in pieces]).cpu().numpy()
+        ulps = UlpHistogram()
+        counts = torch.stack([counts for _, _, counts in pieces]).sum(0)
+        ulps.add_counts(counts.cpu().numpy(), int(ulp_max))
+        sums = Sums(
+            count=r.numel(),
+            abs_d=abs_d,
+            dd=float(row_dd.sum()),
+            rr=rr,
+            cc=cc,
+            rc=rc,
+            max_abs=abs(worst_c - worst_r),
+            max_rel=max_rel,
+            worst_at=(first * step + row, column),
+            exceeded=exceeded,
+            mismatched=int(told[:, 11].sum()),
+            ulp_max=ulps.max,
+            ulp_p99=ulps.quantile(0.99),
+            row_l2=[np.sqrt(row_dd)],
+        )
+        return Reduced(sums, float(scale), (worst_r, worst_c))
+
+    return wait
+
+
+def _piece(
+    r_raw: torch.Tensor, c_raw: torch.Tensor, floor: torch.Tensor, rtol: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The numbers of some rows, their squared differences, their distances in ULPs by bucket."""
+    r, c = r_raw.double(), c_raw.double()
+    d, m = c - r, r.abs()
+    a = d.abs()
+    allowed = floor + rtol * m
+    at = a.reshape(-1).argmax()
+    steps = (_ordered(r_raw.to(c_raw.dtype)) - _ordered(c_raw)).abs().reshape(-1)
+    buckets = (steps.float().view(torch.int32) >> SHIFT).long()
+    counts = torch.zeros(BUCKETS, dtype=torch.int64, device=r.device)
+    counts.scatter_add_(0, buckets, torch.ones_like(buckets))
+    numbers = (
+        *((r * r).sum(), (c * c).sum(), (r * c).sum(), a.sum()),
+        *(_largest_ratio(a, m), _largest_ratio(a, allowed), steps.max(), a.max()),
+        *(at, r.reshape(-1)[at], c.reshape(-1)[at], (a > allowed).sum()),
+    )
+    return torch.stack([n.double() for n in numbers]), (d * d).sum(1), counts
+
+
+def _largest_ratio(top: torch.Tensor, bottom: torch.Tensor) -> torch.Tensor:
+    """max(top / bottom), with 0/0 = 0 and x/0 = inf."""
+    return torch.where(top > 0, top / bottom, 0.0).max()
+
+
+def _ordered(values: torch.Tensor) -> torch.Tensor:
+    """Integers that sort as the floats do and count every step; -0 and +0 are one."""
+    bits = values.view(torch.int16 if values.element_size() == 2 else torch.int32).long()
+    magnitude = bits & ((1 << (8 * values.element_size() - 1)) - 1)
+    return torch.where(bits < 0, -magnitude, magnitude)

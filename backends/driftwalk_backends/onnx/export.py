@@ -1,8 +1,11 @@
-"""Torch model to ONNX, with every point as an output of the graph.
+"""Torch model to ONNX, with every point as an output of the graph; made once, and kept.
 
 The hooks that capture states run inside torch.export, so the graph's extra outputs are exactly the
 tensors the `torch` backend captures. One export, two graphs over the same weight file: `traced` has
 all states as outputs, `plain` only the model's own, which is what a deployment would run.
+
+Beside a stored graph stand the inputs it was made with and the evidence: the hash of what the model
+itself gave on them. The graph is used only where the model gives the same on them now.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import io
 import json
 import logging
 import os
+import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +29,29 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Sink
+from driftwalk.cache import FolderCache, key_of
 from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError
-from driftwalk.states import Point, State
+from driftwalk.errors import BackendError, DriftwalkError
+from driftwalk.files import release
+from driftwalk.spec import Spec
+from driftwalk.states import Point, Probe, State
 
-from ..calls import call
+from ..calls import call, explaining, inputs_for, quietly
+from ..depth import Look
+from ..fingerprint import versions
 from ..hooks import capture
+from ..loaded import LoadedModel
 from ..model_outputs import named_outputs
 from ..points import Layout
+from .graph import Arrays
+from .reading import parsed
 
 TRACED, PLAIN, NAMES = "traced.onnx", "plain.onnx", "names.json"
 STATE_PREFIX = "state:"
+CACHE_VERSION = "3"
+"""Of what lies in a stored folder."""
+MADE_WITH, EVIDENCE = "made_with.safetensors", "evidence.txt"
+"""The inputs that a stored graph was made with, and what the model itself gave on them."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +80,23 @@ class Exported:
     @property
     def tensors(self) -> dict[str, str]:
         """The graph's output that is a point's state, by the point's name."""
-        found = {point.name: STATE_PREFIX + point.name for point in self.points}
-        return found | {point.name: name for point, name in self.given}
+        inner = {point.name: STATE_PREFIX + point.name for point in self.points}
+        return inner | {point.name: name for point, name in self.given}
 
-    def hand_on(self, named: Mapping[str, Array], sink: Sink | None) -> dict[str, Array]:
+    def hand_on(self, named: Arrays, sink: Sink | None) -> dict[str, Array]:
         """Of what a run gave: the states to the sink, the model's own outputs back."""
         if sink is not None:
             tensors = self.tensors
             for point in (*self.points, *(point for point, _ in self.given)):
                 sink(State(point, named[tensors[point.name]]))
             for point, name, state in self.same:
-                twin = named.get(STATE_PREFIX + state)
-                if twin is not None and not _same(named[name], twin):
-                    sink(State(point, named[name]))
+                own, twin = named[name], named.get(STATE_PREFIX + state)
+                alike = twin is None or (
+                    own.dtype == twin.dtype
+                    and np.array_equal(own, twin, equal_nan=own.dtype.kind == "f")
+                )
+                if not alike:
+                    sink(State(point, own))
         return {name: named[name] for name in self.outputs}
 
 
@@ -90,19 +112,19 @@ class _Exposed(nn.Module):
         self.points: tuple[Point, ...] = ()
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        states: list[tuple[Point, torch.Tensor]] = []
+        captured: list[tuple[Point, torch.Tensor]] = []
         layout = self._layout
-        with capture(self.module, layout, lambda p, t: states.append((p, t.clone()))) as finish:
+        with capture(self.module, layout, lambda p, t: captured.append((p, t.clone()))) as finish:
             output = call(self.module, dict(zip(self._names, arrays, strict=True)))
             finish(())  # the outputs are there already
         named = named_outputs(output)
         if not self.outputs:
-            self.outputs, self.points = tuple(named), tuple(point for point, _ in states)
+            self.outputs, self.points = tuple(named), tuple(point for point, _ in captured)
         # Traced, an op that does nothing gives a new tensor, which looks like a state of its own.
-        found = dict(states)
-        if tuple(named) != self.outputs or not found.keys() >= set(self.points):
+        states = dict(captured)
+        if tuple(named) != self.outputs or not states.keys() >= set(self.points):
             raise BackendError("the model went another way when it was traced than when it ran.")
-        return (*named.values(), *(found[point] for point in self.points))
+        return (*named.values(), *(states[point] for point in self.points))
 
 
 def export(
@@ -130,21 +152,22 @@ def export(
         raise BackendError(
             f"{type(module).__name__} could not be exported to ONNX: {_cause(error)}"
         ) from error
-    graph = onnx.load(str(folder / TRACED), load_external_data=False)
-    kept = [value for value in graph.graph.output if not value.name.startswith(STATE_PREFIX)]
-    del graph.graph.output[:]
-    graph.graph.output.extend(kept)
-    onnx.save(graph, str(folder / PLAIN))
-    points = [[point.name, point.module] for point in exposed.points]
-    known = layout.outputs
-    names: dict[str, Any] = {
+    model = parsed(folder / TRACED)
+    own = [value for value in model.graph.output if not value.name.startswith(STATE_PREFIX)]
+    del model.graph.output[:]
+    model.graph.output.extend(own)
+    onnx.save(model, str(folder / PLAIN))
+    outputs = layout.outputs
+
+    def pair(name: str) -> tuple[str, str]:
+        return outputs.point(name).name, outputs.point(name).module
+
+    names = {
         "outputs": exposed.outputs,
-        "points": points,
-        "given": [
-            [*_pair(known.point(n)), n] for n in known.names.values() if n in exposed.outputs
-        ],
-        "same": [[*_pair(known.point(n)), n, state] for n, state in known.same],
-        "skipped": known.skipped,
+        "points": [[point.name, point.module] for point in exposed.points],
+        "given": [[*pair(n), n] for n in outputs.names.values() if n in exposed.outputs],
+        "same": [[*pair(n), n, state] for n, state in outputs.same],
+        "skipped": outputs.skipped,
     }
     (folder / NAMES).write_text(json.dumps(names))
 
@@ -160,17 +183,6 @@ def read_export(folder: Path) -> Exported:
         tuple((Point(point, module), *rest) for point, module, *rest in names["same"]),
         tuple(names["skipped"]),
     )
-
-
-def _pair(point: Point) -> list[str]:
-    return [point.name, point.module]
-
-
-def _same(a: Array, b: Array) -> bool:
-    """Equal, NaN where NaN is."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 @contextlib.contextmanager
@@ -197,3 +209,100 @@ def _cause(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = lines[0] if lines else ""
     return f"{type(error).__name__}: {text[:300]}".replace(os.linesep, " ")
+
+
+def kept(
+    what: str,
+    key: str,
+    make: Callable[[Path], None],
+    scratch: ExitStack,
+    believed: Callable[[Path], bool] = lambda _: True,
+) -> Path:
+    """A folder as `make` fills it: stored under the key; without a key it is scratch."""
+    if key:
+        folder = FolderCache(what).get(key, make, believed)
+        scratch.callback(release, folder)
+        return folder
+    prefix = f"driftwalk-{what}-"
+    folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+    make(folder)
+    return folder
+
+
+@dataclass(eq=False)
+class Exports:
+    """The exports of one model in one dtype, by the shapes of a probe and by how closely to look.
+
+    Every runtime that reads ONNX has one. What an export costs is booked under `export` in
+    `seconds`, the account of its backend.
+    """
+
+    model: LoadedModel
+    spec: Spec
+    dtype: str
+    cached: bool
+    seconds: MutableMapping[str, float]
+    _made: dict[str, Exported] = field(default_factory=dict)
+    _scratch: ExitStack = field(default_factory=ExitStack)
+
+    def get(self, probe: Probe, look: Look) -> Exported:
+        """The export for a probe: made in this run already, stored by an earlier one, or new."""
+        asked = [look.depth, look.layer, "shared" if look.shared else "", *probe.forms()]
+        shape_key = "|".join(asked)
+        if shape_key in self._made:
+            return self._made[shape_key]
+        start = time.perf_counter()
+
+        def make(folder: Path) -> None:
+            module = self.model.at(self.dtype, "cpu", for_export=True)
+            layout = replace(self._layout(module, probe), look=look)
+            with quietly(module), explaining(self.model.label, self.spec):
+                export(module, layout, inputs_for(module, probe, torch.device("cpu")), folder)
+            if key:
+                probe.save(folder / MADE_WITH)
+                (folder / EVIDENCE).write_text(evidence)
+
+        # Code of unknown version can change under an unchanged name: never trust a stored graph.
+        evidence = key = ""
+        if self.cached and self.model.has_known_code:
+            evidence = self.model.evidence.of(probe, self.dtype)
+        if evidence:
+            packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
+            known = (self.model.fingerprint, self.model.arithmetic, self.dtype)
+            # Which points a model has depends on what a user says of it, too (--blocks).
+            layout = self._layout(self.model.module, probe)
+            key = key_of(CACHE_VERSION, *known, layout.key, *asked, str(packages))
+        folder = kept("onnx", key, make, self._scratch, self._believed)
+        self._made[shape_key] = read_export(folder)
+        self.seconds["export"] = time.perf_counter() - start
+        return self._made[shape_key]
+
+    def _believed(self, folder: Path) -> bool:
+        """Whether the model gives, on the inputs that a stored graph was made with, what it did."""
+        try:
+            stored = (folder / EVIDENCE).read_text()
+            made_with = Probe.load(folder / MADE_WITH)
+            return stored == self.model.evidence.of(made_with, self.dtype)
+        except (OSError, ValueError, DriftwalkError):
+            return False
+
+    def _layout(self, module: nn.Module, probe: Probe) -> Layout:
+        """The model's points: known from an earlier run, or found in one of this module."""
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        inputs = inputs_for(module, probe, device)
+
+        def run(**extra: Any) -> Any:
+            with quietly(module), explaining(self.model.label, self.spec):
+                return call(module, inputs, **extra)
+
+        return self.model.layout(module, inputs, run)
+
+    @property
+    def outputs_skipped(self) -> tuple[str, ...]:
+        """What of the model's output is no point."""
+        return tuple(dict.fromkeys(n for one in self._made.values() for n in one.skipped))
+
+    def close(self) -> None:
+        """Forget all of them, and remove what was not stored."""
+        self._made.clear()
+        self._scratch.close()

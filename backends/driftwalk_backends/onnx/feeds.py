@@ -2,13 +2,14 @@
 
 What exporters add is made up: optimum's decoders take position ids, an empty past and a flag beside
 what the model takes. Where names are gone, several ways to feed a graph may fit its types and
-shapes: all are given, and whoever runs them takes the one that makes the graph agree with the model
-(`outputs`). A probe that was made for a graph itself is the business of `pairs.probe`.
+shapes: all are given, and the one is chosen that makes the graph give the model's outputs. A probe
+that was made for a graph itself is the business of `pairs.model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -16,15 +17,16 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
+from ..matching import MARGIN, arrangements, error
+from .graph import FLOAT_KINDS, Arrays, Value
 from .reading import CACHE_FLAG
-from .values import FLOAT_KINDS, Value
 
 Feed = dict[str, Array]
 
 _MOST_FEEDS = 24
 
 
-def feeds(where: str, values: Sequence[Value], given: Mapping[str, Array]) -> list[Feed]:
+def feeds(where: str, values: Sequence[Value], given: Arrays) -> list[Feed]:
     """Every way to feed a graph that fits, the likeliest first; none at all is an error."""
     named: Feed = {}
     for value in values:
@@ -32,36 +34,43 @@ def feeds(where: str, values: Sequence[Value], given: Mapping[str, Array]) -> li
             if (array := _cast(value, given[value.name])) is None:
                 raise BackendError(nothing_fits(where, value, values, given))
             named[value.name] = array
-    sizes = _sizes(values, named)
-    open_values = [value for value in values if value.name not in named]
-    for value in list(open_values):
+    sizes = open_sizes(values, named)
+    unnamed = []
+    for value in values:
+        if value.name in named:
+            continue
         made = _made_up(value, given, sizes)
         if made is not None and (array := _cast(value, made)) is not None:
             named[value.name] = array
-            open_values.remove(value)
+        else:
+            unnamed.append(value)
     spare = {name: array for name, array in given.items() if name not in named}
-    if not open_values:
+    if not unnamed:
         if ignored := [name for name, array in spare.items() if not _says_nothing(name, array)]:
-            raise BackendError(_unused(where, ignored[0], values, given))
+            raise BackendError(
+                f"{where} does not take {ignored[0]!r}, which the probe gives the model, so the "
+                f"two would not compute the same. {_sides(values, given)}"
+            )
         return _positioned(named, given)
-    found = [named | rest for rest in _by_shape(open_values, spare, given)]
+    found = [named | rest for rest in _by_shape(unnamed, spare, given)]
     if not found:
-        raise BackendError(nothing_fits(where, open_values[0], values, given))
+        raise BackendError(nothing_fits(where, unnamed[0], values, given))
     return found
 
 
-def _positioned(named: Feed, given: Mapping[str, Array]) -> list[Feed]:
+def _positioned(named: Feed, given: Arrays) -> list[Feed]:
     """Positions count from 0, or skip padding on the left: models differ, so both are tried."""
-    skipping = _skipping(given)
-    if "position_ids" in given or "position_ids" not in named or skipping is None:
+    mask = given.get("attention_mask")
+    if "position_ids" in given or "position_ids" not in named or mask is None or mask.ndim != 2:
         return [named]
-    mask = given["attention_mask"] != 0
-    if np.array_equal(skipping[mask], named["position_ids"][mask]):
+    seen, counted = mask != 0, named["position_ids"]
+    skipping = np.where(seen, np.cumsum(seen, axis=1) - 1, 0)
+    if np.array_equal(skipping[seen], counted[seen]):
         return [named]
-    return [named, named | {"position_ids": skipping.astype(named["position_ids"].dtype)}]
+    return [named, named | {"position_ids": skipping.astype(counted.dtype)}]
 
 
-def _made_up(value: Value, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | None:
+def _made_up(value: Value, given: Arrays, sizes: Mapping[str, int]) -> Array | None:
     """What an exporter adds by name: positions, a mask, types, an empty past, the cache's flag."""
     if value.name == CACHE_FLAG:
         return np.zeros([d if isinstance(d, int) else 1 for d in value.shape], dtype=np.bool_)
@@ -70,26 +79,19 @@ def _made_up(value: Value, given: Mapping[str, Array], sizes: Mapping[str, int])
     ids = _ids(given)
     if ids is None:
         return None
-    if value.name == "position_ids":
-        return _counted(ids)
-    if value.name == "cache_position":
-        return np.arange(ids.shape[1], dtype=np.int64)
     if value.name.endswith("attention_mask"):
         return np.ones(ids.shape, dtype=np.int64)
-    if value.name == "token_type_ids":
-        return np.zeros(ids.shape, dtype=np.int64)
-    return None
+    counted = _counted(ids)
+    known = {"position_ids": counted, "cache_position": counted[0], "token_type_ids": 0 * counted}
+    return known.get(value.name)
 
 
-def _by_shape(
-    values: Sequence[Value], spare: Mapping[str, Array], given: Mapping[str, Array]
-) -> Iterator[Feed]:
+def _by_shape(values: Sequence[Value], spare: Arrays, given: Arrays) -> Iterator[Feed]:
     """Inputs without a name that is known, by type and shape; every spare array must be used."""
     own = {value.name: _empty_past(value, {}, _batch(given)) for value in values if _is_past(value)}
-    rest = [value for value in values if value.name not in own]
-    flags = [v for v in rest if v.kind == "tensor(bool)" and v.shape in ((1,), ())]
+    flags = [v for v in values if v.kind == "tensor(bool)" and v.shape in ((1,), ())]
     own |= {flag.name: np.zeros(len(flag.shape) * (1,), dtype=np.bool_) for flag in flags}
-    rest = [value for value in rest if value.name not in own]
+    rest = [value for value in values if value.name not in own]
     if len(spare) > len(rest):
         spare = {name: array for name, array in spare.items() if not _says_nothing(name, array)}
     sources = list(spare.values())
@@ -124,8 +126,7 @@ def _cast(value: Value, array: Array, strict: bool = False) -> Array | None:
 def _is_past(value: Value) -> bool:
     """A cache: floats by batch, heads, a length that is open, and the size of a head."""
     fourfold = len(value.shape) == 4 and all(isinstance(value.shape[i], int) for i in (1, 3))
-    floats = value.kind in FLOAT_KINDS
-    return floats and fourfold and not isinstance(value.shape[2], int)
+    return value.kind in FLOAT_KINDS and fourfold and not isinstance(value.shape[2], int)
 
 
 def _empty_past(value: Value, sizes: Mapping[str, int], batch: int) -> Array:
@@ -136,36 +137,28 @@ def _empty_past(value: Value, sizes: Mapping[str, int], batch: int) -> Array:
     return np.zeros(dims, dtype=value.dtype)
 
 
-def _sizes(values: Sequence[Value], named: Feed) -> dict[str, int]:
-    """What the graph's open dimensions are on this probe."""
+def open_sizes(values: Sequence[Value], arrays: Arrays) -> dict[str, int]:
+    """What the graph's open dimensions are in these arrays."""
     return {
         d: size
         for value in values
-        if value.name in named
-        for d, size in zip(value.shape, named[value.name].shape, strict=True)
+        if value.name in arrays
+        for d, size in zip(value.shape, arrays[value.name].shape, strict=False)
         if isinstance(d, str) and d
     }
 
 
-def _ids(given: Mapping[str, Array]) -> Array | None:
-    found = given.get("input_ids")
-    return found if found is not None and found.ndim == 2 else None
+def _ids(given: Arrays) -> Array | None:
+    ids = given.get("input_ids")
+    return ids if ids is not None and ids.ndim == 2 else None
 
 
-def _batch(given: Mapping[str, Array]) -> int:
+def _batch(given: Arrays) -> int:
     return int(next(iter(given.values())).shape[0])
 
 
 def _counted(ids: Array) -> Array:
     return np.broadcast_to(np.arange(ids.shape[1], dtype=np.int64), ids.shape).copy()
-
-
-def _skipping(given: Mapping[str, Array]) -> Array | None:
-    mask = given.get("attention_mask")
-    if mask is None or mask.ndim != 2:
-        return None
-    counted: Array = np.where(mask != 0, np.cumsum(mask != 0, axis=1) - 1, 0)
-    return counted
 
 
 def _says_nothing(name: str, array: Array) -> bool:
@@ -175,23 +168,14 @@ def _says_nothing(name: str, array: Array) -> bool:
     )
 
 
-def _sides(values: Sequence[Value], given: Mapping[str, Array]) -> str:
+def _sides(values: Sequence[Value], given: Arrays) -> str:
     here = ", ".join(f"{name!r} {a.dtype.name} {list(a.shape)}" for name, a in given.items())
     there = ", ".join(str(value) for value in values[:12])
     more = f" and {len(values) - 12} more" if len(values) > 12 else ""
     return f"The graph takes {there}{more}; the probe has {here or 'nothing'}."
 
 
-def _unused(where: str, name: str, values: Sequence[Value], given: Mapping[str, Array]) -> str:
-    return (
-        f"{where} does not take {name!r}, which the probe gives the model, so the two would not "
-        f"compute the same. {_sides(values, given)}"
-    )
-
-
-def nothing_fits(
-    where: str, lacking: Value, values: Sequence[Value], given: Mapping[str, Array]
-) -> str:
+def nothing_fits(where: str, lacking: Value, values: Sequence[Value], given: Arrays) -> str:
     hint = ""
     same = given.get(lacking.name)
     if same is not None and same.ndim == len(lacking.shape) and same.dtype.kind in "iub":
@@ -202,3 +186,60 @@ def nothing_fits(
         f"Nothing in the probe fits input {lacking.name!r} of {where}. "
         f"{_sides(values, given)}{hint}"
     )
+
+
+def choose(options: Sequence[Feed], tried: Sequence[Arrays], expected: Arrays) -> int | None:
+    """Of several ways to feed a graph the one that gives the model's outputs; None: nobody knows.
+
+    Where only positions are counted in several ways, the first may be a little worse than another.
+    """
+    scores = [_distance(given, expected) for given in tried]
+    best, *others = sorted(range(len(options)), key=lambda i: scores[i])
+    guessed = any(
+        not np.array_equal(feed[name], options[0][name])
+        for feed in options[1:]
+        for name in options[0].keys() - {"position_ids"}
+    )
+    if not guessed:
+        return 0 if scores[0] <= MARGIN * max(scores[best], 1e-6) else best
+    if not math.isfinite(scores[best]):
+        return None
+    second = others[0]
+    if scores[second] >= MARGIN * max(scores[best], 1e-7) or scores[second] <= 1e-5:
+        return best
+    same = all(np.array_equal(tried[best][name], tried[second][name]) for name in tried[best])
+    return best if same else None
+
+
+def partners(expected: Arrays, arrays: Arrays, name_of: Callable[[str], str]) -> dict[str, str]:
+    """For each output of the model the graph's: by name, else the only one that has the shape."""
+    found: dict[str, str] = {}
+    for name, array in expected.items():
+        named = [key for key in arrays if name_of(key) == name]
+        shaped = [key for key in arrays if _alike(arrays[key], array)]
+        close = [key for key in shaped if error(array, arrays[key].reshape(array.shape)) < 0.5]
+        for keys in (named, close):
+            if name not in found and len(keys) == 1 and keys[0] in shaped:
+                found[name] = keys[0]
+    return found
+
+
+def is_float(array: Array) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _alike(array: Array, wanted: Array) -> bool:
+    """Whether two arrays have one shape, but for axes of length 1, and both floats or neither."""
+    ways = arrangements(array.shape, wanted.shape)
+    return is_float(array) == is_float(wanted) and any(way.rank <= 1 for way in ways)
+
+
+def _distance(given: Arrays, expected: Arrays) -> float:
+    """How far a graph's outputs are from the model's, by the pair of them that is closest."""
+    pairs = [
+        error(array, mine.reshape(array.shape))
+        for array in expected.values()
+        for mine in given.values()
+        if is_float(array) and _alike(mine, array)
+    ]
+    return min(pairs, default=float("inf"))

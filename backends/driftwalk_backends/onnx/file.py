@@ -2,44 +2,51 @@
 
 Plain runs use the file itself. Runs that are looked at use the same graph with more outputs: the
 states, wherever they were found. No weight is copied, and nothing is written beside the file.
+Optimum's exporter is run as its command line runs it; it needs an older transformers than most do.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from driftwalk.adapter import BackendInfo, Sink
-from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError, UsageError
+from driftwalk.cache import key_of
+from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
+from ..calls import first_line
+from ..fingerprint import versions
 from ..loaded import LoadedModel
+from ..probes import make_probe
 from ..sources import torch_model
 from ..torch_eager import TorchEager
-from .backend import DTYPES, OnnxBackend
-from .finding.finder import Finder, Search
-from .finding.picks import Limits
-from .outputs import is_float, partners
-from .parts import Parts, open_parts
+from .backend import OnnxBackend
+from .export import kept, silence
+from .feeds import is_float, partners
+from .finding import Finder, Found
+from .graph import Arrays
+from .parts import Parts, Runs, open_parts
 from .quantised import honest_model
-from .reading import hash_of
-from .runs import Runs
 
 
 @dataclass(frozen=True)
 class Ready:
     """Where the states are for probes of some shape, and which output is the model's which."""
 
-    search: Search
+    found: tuple[Found, ...]
     outputs: Mapping[str, str]
 
 
@@ -58,24 +65,20 @@ class OnnxFile(OnnxBackend):
         if "file" in spec.options:
             if "exporter" in spec.options:
                 raise UsageError("file= names a graph, exporter= makes one: give one of the two.")
-            self._path = _existing(spec.options["file"])
+            named = spec.options["file"]
+            self._path = Path(named)
+            if not named or not self._path.exists():
+                raise UsageError(f"file={named}: there is no such file or folder.")
         else:
-            from .optimum import check
-
-            check(self._model.module, spec)
+            _check_optimum(self._model.module, spec)
         self._ready: dict[str, Ready] = {}
-        self._told = ""
+        self._points = ""
 
     @cached_property
     def parts(self) -> Parts:
         """The graphs, read and checked."""
         parts = open_parts(self._path or self._optimum())
-        found = {part.graph.dtype for part in parts.all}
-        if self.spec.dtype and found != {self.spec.dtype}:
-            raise UsageError(
-                f"{self.spec}: the graph's weights are {', '.join(sorted(found))}. Leave the dtype "
-                "out of the spec: a file is run as it is."
-            )
+        self._check_dtype(parts.graphs)
         return parts
 
     @cached_property
@@ -83,7 +86,7 @@ class OnnxFile(OnnxBackend):
         """How the graphs are run and fed."""
         return Runs(self.parts, self._sessions, self._expected)
 
-    def _expected(self, probe: Probe) -> Mapping[str, Array]:
+    def _expected(self, probe: Probe) -> Arrays:
         with self._torch() as model:
             return model.run(probe)
 
@@ -92,47 +95,37 @@ class OnnxFile(OnnxBackend):
 
     def _optimum(self) -> Path:
         """The folder of optimum's export of this model; made once, and kept where it may be."""
-        from .optimum import exported
-
         start = time.perf_counter()
-        folder = exported(self._model, self._cached, self._scratch)
+        model, key = self._model, ""
+        if self._cached and model.has_known_code:
+            packages = versions("torch", "transformers", "optimum", "optimum-onnx", "onnx")
+            # By what the model itself gives now, too: a patched function is in no fingerprint.
+            evidence = model.evidence.of(make_probe(model), "fp32")
+            key = key_of("optimum", model.fingerprint, evidence, str(packages)) if evidence else ""
+
+        def make(folder: Path) -> None:
+            optimum_export(model.at("fp32", "cpu"), folder)
+
+        folder = kept("optimum", key, make, self._scratch)
         self._seconds["export"] = time.perf_counter() - start
         return folder
 
     @property
     def info(self) -> BackendInfo:
-        graphs = [part.graph for part in self.parts.all]
-        flags = {
-            "exporter": "optimum" if self._path is None else "none: a file",
-            "file": self.parts.label,
-            "sha256": ", ".join(hash_of(graph.path)[:16] for graph in graphs),
-        }
-        if self._quantised:
-            flags["quantised"] = "yes"
-        if self._told:
-            flags["points"] = self._told
+        exporter = "optimum" if self._path is None else "none: a file"
         packages = ("onnxscript", "torch", "transformers", "optimum", "optimum-onnx")
-        return self._info(self._dtype_of(), packages, flags)
-
-    def _dtype_of(self) -> str:
-        found = {part.graph.dtype for part in self.parts.all}
-        known = [dtype for dtype in ("bf16", *DTYPES) if dtype in found]
-        return known[0] if len(known) == 1 else "fp32"
-
-    @property
-    def _quantised(self) -> bool:
-        return any(part.graph.quantised for part in self.parts.all)
+        return self._file_info(self.parts.graphs, packages, exporter, self._points)
 
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
         return honest_model(self._model, self.parts)
 
-    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+    def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         ready = self.prepared(probe)
-        wanted = [found.key for found in ready.search.found] if sink is not None else []
-        arrays = self.runs.run(probe, wanted)
+        states = ready.found if sink is not None else ()
+        arrays = self.runs.run(probe, [found.key for found in states])
         if sink is not None:
-            for found in ready.search.found:
+            for found in states:
                 array = found.arrangement.of(arrays[found.key])
                 sink(State(found.point, np.ascontiguousarray(array)))
         if not ready.outputs:
@@ -143,30 +136,29 @@ class OnnxFile(OnnxBackend):
     def prepared(self, probe: Probe) -> Ready:
         """Find the states, once for each shape of a probe."""
         key = "|".join([*self.looks_at, *probe.forms()])
-        if key not in self._ready:
-            before, start = sum(self._seconds.values()), time.perf_counter()
-            with self._torch() as model:
-                expected = model.run(probe)
-                self.runs.choose(probe, expected)
-                model.look(*self.looks_at)
-                finder = Finder(
-                    model,
-                    probe,
-                    self.parts,
-                    partial(self.runs.fetch, probe),
-                    Limits.of(self._dtype_of(), self._quantised),
-                )
-                search = finder.search()
-            if all(is_output(found.point.name) for found in search.found):
-                raise BackendError(
-                    f"None of the {len(search.lacking)} states of {self._model.label} was found in "
-                    f"{self.parts.label}. Is it an export of this model?"
-                )
-            outputs = partners(expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1])
-            self._ready[key] = Ready(search, outputs)
-            self._told = _told(search)
-            booked = sum(self._seconds.values()) - before
-            self._seconds["match"] = time.perf_counter() - start - booked
+        if key in self._ready:
+            return self._ready[key]
+        before, start = sum(self._seconds.values()), time.perf_counter()
+        with self._torch() as model:
+            expected = model.run(probe)
+            self.runs.choose(probe, expected)
+            model.look(*self.looks_at)
+            finder = Finder(model, probe, self.parts, partial(self.runs.fetch, probe))
+            found = finder.search()
+        if all(is_output(one.point.name) for one in found):
+            raise BackendError(
+                f"None of the {len(finder.lacking)} states of {self._model.label} was found in "
+                f"{self.parts.label}. Is it an export of this model?"
+            )
+        outputs = partners(expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1])
+        self._ready[key] = Ready(found, outputs)
+        # In how many ways states were found, and why some were not.
+        ways = Counter(one.point.found for one in found)
+        words = [f"{count} by {way}" for way, count in ways.items()]
+        words += [f"{name} not found: {why}" for name, why in finder.lacking.items()]
+        self._points = "; ".join(words)
+        booked = sum(self._seconds.values()) - before
+        self._seconds["match"] = time.perf_counter() - start - booked
         return self._ready[key]
 
     def _close(self) -> None:
@@ -176,16 +168,39 @@ class OnnxFile(OnnxBackend):
         super()._close()
 
 
-def _existing(text: str) -> Path:
-    path = Path(text)
-    if not text or not path.exists():
-        raise UsageError(f"file={text}: there is no such file or folder.")
-    return path
+def _check_optimum(module: nn.Module, spec: Spec) -> None:
+    """Refuse what optimum can never export, before anything is loaded."""
+    if not hasattr(module, "config") or not hasattr(module.config, "model_type"):
+        raise UsageError(
+            f"{spec}: optimum exports transformers models only, not {type(module).__name__}."
+        )
+    if spec.dtype not in ("", "fp32"):
+        raise UsageError(f"{spec}: optimum's export is made in fp32; leave the dtype out.")
+    installed = versions("transformers", "optimum-onnx")
+    if "optimum-onnx" not in installed or find_spec("optimum.exporters.onnx") is None:
+        raise BackendUnavailable(
+            f"exporter=optimum needs optimum-onnx, which needs transformers below 4.58; here is "
+            f"transformers {installed.get('transformers', 'none')}. Install both into an "
+            "environment of their own: pip install 'driftwalk[optimum]'. Or export there "
+            "(optimum-cli export onnx) and give the graph here: onnxruntime,file=FOLDER."
+        )
 
 
-def _told(search: Search) -> str:
-    """In how many ways states were found, and why some were not."""
-    ways = Counter(found.point.found for found in search.found)
-    told = [f"{count} by {way}" for way, count in ways.items()]
-    told += [f"{name} not found: {why}" for name, why in search.lacking.items()]
-    return "; ".join(told)
+def optimum_export(module: nn.Module, folder: Path) -> None:
+    """Write optimum's graphs into a folder: with a past where the model can have one."""
+    from optimum.exporters.onnx import onnx_export_from_model
+    from optimum.exporters.tasks import TasksManager
+
+    own: Any = copy.deepcopy(module)  # optimum changes the config of what it exports
+    try:
+        with silence():
+            task = TasksManager.infer_task_from_model(own)
+            known = TasksManager.get_supported_tasks_for_model_type(own.config.model_type, "onnx")
+            if f"{task}-with-past" in known:
+                task = f"{task}-with-past"
+            onnx_export_from_model(own, folder, task=task, do_validation=False)
+    except Exception as error:  # every architecture fails in its own way
+        raise BackendError(
+            f"optimum could not export {type(module).__name__}: {type(error).__name__}: "
+            f"{first_line(error)}"
+        ) from error

@@ -56,18 +56,16 @@ class Rounded:
 
 def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
     """The model as its quantised graphs should compute it; None where that cannot be told."""
-    if not any(part.graph.quantised for part in parts.all):
+    if not any(graph.quantised for graph in parts.graphs):
         return None
-    stored: list[Rounded] = []
-    for part in parts.all:
-        if not _is_known(part.graph):
-            return None
-        stored += rounded_matrices(part.graph)
+    if not all(map(_is_known, parts.graphs)):
+        return None
+    stored = [one for graph in parts.graphs for one in _rounded(graph)]
     module = copy.deepcopy(model.at("fp32", "cpu")).eval()
     rounding = _Rounding(module)
     if not stored or not all(rounding.put(one) for one in stored):
         return None
-    return LoadedModel(module, f"{model.label}, quantised", blocks=model._blocks)
+    return LoadedModel(module, f"{model.label}, quantised", blocks=model.blocks)
 
 
 def _is_known(graph: OnnxGraph) -> bool:
@@ -75,21 +73,18 @@ def _is_known(graph: OnnxGraph) -> bool:
     return all(node.op in _KNOWN for node in graph.nodes if any(w in node.op for w in words))
 
 
-def rounded_matrices(graph: OnnxGraph) -> list[Rounded]:
-    """Every matrix of whole numbers, with the step that its product, or its table, is scaled by."""
-    return list(_rounded(graph))
-
-
 def _rounded(graph: OnnxGraph) -> Iterator[Rounded]:
+    """Every matrix of whole numbers, with the step that its product, or its table, is scaled by."""
     for i, node in enumerate(graph.nodes):
         if node.op == "MatMulInteger":
-            numbers, zero = graph.stored(node.inputs[1]), graph.stored(node.inputs[-1])
+            _, weight, *zeros = node.proto.input
+            numbers, zero = graph.stored(weight), graph.stored(zeros[1] if zeros[1:] else "")
             step = _step_after(graph, i)
             if numbers is not None and step is not None:
                 yield Rounded(numbers, zero if zero is not None else np.zeros(()), step, True)
         elif node.op == "DequantizeLinear":
-            source = graph.producers.get(node.inputs[0])
-            name = node.inputs[0] if source is None else graph.nodes[source].inputs[0]
+            source = graph.maker(node.inputs[0])
+            name = source.inputs[0] if source is not None and source.inputs else node.inputs[0]
             numbers, step = graph.stored(name), graph.stored(node.inputs[1])
             zero = graph.stored(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
             if numbers is not None and numbers.ndim == 2 and step is not None and zero is not None:
@@ -99,18 +94,17 @@ def _rounded(graph: OnnxGraph) -> Iterator[Rounded]:
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:
     """A product's sums are multiplied by (the input's step times the weight's), found by name."""
     node = graph.nodes[product]
-    quantised = graph.producers.get(node.inputs[0])
-    if quantised is None or len(graph.nodes[quantised].outputs) < 2:
+    quantised = graph.maker(node.inputs[0])
+    if quantised is None or len(quantised.outputs) < 2:
         return None
-    own = graph.nodes[quantised].outputs[1]
+    own = quantised.outputs[1]
     sums = {node.outputs[0]}
     for later in graph.nodes[product + 1 :]:
         if later.op == "Cast" and later.inputs[0] in sums:
             sums.add(later.outputs[0])
         if later.op == "Mul" and sums & set(later.inputs):
-            (scale,) = set(later.inputs) - sums
-            made = graph.producers.get(scale)
-            factors = graph.nodes[made].inputs if made is not None else ()
+            made = graph.maker(next((name for name in later.inputs if name not in sums), ""))
+            factors = made.inputs if made is not None else ()
             others = [name for name in factors if name != own]
             return graph.stored(others[0]) if own in factors and len(others) == 1 else None
     return None

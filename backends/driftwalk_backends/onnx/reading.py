@@ -7,7 +7,7 @@ weight files anywhere on the disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,18 @@ CACHE_FLAG = "use_cache_branch"
 _EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
 
 
-def read_graph(path: Path) -> OnnxGraph:
-    """Parse and check a graph; anything wrong with the file is told in one line."""
+def parsed(path: Path) -> Any:
+    """The onnx.ModelProto in a file; the weights beside it stay there."""
     import onnx
 
+    with path.open("rb") as file:
+        return onnx.load_model(file, load_external_data=False)
+
+
+def read_graph(path: Path) -> OnnxGraph:
+    """Parse and check a graph; anything wrong with the file is told in one line."""
     try:
-        with path.open("rb") as file:
-            model = onnx.load_model(file, load_external_data=False)
+        model = parsed(path)
     except OSError as error:
         raise BackendError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
     except Exception as error:  # protobuf's errors differ from version to version
@@ -40,39 +45,11 @@ def read_graph(path: Path) -> OnnxGraph:
         ) from None
     if not model.graph.node:
         raise BackendError(f"{str(path)!r} is no ONNX graph, or one with no nodes: nothing to run.")
-    for tensor in _tensors(model.graph):
-        if tensor.data_location == _EXTERNAL:
-            _check_external(path, tensor)
+    _check_weights(path, _tensors(model.graph))
+    for function in model.functions:
+        _check_weights(path, _in_nodes(function.node))
     _without_cache_branch(model.graph)
     return OnnxGraph(path, model)
-
-
-def _check_external(path: Path, tensor: Any) -> None:
-    """Weights must lie in the graph's own folder: a graph is no reason to read any other file."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    folder = Path(os.path.realpath(path.parent))
-    inside = not os.path.isabs(location) and ".." not in Path(location).parts
-    target = Path(os.path.realpath(folder / location))
-    if not location or "\0" in location or not inside or folder not in target.parents:
-        raise BackendError(
-            f"{path.name!r} wants the weights {tensor.name[:80]!r} from {location[:200]!r}, which "
-            "is not in its own folder. Weights outside it, also through links, are not read: "
-            "copy them beside the graph."
-        )
-    try:
-        size = target.stat().st_size
-        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
-    except (OSError, ValueError):
-        raise BackendError(
-            f"{path.name!r} wants the weights {tensor.name[:80]!r} from {location[:200]!r}, which "
-            "cannot be read. Was the file left behind when the graph was copied?"
-        ) from None
-    if end > size:
-        raise BackendError(
-            f"{path.name!r} wants {end} bytes of {location[:200]!r}, which has {size}. "
-            "Was it cut off while it was copied?"
-        )
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
@@ -80,11 +57,46 @@ def _tensors(graph: Any) -> Iterator[Any]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    for node in graph.node:
+    yield from _in_nodes(graph.node)
+
+
+def _in_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for inner in branches(attribute):
-                yield from _tensors(inner)
+        for inner in branches(node):
+            yield from _tensors(inner)
+
+
+def _check_weights(path: Path, tensors: Iterable[Any]) -> None:
+    """Weights must lie in the graph's own folder: a graph is no reason to read any other file."""
+    folder = Path(os.path.realpath(path.parent))
+    for tensor in tensors:
+        if tensor.data_location != _EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        wants = f"{path.name!r} wants the weights {tensor.name[:80]!r} from {location[:200]!r}"
+        inside = not os.path.isabs(location) and ".." not in Path(location).parts
+        target = Path(os.path.realpath(folder / location)) if "\0" not in location else folder
+        if not location or not inside or folder not in target.parents:
+            raise BackendError(
+                f"{wants}, which is not in its own folder. Weights outside it, also through "
+                "links, are not read: copy them beside the graph."
+            )
+        try:
+            size = target.stat().st_size
+            end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        except (OSError, ValueError):
+            raise BackendError(
+                f"{wants}, which cannot be read. Was the file left behind when the graph was "
+                "copied?"
+            ) from None
+        if end > size:
+            raise BackendError(
+                f"{path.name!r} wants {end} bytes of {location[:200]!r}, which has {size}. "
+                "Was it cut off while it was copied?"
+            )
 
 
 def _without_cache_branch(graph: Any) -> None:
@@ -95,10 +107,11 @@ def _without_cache_branch(graph: Any) -> None:
     """
     from onnx import helper
 
-    flags = {value.name for value in graph.input if value.name == CACHE_FLAG}
+    if CACHE_FLAG not in {value.name for value in graph.input}:
+        return
     kept: list[Any] = []
     for node in graph.node:
-        if node.op_type != "If" or node.input[0] not in flags:
+        if node.op_type != "If" or node.input[0] != CACHE_FLAG:
             kept.append(node)
             continue
         branch = next(a.g for a in node.attribute if a.name == "else_branch")
@@ -109,16 +122,15 @@ def _without_cache_branch(graph: Any) -> None:
             for inner, outer in zip(branch.output, node.output, strict=True)
             if inner.name != outer
         ]
-    if len(kept) != len(graph.node) or any(n.op_type == "If" for n in graph.node):
-        copies = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def hash_of(path: Path) -> str:
     """sha256 of a file, computed once for as long as it stays as it is."""
-    known = path.stat()
-    return _hashed(path, known.st_mtime_ns, known.st_size)
+    stat = path.stat()
+    return _hashed(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache

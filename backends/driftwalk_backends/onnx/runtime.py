@@ -1,24 +1,59 @@
-"""The `onnxruntime` backend: the model exported to ONNX and run by ONNX Runtime."""
+"""The `onnxruntime` backend: the model exported to ONNX and run by ONNX Runtime.
+
+`quantize=dynamic-int8` is the same export, its matrices in eight bits. Convolutions stay as they
+are: they are few in a transformer, and lose most.
+
+Times per layer are ONNX Runtime's profile folded into points. The exported graph says which tensor
+a state is. A tensor belongs to the first point, in order of execution, that needs it. Optimised,
+nodes are fused and renamed, but a fused node gives a tensor that was there before: by it the node
+finds its point.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from driftwalk.adapter import BackendInfo, Sink
+from driftwalk.cache import key_of
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.errors import UsageError
+from driftwalk.errors import BackendError, UsageError
+from driftwalk.files import sha256_of
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
+from driftwalk.workers import in_threads
 
+from ..calls import first_line
+from ..fingerprint import versions
+from ..loaded import LoadedModel
 from ..sources import torch_model
 from .backend import OnnxBackend
-from .export import Exported
-from .export_cache import Exports
-from .layer_times import fold, node_points, tensor_points
-from .sessions import WEIGHTS_APART
+from .export import (
+    EVIDENCE,
+    MADE_WITH,
+    NAMES,
+    PLAIN,
+    STATE_PREFIX,
+    TRACED,
+    Exported,
+    Exports,
+    kept,
+    read_export,
+    silence,
+)
+from .graph import Arrays
+from .parts import open_parts
+from .quantised import honest_model
+from .reading import parsed
+
+QUANTISATIONS = ("dynamic-int8",)
+AFTER = "logits"
+"""Where what no state needs belongs: the end of the model."""
 
 
 class OnnxRuntime(OnnxBackend):
@@ -44,43 +79,39 @@ class OnnxRuntime(OnnxBackend):
     def outputs_skipped(self) -> tuple[str, ...]:
         return self._exports.outputs_skipped
 
-    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+    def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         exported = self._export(probe)
         session = self._sessions.of(exported.plain if sink is None else exported.traced, alone=True)
-        named = self._sessions.ask(session, None, self._feed(session, probe), self._model.label)
-        return exported.hand_on(named, sink)
+        return exported.hand_on(self._ask(session, probe), sink)
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""
-        import onnx
-
         exported = self._export(probe)
         points = [point.name for point in exported.points]
         with tempfile.TemporaryDirectory(prefix="driftwalk-profile-") as folder:
-            optimised = Path(folder) / "optimised.onnx"
-            options = self._sessions.options()
-            options.enable_profiling = True
-            options.profile_file_prefix = str(Path(folder) / "profile")
-            options.optimized_model_filepath = str(optimised)
-            for key, value in WEIGHTS_APART.items():
-                options.add_session_config_entry(key, value)
-            session = self._sessions.make(exported.plain, options)
-            feed = self._feed(session, probe)
+            optimised, profile = Path(folder) / "optimised.onnx", Path(folder) / "profile"
+            session = self._sessions.writing_optimised(exported.plain, optimised, profile)
             for _ in range(2):  # the first warms up
-                session.run(None, feed)
-            profile = Path(session.end_profiling())
-            graph = onnx.load(str(exported.plain), load_external_data=False).graph
-            after = onnx.load(str(optimised), load_external_data=False).graph
-            nodes = node_points(after, tensor_points(graph, points), points)
-            return fold(profile, nodes, points)
+                self._ask(session, probe)
+            events = json.loads(Path(session.end_profiling()).read_text())
+            tensors = tensor_points(parsed(exported.plain).graph, points)
+            nodes = node_points(parsed(optimised).graph, tensors, points)
+        last = max((event["ts"] for event in events if event.get("name") == "model_run"), default=0)
+        kernel = "_kernel_time"
+        spent = [
+            (nodes.get(event["name"].removesuffix(kernel)), event["dur"] / 1e6)
+            for event in events
+            if event.get("cat") == "Node" and event["ts"] >= last
+            if event.get("name", "").endswith(kernel)
+        ]
+        return seconds_per_point(points, spent)
 
-    def _feed(self, session: Any, probe: Probe) -> dict[str, Array]:
+    def _ask(self, session: Any, probe: Probe) -> dict[str, Any]:
+        return self._sessions.ask(session, None, self._feed(probe), self._model.label)
+
+    def _feed(self, probe: Probe) -> dict[str, Array]:
         floats = FORMATS[self._dtype].dtype
-        return {
-            item.name: array.astype(floats) if array.dtype.kind == "f" else array
-            for item in session.get_inputs()
-            if (array := probe.inputs.get(item.name)) is not None
-        }
+        return {n: a.astype(floats) if a.dtype.kind == "f" else a for n, a in probe.inputs.items()}
 
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)
@@ -88,3 +119,118 @@ class OnnxRuntime(OnnxBackend):
     def _close(self) -> None:
         self._exports.close()
         super()._close()
+
+
+class OnnxInt8(OnnxRuntime):
+    """Exports as its base does; ONNX Runtime's own quantiser then rounds the matrices."""
+
+    _only: ClassVar[str] = f"quantize={QUANTISATIONS[0]}"
+
+    def __init__(self, spec: Spec, model: object) -> None:
+        super().__init__(spec, model)
+        spec.choice("quantize", QUANTISATIONS, QUANTISATIONS[0])
+        if self._dtype != "fp32":
+            raise UsageError(f"{spec}: {self._only} starts from fp32; leave the dtype out.")
+        self._rounded: dict[Path, Exported] = {}
+
+    @property
+    def info(self) -> BackendInfo:
+        base = super().info
+        return replace(base, flags={**base.flags, "quantised": QUANTISATIONS[0]})
+
+    def prepare(self, probe: Probe) -> None:
+        """Export now: what it may honestly compute is told from the graph."""
+        self._export(probe)
+
+    def honest_model(self) -> LoadedModel | None:
+        """The model, quantised alike by driftwalk itself; see quantised.py."""
+        latest = next(reversed(self._rounded.values()), None)
+        return None if latest is None else honest_model(self._model, open_parts(latest.plain))
+
+    def _export(self, probe: Probe) -> Exported:
+        whole = super()._export(probe)
+        if whole.folder not in self._rounded:
+            self._rounded[whole.folder] = read_export(self._quantised(whole))
+        return self._rounded[whole.folder]
+
+    def _quantised(self, whole: Exported) -> Path:
+        def make(folder: Path) -> None:
+            shutil.copy(whole.folder / NAMES, folder / NAMES)
+            for graph in (TRACED, PLAIN):
+                _quantise(whole.folder / graph, folder / graph)
+
+        key = ""
+        if self._cached and self._model.has_known_code:
+            made_by = str(versions("onnxruntime", "onnx"))
+            # By what it is made from, to the last byte: whether that is the model's is settled.
+            files = sorted(f for f in whole.folder.iterdir() if f.name not in (MADE_WITH, EVIDENCE))
+            hashes = in_threads(sha256_of, files)
+            key = key_of(self._only, *(file.name for file in files), *hashes, made_by)
+        return kept("onnx-int8", key, make, self._scratch)
+
+    def _close(self) -> None:
+        self._rounded.clear()
+        super()._close()
+
+
+def _quantise(graph: Path, into: Path) -> None:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(str(graph))
+    del model.graph.value_info[:]  # the quantiser changes nodes, and then trips over old shapes
+    try:
+        with silence():
+            quantize_dynamic(
+                model,
+                str(into),
+                op_types_to_quantize=["MatMul", "Gather"],
+                weight_type=QuantType.QInt8,
+                use_external_data_format=True,
+            )
+    except Exception as error:  # a graph that its passes do not know fails in any way
+        raise BackendError(
+            f"ONNX Runtime could not quantise the graph: {type(error).__name__}: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def tensor_points(graph: Any, points: Sequence[str]) -> dict[str, str]:
+    """Tensor to point, for every tensor of the exported graph that a node makes."""
+    maker = {name: node for node in graph.node for name in node.output}
+    found: dict[str, str] = {}
+    for point in points:
+        waiting = [STATE_PREFIX + point]
+        while waiting:
+            name = waiting.pop()
+            if name in maker and name not in found:
+                found |= dict.fromkeys(maker[name].output, point)
+                waiting += maker[name].input
+    return {name: found.get(name, AFTER) for name in maker}
+
+
+def node_points(
+    optimised: Any, tensors: Mapping[str, str], points: Sequence[str]
+) -> dict[str, str]:
+    """Node of the optimised graph to point; what is new there goes with the last of its inputs."""
+    order = {point: number for number, point in enumerate((*points, AFTER))}
+    known = dict(tensors)
+    found = {}
+    for node in optimised.node:
+        own = [known[name] for name in node.output if name in known]
+        before = [known[name] for name in node.input if name in known]
+        point = own[0] if own else max(before, key=order.__getitem__, default=points[0])
+        known |= dict.fromkeys(node.output, point)
+        found[node.name] = point
+    return found
+
+
+def seconds_per_point(
+    points: Sequence[str], spent: Iterable[tuple[str | None, float]]
+) -> dict[str, float]:
+    """What nodes took, added up per point, in the order of the points; None is nobody's time."""
+    total = dict.fromkeys((*points, AFTER), 0.0)
+    for point, seconds in spent:
+        if point is not None:
+            total[point] += seconds
+    return {point: seconds for point, seconds in total.items() if seconds > 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -27,9 +27,12 @@ COMMANDS = {
 }
 """Names and the first sentence of each; a test holds them against the commands themselves."""
 
-_ELSEWHERE = {"report": "rendering", "record": "traces", "compare": "traces"}
+_ELSEWHERE = {
+    **{"report": "rendering", "record": "traces", "compare": "traces"},
+    **{"demo": "first_steps", "backends": "first_steps"},
+    **dict.fromkeys(("contrast", "geometry", "visibility"), "studies"),
+}
 """Commands whose module has another name."""
-_ELSEWHERE |= dict.fromkeys(("contrast", "geometry", "visibility"), "studies")
 
 
 def _load(name: str) -> Any:
@@ -42,30 +45,13 @@ def _load(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
-class _Late(MutableMapping[str, Any]):
+class _Late(UserDict[str, Any]):
     """Commands by name, each loaded when it is asked for."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
-            if name not in COMMANDS:
-                raise KeyError(name)
-            self._known[name] = _load(name)
-        return self._known[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._known[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+        if name in self.data and self.data[name] is None:
+            self.data[name] = _load(name)
+        return self.data[name]
 
 
 class _Commands(TyperGroup):
@@ -73,7 +59,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = _Late()
+        self.commands = _Late(dict.fromkeys(COMMANDS))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         late = self.commands

@@ -13,29 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import DriftwalkError, UsageError, nearest
-from .console import say, show, show_json, working
+from .console import say, show, show_json, this_command, working
+from .options import option
 
 if TYPE_CHECKING:
     from ..project.config import Config, Run
-    from ..project.expected import Gate, Known
+    from ..project.expected import Known
     from ..result import Report
 
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Without MODEL: driftwalk.toml or pyproject.toml."
-    ),
+    Path | None, option("--config FILE", "Without MODEL: driftwalk.toml or pyproject.toml.")
 ]
 ListOption = Annotated[
-    bool, typer.Option("--list", help="Without MODEL: show what would run, and run nothing.")
+    bool, option("--list", "Without MODEL: show what would run, and run nothing.")
 ]
 OnlyOption = Annotated[
-    str | None,
-    typer.Option("--only", metavar="GLOB", help="Without MODEL: only what has such a name."),
+    str | None, option("--only GLOB", "Without MODEL: only what has such a name.")
 ]
 ExpectedOption = Annotated[
-    Path | None,
-    typer.Option("--expected", metavar="FILE", help="Known deviations: a TOML file of bounds."),
+    Path | None, option("--expected FILE", "Known deviations: a TOML file of bounds.")
 ]
 
 FOR_ALL = ("config", "list_only", "only", "cache", "spill", "report", "as_json")
@@ -68,15 +64,15 @@ def the_config(path: Path | None) -> Config:
     """The file that was named, or the nearest one."""
     from ..project.config import OWN, SHARED, find_config, load_config
 
-    found = path or find_config(Path.cwd())
-    if found is None:
+    file = path or find_config(Path.cwd())
+    if file is None:
         raise UsageError(
             f"No MODEL is named, and there is no {OWN} and no [tool.driftwalk] in a {SHARED} here "
             "or above. `driftwalk verify demo:decoder` needs neither."
         )
-    config = load_config(found)
+    config = load_config(file)
     if not config.runs:
-        raise UsageError(f'{found}: names no models. Write [[models]] with model = "...".')
+        raise UsageError(f'{file}: names no models. Write [[models]] with model = "...".')
     return config
 
 
@@ -84,21 +80,18 @@ def chosen(config: Config, only: str | None) -> tuple[Run, ...]:
     """The runs whose name a glob matches; a glob that matches none is a mistake."""
     if only is None:
         return config.runs
-    found = tuple(run for run in config.runs if fnmatchcase(run.title, only))
-    if not found:
+    runs = tuple(run for run in config.runs if fnmatchcase(run.title, only))
+    if not runs:
         names = [run.title for run in config.runs]
         raise UsageError(f"--only {only!r} matches no model. {nearest(only, names)}")
-    return found
+    return runs
 
 
 def show_runs(runs: Sequence[Run], as_json: bool) -> None:
     """What would run."""
     rows = [_row(run) for run in runs]
     if as_json:
-        import json
-
-        show_json(json.dumps(rows, indent=1))
-        return
+        return show_json(rows)
     for row in rows:
         show(str(row.pop("name")))
         show("\n".join(f"  {key:<10} {_words(value)}" for key, value in row.items() if value))
@@ -110,8 +103,7 @@ def _words(value: object) -> str:
 
 def _row(run: Run) -> dict[str, Any]:
     common, inputs = run.common, run.inputs
-    given = inputs.given
-    probe = "default" if given is None else _words(given)
+    probe = "default" if inputs.given is None else _words(inputs.given)
     rules = [rule.glob for rule in common.policy.rules if rule.glob != "*"]
     return {
         "name": run.title,
@@ -138,28 +130,26 @@ def run_all(
     `whole`: nothing was left out, so an entry of expected drift that meets no run is a mistake.
     `named_file` is the configuration as it was typed, if it was.
     """
-    from ..project.expected import judge, named, unmet
+    from ..project.expected import load_expected
 
-    known = _known(runs)
-    gates: list[tuple[Path | None, Gate]] = []
+    # Each file of expected drift is read before anything slow runs.
+    files = {run.common.expected for run in runs if run.common.expected}
+    known = {file: load_expected(file) for file in sorted(files)}
+    reports: list[tuple[Path | None, Report]] = []
     codes = set()
     for run in runs:
-        file = run.common.expected
+        more = {**run.arguments, **options, "command": again(run, named_file)}
         try:
             with config.at_home():
-                made = _verified(run, again(run, named_file), options)
+                made = verified(run.model, run.common.candidates, **more)
         except DriftwalkError as error:
             say(f"driftwalk: {run.title}: {error}")
             codes.add(error.exit_code)
             continue
-        gates += [(file, judge(report, known.get(file, ()))) for report in made]
-    whole = whole and not codes  # one that could not be run may be the one an entry speaks of
-    alone = [
-        line
-        for file, entries in known.items()
-        for line in unmet(entries, [named(g.report) for used, g in gates if used == file], whole)
-    ]
-    return _outcome([gate for _, gate in gates], alone, codes)
+        titled = [replace(report, model=run.named(report.model)) for report in made]
+        reports += [(run.common.expected, report) for report in titled]
+    # One that could not be run may be the one an entry speaks of.
+    return gated(reports, known, whole and not codes, codes)
 
 
 def again(run: Run, file: Path | None) -> str:
@@ -168,49 +158,42 @@ def again(run: Run, file: Path | None) -> str:
     return shlex.join(["driftwalk", "verify", *where, "--only", escape(run.title)])
 
 
-def _verified(run: Run, command: str, options: Mapping[str, Any]) -> list[Report]:
+def verified(
+    model: str, candidates: Sequence[object], folder: Path | None = None, **options: Any
+) -> list[Report]:
+    """`verify_all` with a bar; `folder` is where reports are to be written."""
     from ..api import verify_all
 
-    with working() as bar:
-        made = verify_all(
-            run.model,
-            run.common.candidates,
-            **run.arguments,
-            **options,
-            command=command,
-            progress=bar,
+    with working(folder) as bar:
+        return verify_all(
+            model, candidates, progress=bar, **({"command": this_command()} | options)
         )
-    return [replace(report, model=run.named(report.model)) for report in made]
 
 
-def _known(runs: Sequence[Run]) -> dict[Path | None, tuple[Known, ...]]:
-    """Each file of expected drift, read before anything slow runs."""
-    from ..project.expected import load_expected
+def gated(
+    reports: Sequence[tuple[Path | None, Report]],
+    known: Mapping[Path, Sequence[Known]],
+    whole: bool = False,
+    codes: Iterable[int] = (),
+) -> Outcome:
+    """Reports, each compared with what its file of expected drift says of such runs.
 
-    files = {run.common.expected for run in runs if run.common.expected}
-    return {file: load_expected(file) for file in sorted(files)}
-
-
-def judged(reports: Sequence[Report], known: Sequence[Known]) -> Outcome:
-    """Reports of one model, held against what is known of such runs."""
+    What the gates say goes to stderr, and all of it into one exit code: drift outweighs a mistake,
+    a mistake what could not be verified; no run at all is none.
+    """
     from ..project.expected import judge, named, unmet
 
-    gates = [judge(report, known) for report in reports]
-    return _outcome(gates, unmet(known, map(named, reports), whole=False), ())
-
-
-def _outcome(gates: Sequence[Gate], alone: Iterable[str], codes: Iterable[int]) -> Outcome:
-    """What the gates say on stderr, and all of it in one exit code.
-
-    Drift outweighs a mistake, a mistake what could not be verified; no run at all is none.
-    """
+    gates = [judge(report, known[file] if file else ()) for file, report in reports]
+    failures = [line for gate in gates for line in gate.failures]
+    for file, entries in known.items():
+        seen = [named(report) for used, report in reports if used == file]
+        failures += unmet(entries, seen, whole)
     for gate in gates:
         if gate.verdict == "expected":
             label, spec = gate.report.model.get("label", "a model"), gate.report.candidate.spec
             say(f"driftwalk: {label} on {spec}: drift, as expected; the notes say why.")
-    failures = [*(line for gate in gates for line in gate.failures), *alone]
     for line in failures:
         say(f"driftwalk: {line}")
-    found = {*codes, *(gate.exit_code for gate in gates), *((1,) if failures else ())}
-    code = next((code for code in (1, 2, 3, 0) if code in found), 3)
+    ends = {*codes, *(gate.exit_code for gate in gates), *((1,) if failures else ())}
+    code = next((code for code in (1, 2, 3, 0) if code in ends), 3)
     return [gate.report for gate in gates], code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import shlex
@@ -11,11 +12,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
 from ..errors import DriftwalkError
+from ..files import writable_folder
 from ..progress import Progress
 
 P = ParamSpec("P")
@@ -35,8 +38,9 @@ def show(text: str) -> None:
     _write(sys.stdout, _harmless(text))
 
 
-def show_json(text: str) -> None:
+def show_json(data: object) -> None:
     """JSON on stdout, to the last character."""
+    text = json.dumps(data, indent=1, allow_nan=False)
     # Only a string can hold this; written as an escape it is the same string, and no command.
     _write(sys.stdout, text.replace("##[", "#\\u0023["))
 
@@ -67,17 +71,13 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text.rstrip("\n") + "\n")
         stream.flush()  # here, not at exit, where it would be too late to say anything
     except OSError as error:
-        _abandon(stream)
+        # What is left in the buffer must not fail once more at exit: that would be exit code 120.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
         if not isinstance(error, BrokenPipeError):
             raise
-
-
-def _abandon(stream: TextIO) -> None:
-    """What is left in the buffer must not fail once more at exit, which would be exit code 120."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -91,39 +91,39 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return command(*args, **kwargs)
-        except DriftwalkError as error:
-            say(f"driftwalk: {error}")
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            say("\ndriftwalk: interrupted; nothing was written.")
-            raise typer.Exit(130) from None
         except (typer.Exit, typer.Abort):
             raise
-        except Exception as error:
-            if os.environ.get("DRIFTWALK_DEBUG"):
-                traceback.print_exc()
-            if isinstance(error, OSError):  # a full disk, a cache that is not ours: no bug
-                where = error.filename2 or error.filename
-                say(f"driftwalk: {error.strerror or error}" + (f": {where}" if where else ""))
-                raise typer.Exit(DriftwalkError.exit_code) from None
-            if isinstance(error, ModuleNotFoundError) and not _ours(error):
-                say(
-                    f"driftwalk: {error.name} is not installed here, and this command needs it. "
-                    "`driftwalk backends` shows what is usable here; `driftwalk report` needs none."
-                )
-                raise typer.Exit(DriftwalkError.exit_code) from None
-            say(
-                f"driftwalk: internal error: {type(error).__name__}: {error}\n"
-                "This is a bug in driftwalk. DRIFTWALK_DEBUG=1 shows the traceback."
-            )
-            raise typer.Exit(CRASHED) from None
+        except (Exception, KeyboardInterrupt) as error:
+            message, code = _explained(error)
+            say(message)
+            raise typer.Exit(code) from None
 
     return run
 
 
-def _ours(error: ModuleNotFoundError) -> bool:
-    """Whether what is missing is a part of driftwalk, and so a bug."""
-    return not error.name or error.name.startswith("driftwalk")
+def _explained(error: BaseException) -> tuple[str, int]:
+    """What to say of an error that ends a command, and the exit code."""
+    if isinstance(error, DriftwalkError):
+        return f"driftwalk: {error}", error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "\ndriftwalk: interrupted; nothing was written.", 130
+    if os.environ.get("DRIFTWALK_DEBUG"):
+        traceback.print_exc()
+    if isinstance(error, OSError):  # a full disk, a cache that is not ours: no bug
+        where = error.filename2 or error.filename
+        text = f"driftwalk: {error.strerror or error}" + (f": {where}" if where else "")
+        return text, DriftwalkError.exit_code
+    # A part of driftwalk that is missing is a bug.
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if missing and not missing.startswith("driftwalk"):
+        return (
+            f"driftwalk: {missing} is not installed here, and this command needs it. "
+            "`driftwalk backends` shows what is usable here; `driftwalk report` needs none."
+        ), DriftwalkError.exit_code
+    return (
+        f"driftwalk: internal error: {type(error).__name__}: {error}\n"
+        "This is a bug in driftwalk. DRIFTWALK_DEBUG=1 shows the traceback."
+    ), CRASHED
 
 
 class BarProgress(Progress):
@@ -148,30 +148,29 @@ class BarProgress(Progress):
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A bar where somebody looks, silence where not."""
-    if not sys.stderr.isatty():
-        yield Progress()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichBar
+def working(folder: Path | None = None) -> Iterator[Progress]:
+    """Long work: a bar where somebody looks; what a model or an exporter prints is not our data.
 
-    columns = (
-        SpinnerColumn(),
-        BarColumn(24),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield BarProgress(bar)
+    That the folder for its reports, if there is one, can be written to is proved before.
+    """
+    if folder is not None:
+        writable_folder(folder)
+    with redirect_stdout(sys.stderr):
+        if not sys.stderr.isatty():
+            yield Progress()
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichBar
 
-
-@contextmanager
-def working() -> Iterator[Progress]:
-    """Long work: a bar where somebody looks; what a model or an exporter prints is not our data."""
-    with redirect_stdout(sys.stderr), progress() as bar:
-        yield bar
+        columns = (
+            SpinnerColumn(),
+            BarColumn(24),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield BarProgress(bar)
 
 
 def this_command() -> str:

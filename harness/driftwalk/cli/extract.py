@@ -62,7 +62,7 @@ def extract(
     the report; what it does not hold (ids, arrays) is given as it was given to verify.
     """
     from ..errors import UsageError
-    from ..stored import load_results
+    from ..result import load_results
     from ..tasks.bundles.extraction import extract as run
 
     reports = load_results([result])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from ..errors import UsageError, nearest
 from .console import say
+from .options import option
 
 if TYPE_CHECKING:
     from ..result import Report
@@ -18,17 +17,14 @@ DRIFT, FLIPS, SLOWER, NOTHING = WHAT = ("drift", "flips", "slower", "nothing")
 
 FailOnOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="WHAT",
-        help="What exit code 1 is for: drift (if not said), flips (of decisions that are no ties), "
+    option(
+        "--fail-on WHAT",
+        "What exit code 1 is for: drift (if not said), flips (of decisions that are no ties), "
         "slower (with --bench), nothing; may be given several times.",
-        show_default=False,
     ),
 ]
 SlowdownOption = Annotated[
-    float,
-    typer.Option("--max-slowdown", min=0.0, help="How many times as slow --fail-on slower allows."),
+    float, option("--max-slowdown", "How many times as slow --fail-on slower allows.", min=0.0)
 ]
 
 
@@ -58,26 +54,24 @@ def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float
     """The exit code, from the one that verdicts come to; what failed is said."""
     if code == 1 and DRIFT not in on:
         code = 3 if any(report.verdict == "unverified" for report in reports) else 0
-    told = [line for report in reports for line in _flips(report)] if FLIPS in on else []
-    for line in told:
+    flips = [line for line in map(_flips, reports) if line] if FLIPS in on else []
+    for line in flips:
         say(f"driftwalk: {line}")
     slow = [_timed_slower(report, most) for report in reports] if SLOWER in on else []
-    return 1 if told or any(slow) else code
+    return 1 if flips or any(slow) else code
 
 
-def _flips(report: Report) -> Iterator[str]:
-    """Decisions that changed; and whatever keeps one from telling, which is no better."""
-    spec, found = report.candidate.spec, report.outputs
+def _flips(report: Report) -> str:
+    """Decisions that changed; or whatever keeps one from telling, which is no better."""
+    spec, decided = report.candidate.spec, report.outputs
     bad = [row for row in report.layers if not row.ok and row.verdict not in ("drift", "unknown")]
     if bad:
-        yield f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."
-    elif found is None:
-        yield f"{spec}: the model decides nothing that could be compared."
-    elif found.flips > found.ties:
-        yield (
-            f"flips: {spec} decides otherwise at {found.flips - found.ties} of {found.positions} "
-            "positions, which are no ties."
-        )
+        return f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."
+    if decided is None:
+        return f"{spec}: the model decides nothing that could be compared."
+    changed = f"{decided.flips - decided.ties} of {decided.positions} positions"
+    words = f"flips: {spec} decides otherwise at {changed}, which are no ties."
+    return words if decided.flips > decided.ties else ""
 
 
 def _timed_slower(report: Report, most: float) -> bool:
@@ -93,15 +87,10 @@ def _timed_slower(report: Report, most: float) -> bool:
 
 def slower(what: str, ratio: Ratio, most: float) -> bool:
     """Whether an interval says that it is slower than allowed; doubt is told, never hidden."""
-    found = ratio.above(most)
-    if found:
-        say(
-            f"driftwalk: slower: {what} is at least {ratio.low:.2f} times as slow "
-            f"({most:.2f} is allowed)."
-        )
-    elif found is None:
-        say(
-            f"driftwalk: undecided: {what} may be up to {ratio.high:.2f} times as slow "
-            f"({most:.2f} is allowed); `driftwalk bench` with more --rounds would tell."
-        )
-    return bool(found)
+    above, allowed = ratio.above(most), f"times as slow ({most:.2f} is allowed)"
+    if above:
+        say(f"driftwalk: slower: {what} is at least {ratio.low:.2f} {allowed}.")
+    elif above is None:
+        more = "`driftwalk bench` with more --rounds would tell"
+        say(f"driftwalk: undecided: {what} may be up to {ratio.high:.2f} {allowed}; {more}.")
+    return bool(above)

@@ -11,6 +11,28 @@ from .console import guarded, say, this_command, working
 from .options import JsonOption, ProbeOption, TrustOption
 from .rendering import FolderOption, finish_document
 
+LevelOption = Annotated[
+    str, typer.Option("--level", metavar="L", help="quick (under a minute), standard or soak.")
+]
+MinutesOption = Annotated[
+    float | None, typer.Option("--minutes", min=0.0, help="How long a soak takes.")
+]
+BuiltInOption = Annotated[
+    str | None, typer.Option("--model", metavar="M", help="A model instead of the built-in one.")
+]
+CheckOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--check",
+        metavar="NAME",
+        help="Only this: repeat, units, load, golden, devices, invariance. May be repeated.",
+    ),
+]
+DtypeOption = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", metavar="T", help="Only this: fp64, fp32, tf32, bf16, fp16, fp8."),
+]
+
 
 @guarded
 def hwcheck(
@@ -18,13 +40,8 @@ def hwcheck(
         str,
         typer.Option("--device", "-d", metavar="D", help="cpu, cuda, cuda:N, several, or all."),
     ] = "cpu",
-    level: Annotated[
-        str,
-        typer.Option("--level", metavar="L", help="quick (under a minute), standard or soak."),
-    ] = "quick",
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0.0, help="How long a soak takes.")
-    ] = None,
+    level: LevelOption = "quick",
+    minutes: MinutesOption = None,
     golden: Annotated[
         Path | None,
         typer.Option("--golden", metavar="TRACE", help="States that a trusted machine recorded."),
@@ -33,23 +50,10 @@ def hwcheck(
         Path | None,
         typer.Option("--record-golden", metavar="TRACE", help="Record them here, check nothing."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="M", help="A model instead of the built-in one."),
-    ] = None,
+    model: BuiltInOption = None,
     probe: ProbeOption = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--check",
-            metavar="NAME",
-            help="Only this: repeat, units, load, golden, devices, invariance. May be repeated.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", metavar="T", help="Only this: fp64, fp32, tf32, bf16, fp16, fp8."),
-    ] = None,
+    check: CheckOption = None,
+    dtype: DtypeOption = None,
     trust_remote_code: TrustOption = False,
     report: FolderOption = None,
     as_json: JsonOption = False,
@@ -62,9 +66,14 @@ def hwcheck(
     from ..errors import UsageError
     from ..files import writable_folder
     from ..tasks.hardware import check as run
+    from ..tasks.hardware.golden import record
 
     if record_golden is not None:
-        _record(record_golden, device, dtype, model)
+        if model is not None:
+            raise UsageError("--record-golden records the built-in model; `driftwalk record` any.")
+        with working():
+            made = record(device, (dtype or ["fp32"])[0])
+        say(f"Trace: {made.save(record_golden)}")
         return
     if probe is not None and model is None:
         raise UsageError("--probe is for --model; the built-in model brings its own.")
@@ -76,27 +85,12 @@ def hwcheck(
 
         subject = open_model(model, trust_remote_code=True)
     with working() as bar:
-        found = run(
-            device,
-            level,
-            golden,
-            subject,
-            minutes,
+        result = run(
+            *(device, level, golden, subject, minutes),
             checks=check,
             dtypes=dtype,
             probe=probe,
             command=this_command(),
             progress=bar,
         )
-    finish_document(found, report, as_json, found.exit_code)
-
-
-def _record(path: Path, device: str, dtype: list[str] | None, model: str | None) -> None:
-    from ..errors import UsageError
-    from ..tasks.hardware.golden_check import record
-
-    if model is not None:
-        raise UsageError("--record-golden records the built-in model; `driftwalk record` any.")
-    with working():
-        made = record(device, (dtype or ["fp32"])[0])
-    say(f"Trace: {made.save(path)}")
+    finish_document(result, report, as_json, result.exit_code)

@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from .console import guarded, on_github, say, show, show_json, tell_github
+from .console import guarded, on_github, say, show, show_json, tell_github, this_command, working
+from .options import option
 
 if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
 
+D = TypeVar("D", bound="Document")
 FolderOption = Annotated[
-    Path | None,
-    typer.Option("--report", "-o", metavar="DIR", help="Write the result and its pages here."),
+    Path | None, option("--report -o DIR", "Write the result and its pages here.")
 ]
 
 
@@ -32,71 +33,72 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+    output: Annotated[Path, option("-o --output DIR", "Where to write.")],
     formats: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="LIST",
-            help="Which files, with commas between: json, html, md, junit, csv, pytest; "
+        option(
+            "--format LIST",
+            "Which files, with commas between: json, html, md, junit, csv, pytest; "
             "all that a kind of result has, if not said.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
     """Render stored results again, anywhere: it needs no backend, no torch and no model."""
-    from ..stored import load_documents
+    from ..document import load_documents
 
     chosen = None if formats is None else [n.strip() for n in formats.split(",") if n.strip()]
     _save(load_documents(results), output, chosen)
 
 
-def finish_document(
-    document: Document, folder: Path | None, as_json: bool, code: int = 0, failed: str = ""
-) -> None:
-    """Print a result of any kind, save it where a folder is named, and leave.
+def make_document(make: Callable[..., D], folder: Path | None, *given: Any, **options: Any) -> D:
+    """Run what makes a result, with a bar; a folder that cannot be written to is refused first."""
+    from ..files import writable_folder
 
-    `failed` says what was found that must not be: then the exit code is 1.
-    """
-    from ..document import KINDS, to_json
-    from ..registry import load_target
-
-    if as_json:
-        show_json(to_json(document))
-    else:
-        show(load_target(KINDS[document.kind].text)(document, color=sys.stdout.isatty()))
     if folder is not None:
-        _save([document], folder)
-    if failed:
-        say(f"driftwalk: {failed}")
-    raise typer.Exit(1 if failed else code)
+        writable_folder(folder)
+    with working() as bar:
+        return make(*given, **options, command=this_command(), progress=bar)
 
 
 def finish(
-    reports: Sequence[Report], folder: Path | None, as_json: bool, code: int | None = None
+    documents: Sequence[Document],
+    folder: Path | None,
+    as_json: bool,
+    code: int | None = None,
+    failed: str = "",
 ) -> None:
-    """Print, save, tell GitHub where it listens, and leave with the right exit code.
+    """Print results of any kind, save them, tell GitHub where it listens, and leave.
 
-    `code` is that of a gate that knows more than the verdicts: expected drift, runs that failed.
+    Without a `code`, the exit code is that of the reports' verdicts; a gate may know more. `failed`
+    says what was found that must not be.
     """
+    from ..document import KINDS, to_dict
     from ..judge.gate import exit_code
-    from ..result import to_dict
+    from ..registry import load_target
+    from ..result import Report
 
     if as_json:
-        import json
-
-        data = [to_dict(item) for item in reports]
-        document = data[0] if len(data) == 1 else data
-        show_json(json.dumps(document, indent=1, allow_nan=False))
-    elif reports:
-        from driftwalk_reports.terminal import render
-
+        data = [to_dict(document) for document in documents]
+        show_json(data[0] if len(data) == 1 else data)
+    elif documents:
         color = sys.stdout.isatty()
-        show("\n".join(render(item, color=color) for item in reports))
-    _tell_github(reports)
+        texts = (load_target(KINDS[item.kind].text)(item, color=color) for item in documents)
+        show("\n".join(texts))
+    reports = [document for document in documents if isinstance(document, Report)]
+    if reports:
+        _tell_github(reports)
     if folder is not None:
-        _save(reports, folder)
+        _save(documents, folder)
+    if failed:
+        say(f"driftwalk: {failed}")
     raise typer.Exit(exit_code(reports) if code is None else code)
+
+
+def finish_document(
+    document: Document, folder: Path | None, as_json: bool, code: int = 0, failed: str = ""
+) -> None:
+    """The same for one result, whose exit code is 1 where something was found."""
+    finish([document], folder, as_json, 1 if failed else code, failed)
 
 
 def _save(
@@ -107,22 +109,12 @@ def _save(
     from ..publish import publish
 
     files = publish(documents, folder, formats)
-    words = {one.formats["json"][0]: "Result" for one in KINDS.values()}
-    words |= {one.formats["html"][0]: "Report" for one in KINDS.values()} | {"index.html": "Index"}
-    known = [file for file in files if file.name in words]
-    for file in known or files:
+    words = {"index.html": "Index"}
+    for kind in KINDS.values():
+        words |= {kind.formats["json"][0]: "Result", kind.formats["html"][0]: "Report"}
+    opened_first = [file for file in files if file.name in words]
+    for file in opened_first or files:
         say(f"{words.get(file.name, 'Wrote')}: {file}")
-
-
-def make_document(make: Callable[..., Any], folder: Path | None, *given: Any, **more: Any) -> Any:
-    """Run a task that makes a result, with a bar; its folder is proved to be writable first."""
-    from ..files import writable_folder
-    from .console import this_command, working
-
-    if folder is not None:
-        writable_folder(folder)
-    with working() as bar:
-        return make(*given, **more, command=this_command(), progress=bar)
 
 
 def _tell_github(reports: Sequence[Report]) -> None:
@@ -134,10 +126,9 @@ def _tell_github(reports: Sequence[Report]) -> None:
 
     if on_github():
         tell_github(annotate(reports))
-    if not summary:
-        return
-    try:
-        with open(summary, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(step_summary(reports, already=os.path.getsize(summary)))
-    except OSError as error:
-        say(f"driftwalk: no step summary in {summary!r}: {error.strerror or error}")
+    if summary:
+        try:
+            with open(summary, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(step_summary(reports, already=os.path.getsize(summary)))
+        except OSError as error:
+            say(f"driftwalk: no step summary in {summary!r}: {error.strerror or error}")

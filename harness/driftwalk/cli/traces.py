@@ -7,24 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import options
 from .console import guarded, say, this_command, working
-from .options import (
-    AllowMissingOption,
-    BatchOption,
-    BlocksOption,
-    IdsOption,
-    JsonOption,
-    LengthOption,
-    ModelArgument,
-    ProbeOption,
-    PromptOption,
-    ReportOption,
-    RuleOption,
-    SeedOption,
-    TrustOption,
-    given_probe,
-    parse_policy,
-)
+from .options import option
 from .rendering import finish
 
 if TYPE_CHECKING:
@@ -34,48 +19,39 @@ if TYPE_CHECKING:
 
 @guarded
 def record(
-    model: ModelArgument,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="SPEC", help="The backend to record.")
-    ] = "torch",
+    model: options.ModelArgument,
+    backend: Annotated[str, option("--backend -b SPEC", "The backend to record.")] = "torch",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="PATH",
-            help="The trace's folder, or the signature's file. Driftwalk.trace, if none is named; "
+        option(
+            "-o --output PATH",
+            "The trace's folder, or the signature's file. Driftwalk.trace, if none is named; "
             "driftwalk.signature.json.",
-            show_default=False,
         ),
     ] = None,
     signature: Annotated[
         bool,
-        typer.Option(
-            "--signature", help="Store hashes, moments and projections: kilobytes, fit for git."
-        ),
+        option("--signature", "Store hashes, moments and projections: kilobytes, fit for git."),
     ] = False,
-    prompt: PromptOption = None,
-    ids: IdsOption = None,
-    probe: ProbeOption = None,
-    depth: Annotated[
-        str, typer.Option("--depth", metavar="D", help="block, sublayer or module.")
-    ] = "block",
-    blocks: BlocksOption = None,
-    batch: BatchOption = None,
-    length: LengthOption = None,
-    seed: SeedOption = 0,
-    trust_remote_code: TrustOption = False,
+    prompt: options.PromptOption = None,
+    ids: options.IdsOption = None,
+    probe: options.ProbeOption = None,
+    depth: Annotated[str, option("--depth D", "block, sublayer or module.")] = "block",
+    blocks: options.BlocksOption = None,
+    batch: options.BatchOption = None,
+    length: options.LengthOption = None,
+    seed: options.SeedOption = 0,
+    trust_remote_code: options.TrustOption = False,
 ) -> None:
     """Record all layer states of MODEL on one backend, in a folder or as a signature."""
+    from ..signatures import Signature
     from ..verification import record as make
 
-    given = given_probe(prompt, ids, probe)
     with working() as bar:
         trace = make(
             model,
             backend,
-            given,
+            options.given_probe(prompt, ids, probe),
             depth,
             blocks=blocks,
             trust_remote_code=trust_remote_code,
@@ -85,16 +61,12 @@ def record(
             progress=bar,
         )
         if signature:
-            from ..signatures import Signature
-
-            file = Signature.of(trace).save(output or Path("driftwalk.signature.json"))
+            path = Signature.of(trace).save(output or Path("driftwalk.signature.json"))
+            size = f"{path.stat().st_size / 1e3:.1f} kB"
         else:
-            folder = trace.save(output or Path("driftwalk.trace"))
-    if signature:
-        say(f"Signature: {file} ({len(trace)} states, {file.stat().st_size / 1e3:.1f} kB)")
-        return
-    size = sum(state.array.nbytes for state in trace)
-    say(f"Trace: {folder} ({len(trace)} states, {size / 1e6:.1f} MB)")
+            path = trace.save(output or Path("driftwalk.trace"))
+            size = f"{sum(state.array.nbytes for state in trace) / 1e6:.1f} MB"
+    say(f"{'Signature' if signature else 'Trace'}: {path} ({len(trace)} states, {size})")
 
 
 @guarded
@@ -109,23 +81,19 @@ def compare(
         Path, typer.Argument(metavar="CANDIDATE", help="Another's.", show_default=False)
     ],
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", metavar="P", help="dtype, fixed:ATOL[,RTOL]; for signatures also l2:TOL."
-        ),
+        str, option("--policy P", "dtype, fixed:ATOL[,RTOL]; for signatures also l2:TOL.")
     ] = "dtype",
     points: Annotated[
         Path | None,
-        typer.Option(
-            "--map",
-            metavar="FILE",
-            help="Which points the candidate's states are: a TOML file, or auto: found by value.",
+        option(
+            "--map FILE",
+            "Which points the candidate's states are: a TOML file, or auto: found by value.",
         ),
     ] = None,
-    rule: RuleOption = None,
-    allow_missing: AllowMissingOption = None,
-    report: ReportOption = None,
-    as_json: JsonOption = False,
+    rule: options.RuleOption = None,
+    allow_missing: options.AllowMissingOption = None,
+    report: options.ReportOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Hold two recorded traces, or signatures, against each other; no model is needed.
 
@@ -143,11 +111,9 @@ def compare(
     first, second = load_either(reference), load_either(candidate)
     if points is not None:
         second = _mapped(second, points, first)
-    if policy.startswith(L2) and not rule:
-        found = hold(first, second, policy, tuple(allow_missing or ()))
-    else:
-        judged = parse_policy(policy, rule or [])
-        found = hold(first, second, judged, tuple(allow_missing or ()))
+    by_l2 = policy.startswith(L2) and not rule
+    judged = policy if by_l2 else options.parse_policy(policy, rule or [])
+    found = hold(first, second, judged, tuple(allow_missing or ()))
     finish([replace(found, command=this_command())], report, as_json)
 
 
@@ -160,7 +126,7 @@ def _mapped(side: Trace | Signature, file: Path, reference: Trace | Signature) -
     if not isinstance(side, Trace):
         raise UsageError("--map names the states of a trace; the candidate is a signature.")
     if str(file) == "auto":
-        from driftwalk_backends.port_match import by_value
+        from driftwalk_backends.matching import by_value
 
         if not isinstance(reference, Trace):
             raise UsageError("--map auto needs the reference's states; it is a signature.")

@@ -50,19 +50,16 @@ def check_stack(names: Sequence[str]) -> None:
 
 def check_kept(given: Sequence[tuple[State, bytes]], when: str) -> None:
     for state, before in given:
-        check(
-            state.array.tobytes() == before,
-            f"{state.point.name} changed {when}: hand on copies, not views",
-        )
+        same = state.array.tobytes() == before
+        check(same, f"{state.point.name} changed {when}: hand on copies, not views")
 
 
 def check_same(first: Trace, second: Trace, what: str) -> None:
     check(first.names == second.names, f"{what}: other points, {second.names}")
     for state in first:
         name = state.point.name
-        check(
-            same_bits({name: state.array}, {name: second[name]}), f"{what}: {name} is not the same"
-        )
+        same = same_bits({name: state.array}, {name: second[name]})
+        check(same, f"{what}: {name} is not the same")
     check(same_bits(first.outputs, second.outputs), f"{what}: the outputs are not the same")
 
 

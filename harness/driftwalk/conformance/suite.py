@@ -11,7 +11,8 @@ promised and what was found; a device that is not here is a skip that says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -22,11 +23,12 @@ from ..errors import BackendUnavailable, DriftwalkError
 from ..measure.metrics import measure
 from ..names import is_output, place_of, stack_of
 from ..registry import backend_class, create
+from ..result import Report
 from ..spec import DTYPE_NAMES, Spec
 from ..stage import make_probe, torch_model
 from ..states import OUTPUT, Probe, State, same_bits
 from ..tolerance import make_policy
-from ..verification import verify
+from ..verification import verify_all
 from .checks import (
     check,
     check_clear,
@@ -64,15 +66,19 @@ class BackendConformance:
 
     # Each test starts from a fresh model and a fresh backend: what one left behind, another sees.
 
-    def _open(self, model: Any) -> tuple[Backend, Probe, Any]:
+    @contextmanager
+    def _open(self, model: Any) -> Iterator[tuple[Backend, Probe, Any]]:
+        """The backend, the default probe and the torch module."""
         loaded = torch_model(model)
         try:
             backend = create(self.spec, loaded)
         except BackendUnavailable as why:
-            import pytest
+            _skip(f"{self.spec}: {why}")
+        with backend:
+            yield backend, make_probe(loaded), loaded.module
 
-            pytest.skip(f"{self.spec}: {why}")
-        return backend, make_probe(loaded), loaded.module
+    def _verified(self, model: Any, probe: Probe | None = None) -> Report:
+        return verify_all(torch_model(model), [self.spec], probe=probe, policy="dtype")[0]
 
     def test_says_what_it_offers(self, model: Any) -> None:
         name = Spec.parse(self.spec).name
@@ -84,8 +90,7 @@ class BackendConformance:
             check(bool(offer.note), f"offer {offer.spec!r} has no note: a version, or why not")
 
     def test_says_what_it_is(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        with backend:
+        with self._open(model) as (backend, probe, _):
             backend.trace(probe)
             info, asked = backend.info, Spec.parse(self.spec)
         check(info.spec == str(asked), f"info.spec is {info.spec!r}, asked for {str(asked)!r}")
@@ -100,56 +105,45 @@ class BackendConformance:
         check(not wrong, f"info.versions and info.flags hold text only; look at {wrong}")
 
     def test_names_are_canonical(self, model: Any) -> None:
-        names = self._names(model)
-        for name in names:
+        examples = "embed, layer.0, layer.1, ..., norm, logits, output.NAME"
+        for name in self._names(model):
             place = place_of(name)
             good = is_output(name) or (place is not None and place.is_canonical)
-            check(
-                good,
-                f"{name!r} is no canonical name: embed, layer.0, layer.1, ..., norm, logits, "
-                "output.NAME",
-            )
+            check(good, f"{name!r} is no canonical name: {examples}")
 
     def test_states_come_in_order(self, model: Any) -> None:
         names = self._names(model)
         stacks: dict[str, list[str]] = {}
         for name in names:
-            if (its := stack_of(name)) is not None:
-                stacks.setdefault(its, []).append(name)
+            if (stack := stack_of(name)) is not None:
+                stacks.setdefault(stack, []).append(name)
         check(bool(stacks), f"no layer states among {names}")
-        together = [name for stack in stacks.values() for name in stack]
+        together = [name for group in stacks.values() for name in group]
         tail = [name for name in names if is_output(name)]
         check(list(names) == together + tail, f"stacks interleave, or outputs not last: {names}")
         check("logits" not in tail[1:], f"logits are not the first of the outputs: {tail}")
-        for stack in stacks.values():
-            check_stack(stack)
+        for group in stacks.values():
+            check_stack(group)
 
     def test_points_are_those_of_eager_torch(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        with backend, create("torch", _loaded(model)) as torch:
+        with self._open(model) as (backend, probe, _), create("torch", torch_model(model)) as torch:
             found, expected = backend.trace(probe), torch.trace(probe)
-        check(
-            found.names == expected.names,
-            f"points are {found.names}; eager PyTorch has {expected.names}",
-        )
+        same = found.names == expected.names
+        check(same, f"points are {found.names}; eager PyTorch has {expected.names}")
         for state in expected:
-            shape = found[state.point.name].shape
-            check(
-                shape == state.array.shape,
-                f"{state.point.name} has shape {shape}, not {state.array.shape}",
-            )
+            name, shape = state.point.name, found[state.point.name].shape
+            check(shape == state.shape, f"{name} has shape {shape}, not {state.shape}")
 
     def test_states_are_those_of_the_model(self, model: Any) -> None:
-        self._open(model)
-        report = verify(_loaded(model), candidate=self.spec, policy="dtype")
+        with self._open(model):
+            report = self._verified(model)
         first = report.first_divergence
         where = f"first divergence at {first.point.name}" if first else report.reason
         check(report.ok, f"verify against eager PyTorch gives {report.verdict}: {where}")
 
     def test_states_are_copies(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
         given: list[tuple[State, bytes]] = []
-        with backend:
+        with self._open(model) as (backend, probe, _):
             backend.stream(probe, lambda state: given.append((state, state.array.tobytes())))
             check_kept(given, "after the run")
             backend.trace(other_values(probe))
@@ -158,14 +152,12 @@ class BackendConformance:
         check_kept(given, "after close()")
         for number, (state, _) in enumerate(given):
             for other, _ in given[:number]:
-                check(
-                    not np.shares_memory(state.array, other.array),
-                    f"{other.point.name} and {state.point.name} share memory: hand on copies",
-                )
+                both = f"{other.point.name} and {state.point.name}"
+                apart = not np.shares_memory(state.array, other.array)
+                check(apart, f"{both} share memory: hand on copies")
 
     def test_dtype_is_honest(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        with backend:
+        with self._open(model) as (backend, probe, _):
             trace = backend.trace(probe)
             dtype = backend.info.dtype
         expected = _STORED_AS.get(dtype, dtype)
@@ -175,45 +167,38 @@ class BackendConformance:
                 continue  # whole numbers
             check(state.dtype == expected, f"info.dtype is {dtype}, {name} is {state.dtype}")
             for narrow in _NARROWER.get(expected, ()):
-                check(
-                    ".layer." not in f".{name}" or not fits(state.array, narrow),
-                    f"every value of {name} is a {narrow} number: computed in {narrow}, "
-                    f"handed on as {expected}",
-                )
+                full = ".layer." not in f".{name}" or not fits(state.array, narrow)
+                how = f"computed in {narrow}, handed on as {expected}"
+                check(full, f"every value of {name} is a {narrow} number: {how}")
 
     def test_repeats_bit_for_bit(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        again, _, _ = self._open(model)
-        with backend, again:
+        with self._open(model) as (backend, probe, _), self._open(model) as (again, _, _):
             first = backend.trace(probe)
             check_same(first, backend.trace(probe), "the same backend, run twice")
             check_same(first, again.trace(probe), "two backends of the same spec")
 
     def test_masks_are_respected(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        if "attention_mask" not in probe.inputs:
-            import pytest
-
-            pytest.skip("the model takes no attention_mask")
-        left_and_right, scribbled = padded_pair(probe)
-        with backend:
+        with self._open(model) as (backend, probe, _):
+            if "attention_mask" not in probe.inputs:
+                _skip("the model takes no attention_mask")
+            left_and_right, scribbled = padded_pair(probe)
             before, after = backend.trace(left_and_right), backend.trace(scribbled)
         for state in before:
             known = format_of(state.array)
-            keep = left_and_right.keep(state.point.name, state.array.shape)
+            name = state.point.name
+            keep = left_and_right.keep(name, state.shape)
             if known is None or keep is None:
                 continue
-            tolerance = make_policy("dtype").tolerance(state.point.name, known, known)
-            metrics = measure(state.array, after[state.point.name], tolerance, keep).metrics
+            tolerance = make_policy("dtype").tolerance(name, known, known)
+            metrics = measure(state.array, after[name], tolerance, keep).metrics
             check(
                 not metrics.mismatched and not metrics.nonfinite.candidate,
-                f"other ids at padded positions (mask 0) changed {state.point.name} elsewhere, by "
+                f"other ids at padded positions (mask 0) changed {name} elsewhere, by "
                 f"{metrics.max_abs:.3g}: is attention_mask passed on?",
             )
 
     def test_plain_outputs_equal_instrumented_ones(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        with backend:
+        with self._open(model) as (backend, probe, _):
             trace = backend.trace(probe)
             plain = backend.run(probe)
         if "logits" in trace.names and "logits" in trace.outputs:
@@ -224,8 +209,7 @@ class BackendConformance:
         check(bool(plain), "run() gave no outputs at all")
         if same_bits(plain, trace.outputs):
             return
-        report = verify(_loaded(model), candidate=self.spec, probe=probe, policy="dtype")
-        seen = report.observer["candidate"]
+        seen = self._verified(model, probe).observer["candidate"]
         check(
             seen.within_tolerance and not seen.bit_identical,
             f"capturing states changed output {seen.output!r} by {seen.max_abs:.3g}, "
@@ -233,46 +217,39 @@ class BackendConformance:
         )
 
     def test_takes_probes_of_other_shapes(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        one_row = Probe({name: array[:1] for name, array in probe.inputs.items()})
-        with backend:
+        with self._open(model) as (backend, probe, _):
+            one_row = Probe({name: array[:1] for name, array in probe.inputs.items()})
             both, one = backend.trace(probe), backend.trace(one_row)
         for state in one:
             if state.point.name.startswith(OUTPUT):
                 continue  # a score of each row with each other, a number for all of them
-            expected = (1, *both[state.point.name].shape[1:])
-            check(
-                state.array.shape == expected,
-                f"{state.point.name} of a one-row probe has shape {state.array.shape}",
-            )
+            name, shape = state.point.name, state.shape
+            same = shape == (1, *both[name].shape[1:])
+            check(same, f"{name} of a one-row probe has shape {shape}")
 
     def test_leaves_model_and_probe_alone(self, model: Any) -> None:
-        from driftwalk_backends.fingerprint import fingerprint
-
-        backend, probe, module = self._open(model)
-        weights, modes = fingerprint(module), _modes(module)
-        with backend:
+        with self._open(model) as (backend, probe, module):
+            weights, modes = torch_model(module).fingerprint, _modes(module)
             backend.trace(probe)
             backend.run(probe)
             check(not _hooks(module), f"hooks are left on {_hooks(module)} after a run")
             raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
             check(not _hooks(module), f"hooks are left on {_hooks(module)} after a failed run")
-        check(fingerprint(module) == weights, "the model's weights or attributes were changed")
+        changed = torch_model(module).fingerprint != weights
+        check(not changed, "the model's weights or attributes were changed")
         check(_modes(module) == modes, "training flags or requires_grad were changed")
         check(Probe(probe.inputs).sha256 == probe.sha256, "the probe's arrays were changed")
 
     def test_works_after_a_sink_that_raised(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        with backend:
+        with self._open(model) as (backend, probe, _):
             before = backend.trace(probe)
             raises(lambda: backend.stream(probe, _raise), _Stop, "a sink that raises")
             check_same(before, backend.trace(probe), "before and after a sink that raised")
 
     def test_can_be_closed_twice(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        backend.run(probe)
-        backend.close()
-        backend.close()
+        with self._open(model) as (backend, probe, _):
+            backend.run(probe)
+            backend.close()
 
     def test_refuses_unknown_options(self, model: Any) -> None:
         self._refuses(model, f"{self.spec},no_such_option=1", "no_such_option")
@@ -281,32 +258,27 @@ class BackendConformance:
         self._refuses(model, f"{Spec.parse(self.spec).name}:nowhere", "nowhere")
 
     def test_refuses_inputs_the_model_does_not_take(self, model: Any) -> None:
-        backend, probe, _ = self._open(model)
-        wrong = Probe({**probe.inputs, "no_such_input": np.ones((2, 2))})
-        with backend:
+        with self._open(model) as (backend, probe, _):
+            wrong = Probe({**probe.inputs, "no_such_input": np.ones((2, 2))})
             error = raises(lambda: backend.trace(wrong), DriftwalkError, "an unknown input")
         check_clear(error, "no_such_input")
 
     def test_refuses_a_probe_that_lacks_an_input(self, model: Any) -> None:
-        backend, probe, module = self._open(model)
-        main = str(getattr(module, "main_input_name", next(iter(probe.inputs))))
-        rest = {name: array for name, array in probe.inputs.items() if name != main}
-        if not rest:
-            import pytest
-
-            pytest.skip("the model takes one input only")
-        with backend:
+        with self._open(model) as (backend, probe, module):
+            main = str(getattr(module, "main_input_name", next(iter(probe.inputs))))
+            rest = {name: array for name, array in probe.inputs.items() if name != main}
+            if not rest:
+                _skip("the model takes one input only")
             error = raises(lambda: backend.trace(Probe(rest)), DriftwalkError, f"no {main}")
         check_clear(error, main)
 
     def _names(self, model: Any) -> tuple[str, ...]:
-        backend, probe, _ = self._open(model)
-        with backend:
+        with self._open(model) as (backend, probe, _):
             return backend.trace(probe).names
 
     def _refuses(self, model: Any, spec: str, word: str) -> None:
-        self._open(model)
-        error = raises(lambda: create(spec, _loaded(model)), DriftwalkError, spec)
+        with self._open(model):
+            error = raises(lambda: create(spec, torch_model(model)), DriftwalkError, spec)
         check_clear(error, word)
 
 
@@ -318,8 +290,10 @@ def _raise(state: State) -> NoReturn:
     raise _Stop(state.point.name)
 
 
-def _loaded(model: Any) -> Any:
-    return torch_model(model)
+def _skip(why: str) -> NoReturn:
+    import pytest
+
+    pytest.skip(why)
 
 
 def _label(model: Any) -> str:

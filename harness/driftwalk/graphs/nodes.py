@@ -19,7 +19,7 @@ from ..progress import Progress
 from ..result import Report
 from ..states import Probe
 from ..tolerance import Policy
-from .verify import first_node, walk_graphs
+from .verify import TwoGraphs, first_node
 
 OPS = "op:"
 """Before the name of a node that a block's point bears already."""
@@ -29,7 +29,7 @@ def with_nodes(
     report: Report, candidate: Backend, probe: Probe, policy: Policy, show: Progress
 ) -> Report:
     """The report, with a row for every float tensor of the candidate's graph."""
-    from driftwalk_backends.onnx.pairs.nodes import graphs_of
+    from driftwalk_backends.onnx.pairs.runtime import graphs_of
 
     graphs = graphs_of(candidate, probe)
     if not graphs:
@@ -43,18 +43,15 @@ def with_nodes(
     culprit: Culprit | None = None
     names = {row.point.name for row in rows}
     for graph in graphs:
-        with (
-            show.stage(f"nodes of {graph.path.name}", extra=True),
-            graph.opened() as (written, own),
-        ):
-            walked = walk_graphs(written, own, graph.probe, table, "op")
-            found = first_node(walked.rows, graph.graph, walked.guilty)
-        inner = [row for row in walked.rows if row.point.module != "output"]
-        inner = [_renamed(row, names) for row in inner]
-        rows = _merged(rows, inner, graph.order, graph.points)
-        culprit = culprit or found
+        file, nodes = graph.model.path.name, graph.model.graph
+        with show.stage(f"nodes of {file}", extra=True), graph.opened() as (written, own):
+            walked = TwoGraphs(written, own, graph.probe, table).walk("op")
+            guilty = first_node(walked, nodes)
+            culprit = culprit or (guilty[1] if guilty else None)
+        inner = [_renamed(row, names) for row in walked.rows if row.point.module != "output"]
+        rows = _merged(rows, inner, nodes.producers, graph.points)
         notes += [
-            f"Nodes of {graph.path.name} are held against the same graph run as written (opt=off); "
+            f"Nodes of {file} are held against the same graph run as written (opt=off); "
             "blocks against the reference.",
             *walked.notes,
         ]

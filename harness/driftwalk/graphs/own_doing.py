@@ -21,12 +21,70 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..dtypes import FORMATS, Array, format_of, loosest
-from .replayed import NEAR, Grid, Replayed, noise_of
+from ..dtypes import FORMATS, Array, Format, format_of, loosest
 
 K = 4.0
+NEAR = 2.0**-8
+"""How near the middle between two steps a number is a matter of rounding, in steps."""
+NEAR_SOFTMAX = 2.0**-3
+"""The same for a softmax, which runtimes compute in whole numbers throughout."""
 _SHARE = 1e-3
 """Of whole numbers whose boundary is not known, so many may be one off."""
+
+
+def noise_of(known: Format) -> float:
+    """How far each element is moved to measure the noise, at most, relative to its size.
+
+    In half precision sums are formed in float32 and rounded once; in float32 the order of a long
+    sum costs several units.
+    """
+    return (8 if known.roundoff <= FORMATS["fp32"].roundoff else 2) * known.roundoff
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Steps that floats are rounded to: `round(value / step) + zero`, from `low` to `high`."""
+
+    step: Array
+    zero: Array | None
+    axis: int
+    low: int
+    high: int
+    values: tuple[Array, ...] = ()
+    """What was rounded: as it is, and with noise; none where that is the tensor itself."""
+    near: float = NEAR
+
+    def in_range(self, array: Array) -> Array:
+        """Floats in steps, not rounded, inside the range that the steps have."""
+        found: Array = np.clip(self.in_steps(array), self.low, self.high)
+        return found
+
+    def in_steps(self, array: Array) -> Array:
+        """Floats in steps, not rounded."""
+        step = self.step.astype(np.float64)
+        zero = np.zeros(()) if self.zero is None else self.zero.astype(np.float64)
+        if step.ndim == 1 and step.size > 1:
+            along = [1] * array.ndim
+            along[self.axis] = -1
+            step, zero = step.reshape(along), zero.reshape(along) if zero.size > 1 else zero
+        with np.errstate(all="ignore"):
+            found: Array = array.astype(np.float64) / step + zero
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """One tensor: of both sides, and what the reference makes of the candidate's inputs."""
+
+    tensor: str
+    reference: Array
+    candidate: Array
+    made: Array
+    shaken: tuple[Array, ...]
+    """`made` again, with noise."""
+    grid: Grid | None = None
+    rounds: bool = False
+    """Whether a node gives whole numbers that it rounded inside, from what nobody can see."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +114,14 @@ def own_doing(one: Replayed, dtypes: Sequence[str] = ()) -> OwnDoing:
     other = int(np.count_nonzero(one.candidate != one.reference)) if whole else 0
     if np.array_equal(one.candidate, one.made, equal_nan=not whole):
         return OwnDoing(one.tensor, 0.0, 0.0, inherited, other)
+    introduced = _largest(one.candidate, one.made)
     if whole:
-        return OwnDoing(
-            one.tensor, _whole(one), _largest(one.candidate, one.made), inherited, other
-        )
+        return OwnDoing(one.tensor, _whole(one), introduced, inherited, other)
     needed, allowed = _floats(one, dtypes)
     rounded = _on_grid(one, one.grid) if one.grid is not None else None
     # Rounded here, a float is judged by that; one that goes to be rounded may have been before.
     if rounded is not None and one.grid is not None and (one.grid.values or rounded < needed):
-        needed, allowed = rounded, _largest(one.candidate, one.made)
+        needed, allowed = rounded, introduced
     return OwnDoing(one.tensor, needed, allowed, inherited)
 
 
@@ -74,22 +131,21 @@ def _floats(one: Replayed, dtypes: Sequence[str]) -> tuple[float, float]:
     same = (made == candidate) | (np.isnan(made) & np.isnan(candidate))
     if bool(np.any((bad | ~np.isfinite(candidate)) & ~same)):
         return math.inf, 0.0
-    error = np.where(same, 0.0, candidate - np.where(bad, 0.0, made))
+    finite = np.where(bad, 0.0, made)
+    error = np.where(same, 0.0, candidate - finite)
     known = [f for f in (format_of(one.made), format_of(one.candidate)) if f is not None]
     # Of one dtype, each tensor counts by its own; a converted side by what it computes in.
     if len(set(dtypes)) > 1:
         known += [FORMATS[name] for name in dtypes if name in FORMATS]
     unit = noise_of(loosest(known))
-    finite = np.where(bad, 0.0, made)
     noises = [_difference(draw, one.made) for draw in one.shaken if draw.shape == made.shape]
     # Noise is in units of the tensor's own format; a side may compute in a coarser one.
     coarser = unit / noise_of(known[0]) if known else 1.0
     limits = []
-    for norm in (_peak, _rms):
+    for norm in (_peak, rms):
         noise = coarser * max((norm(n) for n in noises), default=0.0)
         limits.append((norm(error), K * noise + unit * norm(finite)))
-    needed = max(_ratio(found, limit) for found, limit in limits)
-    return needed, limits[0][1]
+    return max(_ratio(size, limit) for size, limit in limits), limits[0][1]
 
 
 def _whole(one: Replayed) -> float:
@@ -135,9 +191,16 @@ def _peak(array: Array) -> float:
     return float(np.max(np.abs(array), initial=0.0))
 
 
-def _rms(array: Array) -> float:
+def rms(array: Array) -> float:
+    """Of the finite elements."""
     flat = array.reshape(-1)
-    return math.sqrt(float(np.vdot(flat, flat)) / flat.size) if flat.size else 0.0
+    with np.errstate(all="ignore"):
+        square = float(np.vdot(flat, flat)) if flat.dtype in (np.float32, np.float64) else math.inf
+        if not math.isfinite(square):  # too large for float32, or not finite
+            wide = flat.astype(np.float64)
+            wide = wide[np.isfinite(wide)]
+            square = float(np.vdot(wide, wide))
+    return math.sqrt(square / flat.size) if flat.size else 0.0
 
 
 def _ratio(found: float, limit: float) -> float:

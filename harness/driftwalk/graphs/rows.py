@@ -7,70 +7,42 @@ is made of an inexact tensor is no more exact than that.
 
     scale(sum)    =  max( RMS, scale of every term )
     scale(other)  =  RMS * max( scale / RMS of every input )
+
+A row beyond the table may still be the honest rounding of nodes before it, passed on. It is excused
+only where no node that the tensor is computed from, nor its own, introduced more than honest
+arithmetic explains (own_doing.py): a sigmoid near zero, what cancels, whole numbers on the boundary
+between two steps and all that is made of them. One node that introduced more, and everything after
+it stays as it was judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..dtypes import FORMATS, Array, Format, dtype_name, format_of
 from ..judge.walk import judge
-from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
-from ..measure.metrics import measure
+from ..layer_drift import Allowed, Dtypes, LayerDrift
+from ..measure.metrics import Measured, measure
 from ..states import Point, Probe
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
+from .own_doing import OwnDoing, Replayed, own_doing, rms
 
+if TYPE_CHECKING:
+    from driftwalk_backends.onnx.pairs.plan import TensorPair
 
-class Made(Protocol):
-    """What a judge must know of a tensor beside its values."""
+INHERITED = (
+    "beyond the table, and inherited: given its inputs, the reference makes the same of them"
+)
 
-    @property
-    def point(self) -> Point: ...
-    @property
-    def tensor(self) -> str: ...
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def is_sum(self) -> bool: ...
-    @property
-    def remark(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class _Size:
-    """How large a tensor is, and how large what it was made of was."""
-
-    rms: float
-    scale: float
-
-    @property
-    def ratio(self) -> float:
-        return self.scale / self.rms if self.rms > 0 else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Ready:
-    """A pair of tensors as it is compared."""
-
-    made: Made
-    reference: Array
-    candidate: Array
-    alike: int
-    rms: float
-
-    @classmethod
-    def of(cls, made: Made, reference: Array, candidate: Array) -> _Ready:
-        alike = 0
-        if reference.shape == candidate.shape:
-            reference, candidate, alike = without_shared(reference, candidate)
-        return cls(made, reference, candidate, alike, _rms(reference))
+_ROUNDING = 1 + 1e-6
+"""The bound is met exactly where a tensor introduced nothing; its own rounding is no excess."""
 
 
 class NodeJudge:
@@ -80,34 +52,43 @@ class NodeJudge:
         self._policy = policy
         self._probe = probe
         self._nominal: tuple[Format, ...] = tuple(FORMATS[d] for d in dtypes if d in FORMATS)
-        self._sizes: dict[str, _Size] = {}
+        self._sizes: dict[str, tuple[float, float]] = {}
+        """The RMS and the scale of each tensor that was met."""
 
-    def inner(self, pairs: Sequence[tuple[Made, Array, Array]]) -> list[LayerDrift]:
+    def inner(self, pairs: Sequence[tuple[TensorPair, Array, Array]]) -> list[LayerDrift]:
         """Tensors inside: what is infinite or NaN in both alike is no fault there (masks)."""
-        ready = in_threads(lambda pair: _Ready.of(*pair), pairs)
-        sized = [(one, self._size(one.made, one.rms).scale) for one in ready]  # in order
-        return in_threads(lambda pair: self._inner(*pair), sized)
 
-    def _inner(self, one: _Ready, scale: float) -> LayerDrift:
-        row = self._row(one.made.point, one.reference, one.candidate, scale, inner=True)
-        words = [one.made.remark] if one.made.remark else []
-        if one.alike:
-            words.append(f"{one.alike} elements are infinite or NaN on both sides alike")
-        words += [row.note] if row.note else []
-        return replace(row, note="; ".join(words), tokens=None if row.ok else row.tokens)
+        def cleaned(one: tuple[TensorPair, Array, Array]) -> tuple[Array, Array, int, float]:
+            reference, candidate, alike = without_shared(one[1], one[2])
+            return reference, candidate, alike, rms(reference)
+
+        ready = in_threads(cleaned, pairs)
+        scaled = [  # in order: a scale is made of those before it
+            (pair, reference, candidate, alike, self._scale(pair, size))
+            for (pair, _, _), (reference, candidate, alike, size) in zip(pairs, ready, strict=True)
+        ]
+        return in_threads(lambda one: self._inner(*one), scaled)
+
+    def _inner(
+        self, pair: TensorPair, reference: Array, candidate: Array, alike: int, scale: float
+    ) -> LayerDrift:
+        row = self._row(pair.point, reference, candidate, scale, inner=True)
+        shared = f"{alike} elements are infinite or NaN on both sides alike" if alike else ""
+        note = "; ".join(filter(None, (pair.remark, shared, row.note)))
+        return replace(row, note=note, tokens=None if row.ok else row.tokens)
 
     def output(self, name: str, reference: Array, candidate: Array) -> LayerDrift:
         """An output of the graph; whole numbers, flags and texts must be the same."""
         return self._row(Point(name, "output"), reference, candidate, None)
 
-    def _size(self, made: Made, rms: float) -> _Size:
-        known = [self._sizes[name] for name in made.inputs if name in self._sizes]
-        if made.is_sum:
-            scale = max([rms, *(size.scale for size in known)])
+    def _scale(self, pair: TensorPair, size: float) -> float:
+        taken = [self._sizes[name] for name in pair.inputs if name in self._sizes]
+        if pair.is_sum:
+            scale = max([size, *(scale for _, scale in taken)])
         else:
-            scale = rms * max([1.0, *(size.ratio for size in known)])
-        self._sizes[made.tensor] = _Size(rms, scale)
-        return self._sizes[made.tensor]
+            scale = size * max([1.0, *(scale / own for own, scale in taken if own > 0)])
+        self._sizes[pair.tensor] = size, scale
+        return scale
 
     def _row(
         self,
@@ -131,7 +112,6 @@ class NodeJudge:
         if exact and verdict == "ok" and not np.array_equal(reference, candidate):
             verdict = "drift"  # whole numbers that a float64 cannot tell apart
             note = "whole numbers differ beyond what a float64 holds"
-        room = Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded)
         return LayerDrift(
             point,
             0,
@@ -139,7 +119,7 @@ class NodeJudge:
             dtypes,
             verdict,
             measured.metrics,
-            room,
+            Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded),
             tokens=measured.tokens,
             note=note,
         )
@@ -157,7 +137,8 @@ class NodeJudge:
 
 def without_shared(reference: Array, candidate: Array) -> tuple[Array, Array, int]:
     """Both arrays with 0 where both have the same infinity, or both NaN; and how often."""
-    if reference.dtype.kind != "f" or candidate.dtype.kind != "f":
+    comparable = reference.shape == candidate.shape
+    if not comparable or reference.dtype.kind != "f" or candidate.dtype.kind != "f":
         return reference, candidate, 0
     bad = ~np.isfinite(reference)
     if not bad.any():
@@ -175,35 +156,103 @@ def without_shared(reference: Array, candidate: Array) -> tuple[Array, Array, in
     )
 
 
-def _rms(array: Array) -> float:
-    """Of the finite elements."""
-    flat = array.reshape(-1)
-    with np.errstate(all="ignore"):
-        square = float(np.vdot(flat, flat)) if flat.dtype == np.float32 else math.inf
-        if not math.isfinite(square):  # too large for float32, or not finite
-            wide = flat.astype(np.float64)
-            wide = wide[np.isfinite(wide)]
-            square = float(np.vdot(wide, wide))
-    return math.sqrt(square / flat.size) if flat.size else 0.0
-
-
 def unmatched(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], allow: Iterable[str]
 ) -> list[LayerDrift]:
     """Rows for outputs that only one side has."""
     globs = tuple(allow)
+    rows: list[LayerDrift] = []
+    for name, array in {**reference, **candidate}.items():
+        missing = name not in candidate
+        if not missing and name in reference:
+            continue
+        own = dtype_name(array)
+        rows.append(
+            LayerDrift(
+                Point(name, "output"),
+                0,
+                array.shape,
+                Dtypes(own, None) if missing else Dtypes(None, own),
+                "missing" if missing else "extra",
+                note=f"the {'candidate' if missing else 'reference'} has no such output",
+                allowed=any(fnmatchcase(name, glob) for glob in globs),
+            )
+        )
+    return rows
 
-    def row(
-        name: str, array: Array, kinds: Dtypes, verdict: PointVerdict, whose: str
-    ) -> LayerDrift:
-        allowed = any(fnmatchcase(name, glob) for glob in globs)
-        note = f"the {whose} has no such output"
-        point = Point(name, "output")
-        return LayerDrift(point, 0, array.shape, kinds, verdict, note=note, allowed=allowed)
 
-    gone = {n: a for n, a in reference.items() if n not in candidate}
-    new = {n: a for n, a in candidate.items() if n not in reference}
-    return [
-        *(row(n, a, Dtypes(dtype_name(a), None), "missing", "candidate") for n, a in gone.items()),
-        *(row(n, a, Dtypes(None, dtype_name(a)), "extra", "reference") for n, a in new.items()),
-    ]
+@dataclass(frozen=True)
+class Account:
+    """The rows after all, the nodes that introduced too much, in order, and a sentence."""
+
+    rows: tuple[LayerDrift, ...]
+    guilty: tuple[OwnDoing, ...] = ()
+    note: str = ""
+
+
+def account(
+    rows: Sequence[LayerDrift],
+    tensors: Mapping[str, str],
+    replayed: Iterable[Replayed],
+    depends: Callable[[str, str], bool],
+    dtypes: Sequence[str],
+) -> Account:
+    """Excuse what was inherited; `tensors` are those of rows that drifted, by the row's name.
+
+    `depends` says whether one tensor, the first, is computed from another.
+    """
+    found: dict[str, OwnDoing] = {}
+    again: dict[str, Measured] = {}
+    wanted = set(tensors.values())
+    for one in replayed:
+        own = own_doing(one, dtypes)
+        found[one.tensor] = own
+        if one.tensor in wanted and not own.guilty:
+            room = Tolerance((own.inherited + own.allowed) * _ROUNDING)
+            mine, theirs, _ = without_shared(one.reference, one.candidate)
+            again[one.tensor] = measure(mine, theirs, room)
+    guilty = tuple(own for own in found.values() if own.guilty)
+
+    def excused(row: LayerDrift) -> LayerDrift:
+        tensor = tensors.get(row.point.name)
+        if tensor is None or row.metrics is None:
+            return row
+        if any(own.tensor == tensor or depends(tensor, own.tensor) for own in guilty):
+            return row
+        if tensor not in found:
+            # It could not be replayed, and may itself be at fault: what is made of it tells.
+            after = [own for own in found.values() if depends(own.tensor, tensor)]
+            if not after or any(own.guilty for own in after):
+                return row
+        measured = again.get(tensor)
+        if measured is None:
+            metrics, exceeded = replace(row.metrics, mismatched=0), 1.0
+            most = row.metrics.max_abs
+        else:
+            metrics, exceeded = measured.metrics, measured.exceeded
+            most = found[tensor].inherited + found[tensor].allowed
+        note = "; ".join(filter(None, (row.note, INHERITED)))
+        room = Allowed(most, 0.0, 1.0, exceeded)
+        return replace(row, verdict="ok", metrics=metrics, tolerance=room, note=note)
+
+    after = tuple(excused(row) for row in rows)
+    changed = sum(a.verdict != b.verdict for a, b in zip(after, rows, strict=True))
+    return Account(after, guilty, _excuse(changed, found) if changed else "")
+
+
+def _excuse(changed: int, found: Mapping[str, OwnDoing]) -> str:
+    most = max((own.needed for own in found.values() if not own.guilty), default=0.0)
+    words = (
+        f"{changed} tensors differ by more than the dtype table allows, by what they inherit: each "
+        f"of {len(found)} nodes (or what was fused into one) was given the candidate's own inputs "
+        f"in the reference, and none that they come from differs by more than {most:.2g} of what "
+        "honest arithmetic explains."
+    )
+    tipped = {name: own.other_steps for name, own in found.items() if own.other_steps}
+    if tipped:
+        first = next(iter(tipped))
+        words += (
+            f" Whole numbers in {len(tipped)} tensors are not the reference's own, in {first!r} "
+            f"first ({tipped[first]}): they lay at the boundary between two steps, or come of such."
+        )
+    return words

@@ -25,9 +25,8 @@ from ..spec import Spec
 from ..stage import Setting, is_graph
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
-from .inherited import Account, account
 from .own_doing import OwnDoing
-from .rows import NodeJudge, unmatched
+from .rows import Account, NodeJudge, account, unmatched
 
 if TYPE_CHECKING:
     from driftwalk_backends.onnx.graph import OnnxGraph
@@ -85,13 +84,14 @@ def verify_graphs(
         with show.stage("making the probe"):
             fixed = setting.make_probe(loaded)
         for other in others:
+            graphs = TwoGraphs(first, other, fixed, terms.policy)
             with show.stage(f"walking: {first.spec} and {other.spec}"):
-                walked = walk_graphs(first, other, fixed, terms.policy, depth, terms.allow_missing)
+                walked = graphs.walk(depth, terms.allow_missing)
             with show.stage("observer check"):
-                report = _report(loaded, fixed, terms, first, other, walked)
+                report = graphs.report(walked, replace(terms, model=loaded.describe()))
             if blame is not False and report.verdict == "drift":
                 with show.stage("blame: looking at every node", extra=True):
-                    report = _accused(report, first, other, fixed, terms.policy, walked)
+                    report = graphs.accused(report, walked)
             if blame is True:
                 report = replace(report, notes=(*report.notes, NO_BLAME))
             timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
@@ -114,216 +114,183 @@ def _opened(given: object, model: OnnxModel, opened: ExitStack) -> GraphRuntime:
     )
 
 
-def walk_graphs(
-    first: GraphRuntime,
-    other: GraphRuntime,
-    probe: Probe,
-    policy: Policy,
-    depth: str,
-    allow_missing: Sequence[str] = (),
-) -> Walked:
-    """Compare two graphs at every place they share, and at their outputs."""
-    from driftwalk_backends.onnx.pairs.plan import plan
-    from driftwalk_backends.onnx.pairs.sizes import MOST_BYTES, held
+@dataclass(frozen=True, eq=False)
+class TwoGraphs:
+    """Two graphs, the reference's first; what both are given, and how they are judged."""
 
-    made = plan(first, other, probe, depth)
-    judge = NodeJudge(policy, probe, (first.dtype, other.dtype))
-    rows: list[LayerDrift] = []
-    peak, spent = 0, 0.0
-    outputs: dict[str, Any] = {}
-    theirs: dict[str, Any] = {}
-    tensors: dict[str, str] = {}
-    for group in made.groups or ((),):
-        asked = [pair.reference for pair in group]
-        mine, outputs = first.tensors(probe, asked, packed=first.optimises)
-        given, theirs = other.tensors(probe, [pair.candidate for pair in group])
-        peak = max(peak, held(mine, given))
-        tensors |= {pair.point.name: pair.reference for pair in group}
-        start = time.perf_counter()
-        rows += judge.inner(
-            [
-                (pair, mine[pair.reference], given[pair.candidate])
-                for pair in group
-                if pair.reference in mine and pair.candidate in given
-                if pair.point.name not in outputs
-            ]
-        )
-        spent += time.perf_counter() - start
-    # What was rewritten into another shape is no partner after all; the outputs tell a fault.
-    reshaped = [row.point.name for row in rows if row.verdict == "shape"]
-    rows = [row for row in rows if row.verdict != "shape"]
-    decisions = None
-    for name, array in outputs.items():
-        if name in theirs:
-            rows.append(judge.output(name, array, theirs[name]))
-            decisions = decisions or _decided(rows[-1], array, theirs[name], probe, policy)
-    rows += unmatched(outputs, theirs, allow_missing)
-    policy.check_rules([row.point.name for row in rows])
-    inside = len(rows) - len(outputs)
-    told = (
-        f"{inside} tensors inside and {len(outputs)} outputs were compared ({made.way}), with "
-        f"{len(made.groups) or 1} session(s) a side in {spent:.2g} s; at most "
-        f"{peak / 2**20:.1f} MB of states were in memory at once (bound: {MOST_BYTES >> 20} MB)."
-    )
-    notes = (told, *made.notes)
-    if reshaped:
-        more = f"{len(reshaped)} tensors, {reshaped[0]!r} the first, have another shape in the"
-        notes = (*notes, f"{more} candidate and were not compared.")
-    weighed = _weighed(rows, tensors, first, other, probe, policy)
-    notes += (weighed.note,) if weighed.note else ()
-    numbered = tuple(replace(row, index=index) for index, row in enumerate(weighed.rows))
-    return Walked(numbered, made.way, notes, outputs, theirs, decisions, weighed.guilty)
+    first: GraphRuntime
+    other: GraphRuntime
+    probe: Probe
+    policy: Policy
 
+    @property
+    def _dtypes(self) -> tuple[str, str]:
+        return self.first.graph.dtype, self.other.graph.dtype
 
-def _weighed(
-    rows: Sequence[LayerDrift],
-    tensors: dict[str, str],
-    first: GraphRuntime,
-    other: GraphRuntime,
-    probe: Probe,
-    policy: Policy,
-) -> Account:
-    """The rows, less those that only inherit; asked where some drift by the table alone."""
-    from driftwalk_backends.onnx.pairs.replay import Replay
+    def walk(self, depth: str, allow_missing: Sequence[str] = ()) -> Walked:
+        """Compare the graphs at every tensor they share, and at their outputs."""
+        from driftwalk_backends.onnx.pairs.plan import MOST_BYTES, plan
 
-    drifted = [
-        row for row in rows if row.verdict == "drift" and not policy.has_rule(row.point.name)
-    ]
-    if not drifted or not policy.calibrated or first.draws:
-        return Account(tuple(rows), (), "")
-    suspects: dict[str, str] = {}
-    for row in drifted:
-        name = row.point.name
-        found = first.find(name.partition("[")[0])
-        tensor = tensors.get(name) or (found[0] if found else "")
-        if tensor in first.graph.producers:
-            suspects[name] = tensor
-    try:
-        replay = Replay(first, other, probe)
-        return account(rows, suspects, replay, replay.graph.depends, (first.dtype, other.dtype))
-    except BackendError as error:
-        note = f"Whether the differences are only inherited could not be told: {error}"
-        return Account(tuple(rows), (), note)
+        first, other, probe, policy = self.first, self.other, self.probe, self.policy
+        made = plan(first, other, probe, depth)
+        judge = NodeJudge(policy, probe, self._dtypes)
+        rows: list[LayerDrift] = []
+        peak, spent = 0, 0.0
+        outputs: dict[str, Any] = {}
+        theirs: dict[str, Any] = {}
+        tensors: dict[str, str] = {}
+        for group in made.groups or ((),):
+            asked = [pair.reference for pair in group]
+            mine, outputs = first.tensors(probe, asked, packed=first.optimises)
+            given, theirs = other.tensors(probe, [pair.candidate for pair in group])
+            peak = max(peak, sum(a.nbytes for side in (mine, given) for a in side.values()))
+            tensors |= {pair.point.name: pair.reference for pair in group}
+            start = time.perf_counter()
+            rows += judge.inner(
+                [
+                    (pair, mine[pair.reference], given[pair.candidate])
+                    for pair in group
+                    if pair.reference in mine and pair.candidate in given
+                    if pair.point.name not in outputs
+                ]
+            )
+            spent += time.perf_counter() - start
+        # What was rewritten into another shape is no partner after all; the outputs tell a fault.
+        reshaped = [row.point.name for row in rows if row.verdict == "shape"]
+        rows = [row for row in rows if row.verdict != "shape"]
+        decisions = None
+        for name, array in outputs.items():
+            if name in theirs:
+                rows.append(judge.output(name, array, theirs[name]))
+                decisions = decisions or self._decided(rows[-1], array, theirs[name])
+        rows += unmatched(outputs, theirs, allow_missing)
+        policy.check_rules([row.point.name for row in rows])
+        inside = len(rows) - len(outputs)
+        notes = [
+            f"{inside} tensors inside and {len(outputs)} outputs were compared ({made.way}), with "
+            f"{len(made.groups) or 1} session(s) a side in {spent:.2g} s; at most "
+            f"{peak / 2**20:.1f} MB of states were in memory at once (bound: "
+            f"{MOST_BYTES >> 20} MB).",
+            *made.notes,
+        ]
+        if reshaped:
+            notes.append(
+                f"{len(reshaped)} tensors, {reshaped[0]!r} the first, have another shape in the "
+                "candidate and were not compared."
+            )
+        weighed = self._weighed(rows, tensors)
+        notes += [weighed.note] if weighed.note else []
+        numbered = tuple(replace(row, index=index) for index, row in enumerate(weighed.rows))
+        return Walked(numbered, made.way, tuple(notes), outputs, theirs, decisions, weighed.guilty)
 
+    def _weighed(self, rows: Sequence[LayerDrift], tensors: dict[str, str]) -> Account:
+        """The rows, less those that only inherit; asked where some drift by the table alone."""
+        from driftwalk_backends.onnx.pairs.replay import Replay
 
-def _decided(
-    row: LayerDrift, reference: Any, candidate: Any, probe: Probe, policy: Policy
-) -> Decisions | None:
-    """What it means for the choice made, where the output is one."""
-    if row.point.name != "logits" or row.metrics is None or reference.dtype.kind != "f":
-        return None
-    if row.tolerance is None or reference.ndim < 2 or row.metrics.nonfinite.reference:
-        return None
-    tolerance = Tolerance(row.tolerance.atol, row.tolerance.rtol)
-    keep = probe.keep(row.point.name, reference.shape)
-    return decision_impact(reference, candidate, keep, tolerance, row.tolerance.scale)
+        first, policy = self.first, self.policy
+        names = [row.point.name for row in rows if row.verdict == "drift"]
+        drifted = [name for name in names if not policy.has_rule(name)]
+        if not drifted or not policy.calibrated or first.draws:
+            return Account(tuple(rows))
+        suspects: dict[str, str] = {}
+        for name in drifted:
+            own = first.partners.get(name.partition("[")[0])
+            tensor = tensors.get(name) or (own[0] if own else "")
+            if tensor in first.graph.producers:
+                suspects[name] = tensor
+        try:
+            replay = Replay(first, self.other, self.probe)
+            return account(rows, suspects, replay, replay.graph.depends, self._dtypes)
+        except BackendError as error:
+            note = f"Whether the differences are only inherited could not be told: {error}"
+            return Account(tuple(rows), note=note)
 
+    def _decided(self, row: LayerDrift, reference: Any, candidate: Any) -> Decisions | None:
+        """What it means for the choice made, where the output is one."""
+        if row.point.name != "logits" or row.metrics is None or reference.dtype.kind != "f":
+            return None
+        if row.tolerance is None or reference.ndim < 2 or row.metrics.nonfinite.reference:
+            return None
+        tolerance = Tolerance(row.tolerance.atol, row.tolerance.rtol)
+        keep = self.probe.keep(row.point.name, reference.shape)
+        return decision_impact(reference, candidate, keep, tolerance, row.tolerance.scale)
 
-def _report(
-    model: OnnxModel,
-    probe: Probe,
-    terms: Terms,
-    first: GraphRuntime,
-    other: GraphRuntime,
-    walked: Walked,
-) -> Report:
-    policy = terms.policy
-    observer: dict[str, Observer] = {}
-    if first.optimises:  # as written there is no fusion that looking could break
-        observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
-    observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
-    notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
-    if other.graph.quantised and not first.graph.quantised:
-        notes = (*notes, QUANTISED)
-    told = replace(terms, model=model.describe(), notes=notes)
-    sides = first.info, other.info
-    report = report_of(walked.rows, probe, sides, told, observer, walked.decisions)
-    if not report.coverage.compared and any(row.verdict == "shape" for row in walked.rows):
-        # Outputs of other shapes are a finding, not a lack of one.
-        report = replace(report, verdict="drift", reason="")
-    if (first.draws or report.verdict != "pass") and not _same_again(first, probe, walked.outputs):
-        drawn = f" (it draws random numbers: {', '.join(first.draws)})" if first.draws else ""
-        reason = (
-            f"the reference differs from itself in two runs on the same probe{drawn}, "
-            "so nothing can be held against it"
-        )
-        report = replace(report, verdict="unverified", reason=reason)
-    return report
-
-
-def _same_again(first: GraphRuntime, probe: Probe, outputs: dict[str, Any]) -> bool:
-    """Whether the reference gives what it gave; where looking may matter, plain against plain."""
-    if not first.draws and same_bits(dict(first.run(probe)), outputs):
-        return True
-    return first.repeats_itself(probe)
-
-
-def _accused(
-    report: Report,
-    first: GraphRuntime,
-    other: GraphRuntime,
-    probe: Probe,
-    policy: Policy,
-    walked: Walked,
-) -> Report:
-    """The first node that diverges, and the row that it lies in."""
-    from driftwalk_backends.onnx.pairs.blocks import NODES
-
-    graph = first.model_graph
-    nodes = walked
-    if walked.way != NODES and not walked.guilty:
-        wide = replace(policy, rules=tuple(rule for rule in policy.rules if rule.glob == "*"))
-        nodes = walk_graphs(first, other, probe, wide, "op")
-    culprit = first_node(nodes.rows, graph, nodes.guilty)
-    cause = _first_guilty(nodes.rows, graph, nodes.guilty)
-    if cause is None or culprit is None:
+    def report(self, walked: Walked, terms: Terms) -> Report:
+        """The report on a walk, after both sides have run once more, plain."""
+        first, other, probe, policy = self.first, self.other, self.probe, self.policy
+        observer: dict[str, Observer] = {}
+        if first.optimises:  # as written there is no fusion that looking could break
+            observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
+        observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
+        notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
+        if other.graph.quantised and not first.graph.quantised:
+            notes = (*notes, QUANTISED)
+        sides, own = (first.info, other.info), replace(terms, notes=notes)
+        report = report_of(walked.rows, probe, sides, own, observer, walked.decisions)
+        if not report.coverage.compared and any(row.verdict == "shape" for row in walked.rows):
+            # Outputs of other shapes are a finding, not a lack of one.
+            report = replace(report, verdict="drift", reason="")
+        if first.draws or report.verdict != "pass":
+            # Whether the reference gives what it gave; where looking may matter, plain by plain.
+            same = not first.draws and same_bits(dict(first.run(probe)), walked.outputs)
+            if not same and not first.repeats_itself(probe):
+                drawn = f" (it draws random numbers: {', '.join(first.draws)})"
+                reason = (
+                    "the reference differs from itself in two runs on the same probe"
+                    f"{drawn if first.draws else ''}, so nothing can be held against it"
+                )
+                report = replace(report, verdict="unverified", reason=reason)
         return report
-    if walked.way == NODES and cause not in {row.point.name for row in walked.rows}:
-        after = [r.point.name for r in walked.rows if graph.depends(r.point.name, cause)]
-        bad = _first_bad(walked.rows)
-        cause = after[0] if after else bad.point.name if bad else cause
-    elif walked.way != NODES:
-        at = graph.producers.get(cause, -1)
-        places = {place.point.name: place.tensor for place in first.places("block").all}
-        rows = [row.point.name for row in walked.rows]
-        within = (n for n in rows if graph.producers.get(places.get(n, n), -1) >= at)
-        cause = next(within, rows[-1])
-    return replace(report, cause=cause, culprit=culprit)
+
+    def accused(self, report: Report, walked: Walked) -> Report:
+        """The first node that diverges, and the row that it lies in."""
+        from driftwalk_backends.onnx.structure import NODES, points_of
+
+        graph, nodes = self.first.model_graph, walked
+        if walked.way != NODES and not walked.guilty:
+            wide = tuple(rule for rule in self.policy.rules if rule.glob == "*")
+            nodes = replace(self, policy=replace(self.policy, rules=wide)).walk("op")
+        guilty = first_node(nodes, graph)
+        if guilty is None:
+            return report
+        cause, culprit = guilty
+        names = [row.point.name for row in walked.rows]
+        if walked.way == NODES and cause not in names:
+            after = (name for name in names if graph.depends(name, cause))
+            bad = _first_bad(walked.rows)
+            cause = next(after, bad.point.name if bad else cause)
+        elif walked.way != NODES:
+            at = graph.producers.get(cause, -1)
+            tensors = {p.name: tensor for p, tensor in points_of(graph, "block").tensors.items()}
+            within = (n for n in names if graph.producers.get(tensors.get(n, n), -1) >= at)
+            cause = next(within, names[-1])
+        return replace(report, cause=cause, culprit=culprit)
 
 
 def _first_bad(rows: Iterable[LayerDrift]) -> LayerDrift | None:
     return next((row for row in rows if row.verdict in ("drift", "nonfinite", "shape")), None)
 
 
-def _first_guilty(
-    rows: Iterable[LayerDrift], graph: OnnxGraph, guilty: Sequence[OwnDoing]
-) -> str | None:
-    """The first tensor whose node introduced what the first bad row shows; else that row's own."""
-    bad = _first_bad(rows)
+def first_node(walked: Walked, graph: OnnxGraph) -> tuple[str, Culprit] | None:
+    """The first tensor that diverges, by name and in words: operation, inputs, attributes, module.
+
+    Where nodes were found guilty, it is the first of them that the first bad row comes from.
+    """
+    from driftwalk_backends.onnx.pairs.plan import described
+    from driftwalk_backends.onnx.structure import scope_by_tensor
+
+    bad = _first_bad(walked.rows)
     if bad is None:
         return None
-    name = bad.point.name
-    made = [own.tensor for own in guilty if own.tensor in graph.producers]
-    before = (tensor for tensor in made if tensor == name or graph.depends(name, tensor))
-    # A block's name is no tensor's: what it comes from is not known here.
-    return next(before if name in graph.producers else iter(made), name)
-
-
-def first_node(
-    rows: Iterable[LayerDrift], graph: OnnxGraph, introduced: Sequence[OwnDoing] = ()
-) -> Culprit | None:
-    """The first tensor that diverges, in words: operation, inputs, attributes and module."""
-    from driftwalk_backends.onnx.pairs.blocks import scope_by_tensor
-    from driftwalk_backends.onnx.pairs.plan import described
-
-    shown = tuple(rows)
-    bad, name = _first_bad(shown), _first_guilty(shown, graph, introduced)
-    if bad is None or name is None:
-        return None
+    row = bad.point.name
+    guilty = [own for own in walked.guilty if own.tensor in graph.producers]
+    if row in graph.producers:  # a block's name is no tensor's: what it comes from is not known
+        guilty = [own for own in guilty if own.tensor == row or graph.depends(row, own.tensor)]
+    own = guilty[0] if guilty else None
+    name = own.tensor if own else row
     scope = scope_by_tensor(graph).get(name, "")
-    own = next((own for own in introduced if own.tensor == name), None)
     times = own.needed if own else bad.tolerance.needed if bad.tolerance else float("inf")
     sentence = f"first diverging node: {described(graph, name) or 'output'} \u2192 {name!r}"
     sentence += f" in {scope}" if scope else ""
     sentence += f", {times:.3g}\u00d7 what was allowed" if own or bad.tolerance else ""
-    return Culprit(scope or name, times, None, None, sentence)
+    return name, Culprit(scope or name, times, None, None, sentence)

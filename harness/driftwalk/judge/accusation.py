@@ -60,21 +60,21 @@ def _accused(
     backend: Backend, witness: Witness, layers: tuple[LayerDrift, ...], side: Side
 ) -> _Accusation:
     """Run a side once more, replay its states, and write the blame into the layers."""
-    known = witness.calibration(backend.info)
-    if known is None:
+    calibration = witness.calibration(backend.info)
+    if calibration is None:
         return _Accusation(layers)
     with witness.stage(f"blame: replaying the {side}'s states"):
         trace = backend.trace(witness.probe)
-        blames = blame(witness.truth, known, trace)
+        blames = blame(witness.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
     cause = root_cause(blames, layers, side)
     if cause is None and any(not layer.ok for layer in layers):
-        cause = _look_closer(backend, witness, known, blames, side)
-    shared, remark = _shared(backend, witness, known, blames, cause)
+        cause = _look_closer(backend, witness, calibration, blames, side)
+    shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
         return _Accusation(shared.among(named), shared.cause, shared.culprit, proven)
-    culprit = _drill(backend, witness, trace, known, cause)
+    culprit = _drill(backend, witness, trace, calibration, cause)
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
     return _Accusation(_with_blame(layers, blames), cause, culprit, proven)
@@ -89,7 +89,7 @@ def _with_blame(
 def _look_closer(
     backend: Backend,
     witness: Witness,
-    known: Calibration,
+    calibration: Calibration,
     blames: Mapping[str, Blame],
     side: Side,
 ) -> str | None:
@@ -98,9 +98,9 @@ def _look_closer(
     if isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
         tried = f"{tried}, and so was each module inside"
         try:
-            with witness.yardstick(known) as yardstick:
+            with witness.yardstick(calibration) as yardstick:
                 both = witness.truth, yardstick
-                cause = first_guilty_layer(*both, backend, witness.probe, known)
+                cause = first_guilty_layer(*both, backend, witness.probe, calibration)
         except Exception as error:  # a backend may raise anything when asked for more
             tried, cause = f"{tried} ({error})", None
         if cause is not None:
@@ -109,7 +109,7 @@ def _look_closer(
     name = max(used, key=lambda name: used[name], default="")
     most = f"; {name} came closest, at {used[name]:.0%} of what it may make" if name else ""
     witness.note(
-        known.mixture,
+        calibration.mixture,
         f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
         f"arithmetic may, so that it builds up over many of them{most}.",
     )
@@ -119,7 +119,7 @@ def _look_closer(
 def _shared(
     backend: Backend,
     witness: Witness,
-    known: Calibration,
+    calibration: Calibration,
     blames: Mapping[str, Blame],
     cause: str | None,
 ) -> tuple[Accused | None, str]:
@@ -129,29 +129,26 @@ def _shared(
     try:
         with (
             witness.stage("blame: what all layers share"),
-            witness.yardstick(known) as yardstick,
+            witness.yardstick(calibration) as yardstick,
         ):
             with sharing(backend):
                 trace = backend.trace(witness.probe)
-            return accuse_shared(witness.truth, yardstick, known, trace, blames, cause)
+            return accuse_shared(witness.truth, yardstick, calibration, trace, blames, cause)
     except Exception as error:  # a backend may raise anything when asked for more
-        witness.note(known.mixture, f"Could not look at what all layers share: {error}")
+        witness.note(calibration.mixture, f"Could not look at what all layers share: {error}")
         return None, UNSEEN
 
 
 def _drill(
-    backend: Backend, witness: Witness, trace: Trace, known: Calibration, cause: str | None
+    backend: Backend, witness: Witness, trace: Trace, calibration: Calibration, cause: str | None
 ) -> Culprit | None:
     """Where inside the root cause; a drill that breaks costs a note, never the report."""
-    guilty = None if cause is None else known.truth.state(cause)
+    guilty = None if cause is None else calibration.truth.state(cause)
     if guilty is None:
         return None
     try:
-        with (
-            witness.stage(f"drill: inside {cause}"),
-            witness.yardstick(known) as yardstick,
-        ):
-            return drill(witness.truth, yardstick, backend, trace, known, guilty.point)
+        with witness.stage(f"drill: inside {cause}"), witness.yardstick(calibration) as yardstick:
+            return drill(witness.truth, yardstick, backend, trace, calibration, guilty.point)
     except Exception as error:  # a backend may raise anything when asked for more
-        witness.note(known.mixture, f"Could not look inside {cause}: {error}")
+        witness.note(calibration.mixture, f"Could not look inside {cause}: {error}")
         return None

@@ -20,7 +20,7 @@ from ..states import State, Trace
 from .calibrate import Calibration
 from .depth import uneven_layer
 from .exact import exact_cause
-from .replay import replay_trace
+from .replay import replay_pairs
 
 
 def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str, Blame]:
@@ -30,56 +30,43 @@ def blame(truth: object, calibration: Calibration, candidate: Trace) -> dict[str
     total: dict[str, Norms] = {}
     tokens: dict[str, TokenErrors | None] = {}
 
-    def meet(state: State) -> None:
-        name = state.point.name
-        own, true = candidate.state(name), calibration.truth.state(name)
-        if own is None or true is None or own.array.shape != true.array.shape:
-            return
-        keep = candidate.probe.keep(name, own.array.shape)
-        introduced[name] = calibration.own_error(name, own.array, state.array)
-        inherited[name] = calibration.own_error(name, state.array, true.array)
-        total[name] = calibration.own_error(name, own.array, true.array)
-        tokens[name] = token_errors(own.array, state.array, keep)
+    def meet(own: State, made: State) -> None:
+        name, true = own.point.name, calibration.truth.state(own.point.name)
+        if true is not None and true.array.shape == own.array.shape:
+            keep = candidate.probe.keep(name, own.array.shape)
+            introduced[name] = calibration.own_error(name, own.array, made.array)
+            inherited[name] = calibration.own_error(name, made.array, true.array)
+            total[name] = calibration.own_error(name, own.array, true.array)
+            tokens[name] = token_errors(own.array, made.array, keep)
 
     # A state of another shape cannot be handed to the truth's next block.
     fitting = tuple(s for s in candidate if _fits(s, calibration.truth.state(s.point.name)))
-    replay_trace(truth, replace(candidate, states=fitting), meet)
+    replay_pairs(truth, replace(candidate, states=fitting), meet)
     room = calibration.room(introduced)
     before = dict(zip(total, [ZERO, *total.values()], strict=False))
-    split = {
-        name: _split(calibration, name, introduced[name], inherited[name], before[name], room)
-        for name in introduced
-    }
-    return {name: replace(one, tokens=tokens[name]) for name, one in split.items()}
+
+    def split(name: str) -> Blame:
+        norms = {
+            "introduced": introduced[name],
+            "inherited": inherited[name],
+            "yardstick": calibration.own[name].noise if name in calibration.own else ZERO,
+            "allowed": calibration.allowed_own(name, room),
+        }
+        return Blame(
+            introduced=introduced[name].l2,
+            inherited=inherited[name].l2,
+            gain=ratio(inherited[name].l2, before[name].l2),
+            ratio=introduced[name].over(norms["yardstick"])[0],
+            guilty=introduced[name].over(norms["allowed"])[0] > 1,
+            norms=norms,
+            tokens=tokens[name],
+        )
+
+    return {name: split(name) for name in introduced}
 
 
 def _fits(state: State, true: State | None) -> bool:
     return true is None or true.array.shape == state.array.shape
-
-
-def _split(
-    calibration: Calibration,
-    name: str,
-    introduced: Norms,
-    inherited: Norms,
-    before: Norms,
-    room: Norms,
-) -> Blame:
-    yardstick = calibration.own[name].noise if name in calibration.own else ZERO
-    allowed = calibration.allowed_own(name, room)
-    return Blame(
-        introduced=introduced.l2,
-        inherited=inherited.l2,
-        gain=ratio(inherited.l2, before.l2),
-        ratio=introduced.over(yardstick)[0],
-        guilty=introduced.over(allowed)[0] > 1,
-        norms={
-            "introduced": introduced,
-            "inherited": inherited,
-            "yardstick": yardstick,
-            "allowed": allowed,
-        },
-    )
 
 
 def root_cause(

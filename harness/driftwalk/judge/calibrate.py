@@ -27,7 +27,7 @@ from ..states import Probe, State, Trace
 from .conditioning import doubt_of
 from .exact import float_states
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
-from .replay import replay_trace
+from .replay import replay_pairs
 from .ties import left_to_chance, other_branch, tied_tokens, told
 
 TIE = 1.5
@@ -93,9 +93,9 @@ class Calibration:
     def most_allowed(self, point: str, room: Norms = ROOM) -> Norms:
         """What the total error may be at most, whatever tipped over."""
         most = self.allowed(point, room)
-        for known in (self.tied, self.tipped):
-            if point in known:
-                most = most.or_larger(allowed(known[point], room))
+        for branch in (self.tied, self.tipped):
+            if point in branch:
+                most = most.or_larger(allowed(branch[point], room))
         return most
 
     def noise(self, point: str) -> Norms:
@@ -161,13 +161,13 @@ def closer(reference: float, candidate: float) -> Closer:
 
 
 def calibrate(
-    truth: Backend, yardstick: Backend, probe: Probe, known: Trace | None = None
+    truth: Backend, yardstick: Backend, probe: Probe, exact: Trace | None = None
 ) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states.
 
-    `known` is what the truth gave on this probe already.
+    `exact` is what the truth gave on this probe already.
     """
-    exact, mixture = known or float_states(truth.trace(probe)), Mixture.of(yardstick.info)
+    exact, mixture = exact or float_states(truth.trace(probe)), Mixture.of(yardstick.info)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
@@ -218,16 +218,15 @@ def honest_layers(
     found: dict[str, Honest] = {}
     others, branches = draws or {}, jumps or {}
 
-    def meet(state: State) -> None:
-        name, own = state.point.name, made.state(state.point.name)
-        if own is not None and own.array.shape == state.array.shape:
-            keep = made.probe.keep(name, state.array.shape)
-            roundoff = FORMATS[mixture.at(name)].roundoff
-            runs = [state.array + others[name]] if name in others else []
-            tip = state.array + branches[name] if name in branches else None
-            found[name] = honest(own.array, state.array, keep, roundoff, runs, tip)
+    def meet(own: State, true: State) -> None:
+        name, array = true.point.name, true.array
+        keep = made.probe.keep(name, array.shape)
+        roundoff = FORMATS[mixture.at(name)].roundoff
+        runs = [array + others[name]] if name in others else []
+        tip = array + branches[name] if name in branches else None
+        found[name] = honest(own.array, array, keep, roundoff, runs, tip)
 
-    replay_trace(truth, made, meet)
+    replay_pairs(truth, made, meet)
     return found
 
 
@@ -270,10 +269,8 @@ def _own_errors(truth: object, trace: Trace) -> dict[str, Array]:
     """What each layer of a trace introduces, element by element."""
     found: dict[str, Array] = {}
 
-    def meet(state: State) -> None:
-        own = trace.state(state.point.name)
-        if own is not None and own.array.shape == state.array.shape:
-            found[state.point.name] = (own.array - state.array).astype(np.float32)
+    def meet(own: State, true: State) -> None:
+        found[own.point.name] = (own.array - true.array).astype(np.float32)
 
-    replay_trace(truth, trace, meet)
+    replay_pairs(truth, trace, meet)
     return found

@@ -22,6 +22,8 @@ from .honest import Honest
 
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
 _PARTS = ("total", "own", "tied", "tipped")
+_PLAIN = ("dtype", "dtypes", "doubt", "ties", "chance")
+"""Fields of a calibration that are JSON as they are."""
 
 
 def stored_calibration(
@@ -56,13 +58,8 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     numbers: dict[str, Any] = {
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
-        "dtype": calibration.dtype,
-        "dtypes": dict(calibration.dtypes),
-        "doubt": calibration.doubt,
-        "ties": calibration.ties,
-        "chance": dict(calibration.chance),
         "evidence": evidence,
-        "model_errors": {name: encode(error) for name, error in calibration.model_errors.items()},
+        **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, "model_errors")},
     }
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
@@ -84,7 +81,7 @@ def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
     states = tuple(
         State(Point(*pair), arrays[f"{number}"]) for number, pair in enumerate(numbers["points"])
     )
-    kept = {
+    kept: dict[str, Any] = {
         part: {
             name: Honest(
                 decode(Norms, noise),
@@ -97,13 +94,6 @@ def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
         for part in _PARTS
     }
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
-    return Calibration(
-        truth=truth,
-        **kept,
-        dtype=numbers["dtype"],
-        dtypes=numbers["dtypes"],
-        doubt=numbers["doubt"],
-        ties=numbers["ties"],
-        chance=numbers["chance"],
-        model_errors={n: decode(Norms, error) for n, error in numbers["model_errors"].items()},
-    )
+    errors = {name: decode(Norms, error) for name, error in numbers["model_errors"].items()}
+    plain = {name: numbers[name] for name in _PLAIN}
+    return Calibration(truth, **kept, **plain, model_errors=errors)

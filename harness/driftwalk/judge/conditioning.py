@@ -14,9 +14,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dtypes import FORMATS, Array, Format
+from ..dtypes import FORMATS, Array, Float64, Format
 from ..measure.norms import row_sizes
-from ..measure.sums import Float64
 from ..states import Trace
 from ..tolerance import BY_DTYPE
 from .honest import K, for_few

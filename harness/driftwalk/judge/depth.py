@@ -1,11 +1,41 @@
-"""A candidate with more or fewer layers than the reference: which layer that comes down to."""
+"""Points that cannot be compared: one side has none, or one of another shape.
+
+And a candidate with more or fewer layers than the reference: which layer that comes down to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Literal
 
-from ..layer_drift import LayerDrift
+from ..layer_drift import Dtypes, LayerDrift
 from ..names import in_stack, layer, place_of
+from ..states import Point
+
+Shape = tuple[int, ...]
+
+
+def alone(
+    point: Point,
+    shape: Shape,
+    dtype: str,
+    verdict: Literal["missing", "extra"],
+    allow: Iterable[str],
+) -> LayerDrift:
+    """A point that one side has alone; `allow` are the patterns of those that may be."""
+    if verdict == "missing":
+        dtypes, note = Dtypes(dtype, None), "the candidate gave no state here"
+    else:
+        dtypes, note = Dtypes(None, dtype), "the candidate has this point, the reference does not"
+    allowed = any(fnmatchcase(point.name, glob) for glob in allow)
+    return LayerDrift(point, 0, shape, dtypes, verdict, note=note, allowed=allowed)
+
+
+def unlike(point: Point, reference: Shape, candidate: Shape, dtypes: Dtypes) -> LayerDrift:
+    """A point at which the two sides have states of different shapes."""
+    note = f"reference {list(reference)}, candidate {list(candidate)}"
+    return LayerDrift(point, 0, reference, dtypes, "shape", note=note)
 
 
 def with_extra(rows: Iterable[LayerDrift], extra: Iterable[LayerDrift]) -> list[LayerDrift]:

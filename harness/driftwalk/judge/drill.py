@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from ..names import layer_of
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
 from .exact import measurable
-from .replay import replay_trace
+from .replay import replay_pairs
 
 SHARE = 0.5
 """A channel or a token is named if it holds more than this share of the squared error ..."""
@@ -124,23 +124,20 @@ def introduced(
     """What each point of a trace made itself, by one replay; only numbers are kept."""
     found: dict[str, Introduced] = {}
 
-    def meet(state: State) -> None:
-        name, true = state.point.name, state.array
-        own = trace.state(name)
-        if own is None or own.array.shape != true.shape or not measurable(own):
+    def meet(state: State, made: State) -> None:
+        if not measurable(state):
             return
+        name, own, true = made.point.name, state.array, made.array
         keep = trace.probe.keep(name, true.shape)
-        error = (
-            distance(own.array, true, keep)
-            if calibration is None
-            else calibration.own_error(name, own.array, true)
-        )
-        difference = own.array.astype(np.float64) - true
-        where = concentration(difference, keep)
-        found[name] = Introduced(state.point, error, norms_of(true, keep), where)
+        if calibration is None:
+            error = distance(own, true, keep)
+        else:
+            error = calibration.own_error(name, own, true)
+        where = concentration(own.astype(np.float64) - true, keep)
+        found[name] = Introduced(made.point, error, norms_of(true, keep), where)
 
     with np.errstate(all="ignore"):
-        replay_trace(truth, trace, meet)
+        replay_pairs(truth, trace, meet)
     return found
 
 
@@ -158,13 +155,9 @@ def drill(
     """
     layer, remark = layer_of(cause.name), ""
     if layer is not None and isinstance(candidate, LooksInside):
-        with looking(truth, "module", layer), looking(yardstick, "module", layer):
-            honest = yardstick.trace(trace.probe)
-            inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
-            with looking(candidate, "module", layer):
-                closer = candidate.trace(trace.probe)
-            found = introduced(truth, closer, inside)
-        ratios = excess(found, inside)
+        closer, found, ratios = _by_module(
+            truth, yardstick, candidate, trace.probe, calibration, layer
+        )
         # Where the yardstick overflows too, the ratio is no number.
         guilty = next((n for n in found if layer_of(n) == layer and not ratios[n] <= K), None)
         if guilty is not None:
@@ -180,13 +173,29 @@ def first_guilty_layer(
     truth: Backend, yardstick: Backend, candidate: Backend, probe: Probe, calibration: Calibration
 ) -> str | None:
     """The layer of the first module that is guilty, for drift that no whole block explains."""
-    with looking(truth, "module"), looking(yardstick, "module"), looking(candidate, "module"):
+    _, _, ratios = _by_module(truth, yardstick, candidate, probe, calibration)
+    guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
+    return None if guilty is None else layer_of(guilty) or guilty
+
+
+def _by_module(
+    truth: Backend,
+    yardstick: Backend,
+    candidate: Backend,
+    probe: Probe,
+    calibration: Calibration,
+    layer: str = "",
+) -> tuple[Trace, dict[str, Introduced], dict[str, float]]:
+    """The candidate's trace of the modules inside a layer, or inside all, what each of them
+    introduced, and that in units of the yardstick's own."""
+    with ExitStack() as looks:
+        for backend in (truth, yardstick, candidate):
+            looks.enter_context(looking(backend, "module", layer))
         honest = yardstick.trace(probe)
         inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
-        found = introduced(truth, candidate.trace(probe), inside)
-    ratios = excess(found, inside)
-    guilty = next((name for name in found if not ratios[name] <= K), None)
-    return None if guilty is None else layer_of(guilty) or guilty
+        trace = candidate.trace(probe)
+        found = introduced(truth, trace, inside)
+    return trace, found, excess(found, inside)
 
 
 def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:

@@ -3,6 +3,9 @@
 Only outputs of a model can be such states. An output that is the argmax of noisy numbers may flip
 where an honest implementation has a tie; it is drift all the same, unless a rule for that point
 (`output.ids=1`) gives it room.
+
+And outputs that are infinite on purpose, the scores of what a model has masked out: where both
+sides have the same infinity, nothing differs. NaN is never the same as anything.
 """
 
 from __future__ import annotations
@@ -16,9 +19,8 @@ import numpy as np
 from ..dtypes import FORMATS, Array
 from ..layer_drift import Allowed, Dtypes, LayerDrift
 from ..measure.metrics import measure
-from ..states import Point, Probe, State, Trace
+from ..states import OUTPUT, Point, Probe, State, Trace
 from ..tolerance import Policy, Tolerance
-from .infinities import may_be_infinite
 
 EXACT = Tolerance(0.0)
 NOTE = "whole numbers are compared exactly"
@@ -101,3 +103,21 @@ def exact_cause(layers: Iterable[LayerDrift]) -> str | None:
     bad = [row for row in layers if not row.ok]
     alone = all(row.verdict == "drift" and row.note == NOTE for row in bad)
     return bad[0].point.name if bad and alone else None
+
+
+def may_be_infinite(state: State) -> bool:
+    """Whether a state is an output beside the main one; states inside a model are finite."""
+    return state.point.name.startswith(OUTPUT)
+
+
+def without_shared(reference: State, candidate: State) -> tuple[State, State, str]:
+    """Both states with 0 where both have the same infinity, and a note that says how often."""
+    r, c = reference.array, candidate.array
+    with np.errstate(invalid="ignore"):
+        same = np.isinf(r) & (r == c)
+    count = int(np.count_nonzero(same))
+    if not count:
+        return reference, candidate, ""
+    sides = ((reference.point, r), (candidate.point, c))
+    ours, theirs = (State(p, np.where(same, np.zeros((), a.dtype), a)) for p, a in sides)
+    return ours, theirs, f"{count} elements are infinite on both sides alike"

@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from ..dtypes import Array
+from ..dtypes import Array, Float64
 from ..measure.norms import (
     NORM_NAMES,
     ZERO,
@@ -29,7 +29,6 @@ from ..measure.norms import (
     ratio,
     row_sizes,
 )
-from ..measure.sums import Float64
 
 K = 4.0
 """How many times the yardstick's error an honest candidate may have, unless said otherwise."""

@@ -22,6 +22,17 @@ def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
     truth.replay(trace.probe, {state.point.name: state.array for state in trace}, sink)
 
 
+def replay_pairs(truth: object, trace: Trace, meet: Callable[[State, State], None]) -> None:
+    """The same; each beside the trace's own state, where that has the same shape."""
+
+    def sink(made: State) -> None:
+        own = trace.state(made.point.name)
+        if own is not None and own.array.shape == made.array.shape:
+            meet(own, made)
+
+    replay_trace(truth, trace, sink)
+
+
 def introduced_errors(
     blocks: object, trace: Trace, measure: Callable[[str, Array, Array], Norms]
 ) -> dict[str, Norms]:
@@ -37,13 +48,12 @@ def introduced_errors(
         found.update(zip(names, in_threads(error, waiting, State.elements), strict=True))
         waiting.clear()
 
-    def meet(state: State) -> None:
-        own = trace.state(state.point.name)
-        if own is not None and own.array.shape == state.array.shape and measurable(own):
-            waiting.append(state)
+    def meet(own: State, made: State) -> None:
+        if measurable(own):
+            waiting.append(made)
             if sum(kept.array.nbytes for kept in waiting) > _WAITING:
                 work_off()
 
-    replay_trace(blocks, trace, meet)
+    replay_pairs(blocks, trace, meet)
     work_off()
     return found

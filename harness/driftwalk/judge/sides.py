@@ -41,9 +41,9 @@ class JudgedSide:
         if error is not None:
             self.errors[state.point.name] = error
             for kind, found in self._tie_errors.items():
-                known: Mapping[str, Honest] = getattr(self.calibration, kind)
-                if state.point.name in known:
-                    found[state.point.name] = self.calibration.error(state, known) or error
+                honest: Mapping[str, Honest] = getattr(self.calibration, kind)
+                if state.point.name in honest:
+                    found[state.point.name] = self.calibration.error(state, honest) or error
 
     def meet_all(self, trace: Trace) -> None:
         """The same for a whole trace, several states at a time."""
@@ -131,10 +131,10 @@ class JudgedSide:
 
         Where it is within what is allowed without a choice that tipped over, nothing is left open.
         """
-        known = self.calibration
-        tipped = any(self._branch(point) for point in self.errors) if known.chance else False
-        for point, sentence in known.chance.items():
-            noise, size = known.noise(point).l2, known.size(point).l2
+        calibration = self.calibration
+        tipped = any(self._branch(point) for point in self.errors) if calibration.chance else False
+        for point, sentence in calibration.chance.items():
+            noise, size = calibration.noise(point).l2, calibration.size(point).l2
             error = self.errors[point].l2 if point in self.errors else 0.0
             if tipped or (noise > VOID / 2 * size and error > noise / 2):
                 return sentence

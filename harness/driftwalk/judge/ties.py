@@ -19,10 +19,9 @@ from statistics import median
 import numpy as np
 
 from ..adapter import Sink, Tips
-from ..dtypes import Array
+from ..dtypes import Array, Float64
 from ..errors import DriftwalkError
 from ..measure.norms import row_sizes
-from ..measure.sums import Float64
 from ..states import State, Trace
 from .conditioning import VOID
 from .honest import K, gain

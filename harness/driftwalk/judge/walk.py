@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from ..adapter import Backend, BackendInfo, Replays
-from ..dtypes import FORMATS, Format
+from ..dtypes import FORMATS
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
@@ -24,9 +23,8 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
-from .depth import with_extra
-from .exact import exact_row, is_exact
-from .infinities import may_be_infinite, without_shared
+from .depth import alone, unlike, with_extra
+from .exact import exact_row, is_exact, may_be_infinite, without_shared
 from .replay import introduced_errors
 from .sides import JudgedSide
 
@@ -61,24 +59,19 @@ class Walk:
         self.decisions: Decisions | None = None
 
     @property
-    def reference_is_honest(self) -> bool:
-        """Whether the reference's own blocks say what the candidate's layers should give."""
-        if self._ours is None or self._theirs is None:
+    def left_to_chance(self) -> str:
+        """Why a side cannot be judged whose choices tipped over; empty where both can."""
+        sides = (side for side in (self._ours, self._theirs) if side is not None)
+        return next((reason for side in sides if (reason := side.left_to_chance)), "")
+
+    def can_replay(self, reference: Backend) -> bool:
+        """Whether the reference's own blocks can say what the candidate's layers should give."""
+        if self._ours is None or self._theirs is None or not isinstance(reference, Replays):
             return False
         ours, theirs = self._ours.calibration, self._theirs.calibration
         # Of another model (a quantised copy) the reference's blocks know nothing.
         same = ours is theirs or ours.truth.probe is theirs.truth.probe
         return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
-
-    @property
-    def left_to_chance(self) -> str:
-        """Why a side cannot be judged whose choices tipped over; empty where both can."""
-        sides = (side for side in (self._ours, self._theirs) if side is not None)
-        return next((told for side in sides if (told := side.left_to_chance)), "")
-
-    def can_replay(self, reference: Backend) -> bool:
-        """Whether the reference's own blocks can be run on the candidate's states to any use."""
-        return self.reference_is_honest and isinstance(reference, Replays)
 
     def meet_all(self, candidate: Trace, reference: Backend) -> None:
         """Meet every state, and compare each layer with the reference's own block as well."""
@@ -114,22 +107,12 @@ class Walk:
 
         Where both live on a device, the comparison is only begun, and `settle` waits for it.
         """
-        name = candidate.point.name
-        reference = self._reference.state(name)
+        reference = self._reference.state(candidate.point.name)
         if reference is None:
-            self._extra.append(
-                LayerDrift(
-                    candidate.point,
-                    0,
-                    candidate.shape,
-                    Dtypes(None, candidate.dtype),
-                    "extra",
-                    note="the candidate has this point, the reference does not",
-                    allowed=self._is_allowed(name),
-                )
-            )
-            return
-        self._judge(reference, candidate)
+            found = candidate.point, candidate.shape, candidate.dtype
+            self._extra.append(alone(*found, "extra", self._allow))
+        else:
+            self._judge(reference, candidate)
 
     def _judge(self, reference: State, candidate: State) -> None:
         point = reference.point
@@ -137,8 +120,7 @@ class Walk:
             point = replace(point, found=candidate.point.found)
         dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
         if shape != candidate.shape:
-            note = f"reference {list(shape)}, candidate {list(candidate.shape)}"
-            self._met[point.name] = LayerDrift(point, 0, shape, dtypes, "shape", note=note)
+            self._met[point.name] = unlike(point, shape, candidate.shape, dtypes)
             return
         if is_exact(reference) or is_exact(candidate):
             row = exact_row(point, reference, candidate, self._reference.probe, self._policy)
@@ -161,7 +143,7 @@ class Walk:
                 dtypes,
                 judge(measured),
                 measured.metrics,
-                _allowed(tolerance, measured),
+                Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded),
                 tokens=measured.tokens,
                 note=note,
             )
@@ -180,8 +162,8 @@ class Walk:
             room = self._ours.element_room(name)
             if room is not None:
                 return Tolerance(room)
-        formats = (*_format(reference.dtype), *_format(candidate.dtype), *self._nominal[name])
-        return self._policy.tolerance(name, *formats)
+        formats = (FORMATS[s.dtype] for s in (reference, candidate) if s.dtype in FORMATS)
+        return self._policy.tolerance(name, *formats, *self._nominal[name])
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
@@ -194,8 +176,12 @@ class Walk:
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""
         self.settle()
-        rows = [self._met.get(s.point.name) or self._missing(s) for s in self._reference]
-        rows = [self._with_sides(row) for row in rows]
+        rows = [
+            self._with_sides(self._met[state.point.name])
+            if state.point.name in self._met
+            else alone(state.point, state.shape, state.dtype, "missing", self._allow)
+            for state in self._reference
+        ]
         rows = with_extra(rows, self._extra)
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
@@ -225,20 +211,6 @@ class Walk:
             sides=sides,
         )
 
-    def _missing(self, reference: State) -> LayerDrift:
-        return LayerDrift(
-            reference.point,
-            0,
-            reference.shape,
-            Dtypes(reference.dtype, None),
-            "missing",
-            note="the candidate gave no state here",
-            allowed=self._is_allowed(reference.point.name),
-        )
-
-    def _is_allowed(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._allow)
-
 
 def judge(measured: Measured) -> PointVerdict:
     """NaN and Inf first; then an element beyond its allowance is drift."""
@@ -261,12 +233,3 @@ def coverage(layers: Iterable[LayerDrift]) -> Coverage:
         extra=names("extra"),
         allowed=tuple(row.point.name for row in rows if row.allowed),
     )
-
-
-def _format(name: str) -> tuple[Format, ...]:
-    """The format of that name, if driftwalk knows one."""
-    return (FORMATS[name],) if name in FORMATS else ()
-
-
-def _allowed(tolerance: Tolerance, measured: Measured) -> Allowed:
-    return Allowed(tolerance.atol, tolerance.rtol, measured.scale, measured.exceeded)

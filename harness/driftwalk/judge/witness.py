@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..adapter import Backend, BackendInfo, BringsModel
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
-from ..measure.norms import Norms, ratio
+from ..measure.norms import ZERO, Norms, ratio
 from ..mixture import Mixture
 from ..names import layer_of
 from ..progress import Progress
@@ -69,7 +70,7 @@ class Witness:
         self._use_cache = use_cache
         self._show = show
         self._depth = depth
-        self._known: dict[str, Calibration | None] = {}
+        self._calibrations: dict[str, Calibration | None] = {}
         self._truth: Backend | None = None
         self._notes: dict[str, list[str]] = {}
         self._others: list[Witness] = []
@@ -95,22 +96,22 @@ class Witness:
         None where there is none that can be trusted: then `doubt` says why, or, where none could be
         made at all, a note does.
         """
-        known = self._known_for(computes_in)
-        return known if known is not None and not self.doubt(computes_in) else None
+        calibration = self._calibration_for(computes_in)
+        return calibration if calibration is not None and not self.doubt(computes_in) else None
 
     def judged(self, reference: Trace) -> JudgedSide | None:
         """The reference, held against the truth; None where it has no calibration.
 
         The run that is the evidence for a stored calibration was measured when it was stored.
         """
-        known = self.calibration(reference.backend)
-        if known is None:
+        calibration = self.calibration(reference.backend)
+        if calibration is None:
             return None
         if self._judged is None or self._judged[0] is not reference:
-            made = JudgedSide("reference", known)
-            evidence = self._model.evidence.trace(self.probe, known.dtype)
-            if evidence is reference and known.model_errors and not known.tied:
-                made.errors.update(known.model_errors)
+            made = JudgedSide("reference", calibration)
+            evidence = self._model.evidence.trace(self.probe, calibration.dtype)
+            if evidence is reference and calibration.model_errors and not calibration.tied:
+                made.errors.update(calibration.model_errors)
             else:
                 made.meet_all(reference)
             self._judged = reference, made
@@ -120,37 +121,37 @@ class Witness:
         """Why the truth cannot be trusted for such a side; empty where it can."""
         if self.has_own_model:  # in whole numbers a roundoff may tip a whole step over
             return ""
-        both = self._known_for(EXAMINED_AT), self._known_for(computes_in)
-        return next((known.doubt for known in both if known is not None and known.doubt), "")
+        both = self._calibration_for(EXAMINED_AT), self._calibration_for(computes_in)
+        return next((one.doubt for one in both if one is not None and one.doubt), "")
 
-    def _known_for(self, computes_in: ComputesIn) -> Calibration | None:
+    def _calibration_for(self, computes_in: ComputesIn) -> Calibration | None:
         mixture = Mixture.of(computes_in)
         key = str(mixture)
         if key != EXAMINED_AT and not self.has_own_model:
-            self._known_for(EXAMINED_AT)  # the examination may find another truth
-        if key not in self._known:
+            self._calibration_for(EXAMINED_AT)  # the examination may find another truth
+        if key not in self._calibrations:
             start = time.perf_counter()
             try:
-                self._known[key] = self._calibrate(mixture)
+                self._calibrations[key] = self._calibrate(mixture)
             except (DriftwalkError, MemoryError) as error:
-                self._known[key] = None
+                self._calibrations[key] = None
                 self.note(key, f"No calibration was possible, so the dtype table decided: {error}")
             self.seconds[key] = time.perf_counter() - start
-            self._keep_to(self._known[key])
-            if (made := self._known[key]) is not None and made.ties:
+            self._keep_to(self._calibrations[key])
+            if (made := self._calibrations[key]) is not None and made.ties:
                 self.note(key, made.ties)
-        return self._known[key]
+        return self._calibrations[key]
 
-    def _keep_to(self, known: Calibration | None) -> None:
+    def _keep_to(self, calibration: Calibration | None) -> None:
         """Where a stored calibration has a plain truth, blame and other dtypes have it, too."""
-        plain = known is not None and known.truth.backend.spec == PLAIN_TRUTH
+        plain = calibration is not None and calibration.truth.backend.spec == PLAIN_TRUTH
         if plain and (self._truth is None or str(self._truth.spec) != PLAIN_TRUTH):
             if self._truth is not None:
                 self._truth.close()
             self._truth = create(PLAIN_TRUTH, self._model)
             look(self._truth, self._depth)
 
-    def introduced(self, candidate: Backend, known: Calibration) -> dict[str, Norms]:
+    def introduced(self, candidate: Backend, calibration: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
 
         In units in which the limit of a layer is what one of its parts may be off: between the
@@ -165,7 +166,8 @@ class Witness:
                 off = ratio(part.error.l2, part.scale.l2)
                 worst[layer] = max(worst.get(layer, 0.0), off)
         return {
-            layer: known.allowed_own(layer).scaled(off / PART_LIMIT) for layer, off in worst.items()
+            layer: calibration.allowed_own(layer).scaled(off / PART_LIMIT)
+            for layer, off in worst.items()
         }
 
     def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
@@ -203,39 +205,28 @@ class Witness:
             spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             return made
 
-        known, kept = self._stored(dtype, make)
+        calibration, kept = self._stored(dtype, make)
         if spent:
             self.note(dtype, f"Calibration for {dtype} was computed: {', '.join(spent)}; {kept}.")
-        return known
+        return calibration
 
     def _stored(self, dtype: str, make: Callable[[], Calibration]) -> tuple[Calibration, str]:
         """The calibration, stored or made now, and what became of one that was made."""
         model, probe = self._model, self.probe
-        evidence = model.evidence.of(probe, dtype) if self._stores else ""
+        # Code of unknown version can change under an unchanged name.
+        stores = self._use_cache and model.has_known_code
+        evidence = model.evidence.of(probe, dtype) if stores else ""
         if not evidence:
             return make(), "not stored"
-        key = key_of(
-            CACHE_VERSION,
-            model.fingerprint,
-            probe.sha256,
-            dtype,
-            self._depth,
-            model.arithmetic,
-            str(model.versions),
-            model.blocks or "",
-        )
-        return stored_calibration(key, probe, evidence, make)
+        of_model = model.arithmetic, str(model.versions), model.blocks or ""
+        question = model.fingerprint, probe.sha256, dtype, self._depth, *of_model
+        return stored_calibration(key_of(CACHE_VERSION, *question), probe, evidence, make)
 
     @property
     def _exact(self) -> Trace | None:
         """What the truth gave, where it was asked before."""
-        known = (known for known in self._known.values() if known is not None)
-        return next((one.truth for one in known), None)
-
-    @property
-    def _stores(self) -> bool:
-        # Code of unknown version can change under an unchanged name.
-        return self._use_cache and self._model.has_known_code
+        made = (one for one in self._calibrations.values() if one is not None)
+        return next((one.truth for one in made), None)
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
@@ -263,9 +254,9 @@ class Witness:
             look(self._truth, self._depth)
         return self._truth
 
-    def yardstick(self, known: Calibration) -> Backend:
+    def yardstick(self, calibration: Calibration) -> Backend:
         """Plain eager PyTorch in the dtypes of a calibration, to look closer with."""
-        return open_yardstick(known.mixture, self._model)
+        return open_yardstick(calibration.mixture, self._model)
 
     def stage(self, text: str) -> AbstractContextManager[None]:
         """Show that something is being done that was not counted on."""
@@ -278,36 +269,27 @@ class Witness:
             self._truth.close()
 
 
-def _errors(trace: Trace, known: Calibration) -> dict[str, Norms]:
-    side = JudgedSide("reference", known)
+def _errors(trace: Trace, calibration: Calibration) -> dict[str, Norms]:
+    side = JudgedSide("reference", calibration)
     side.meet_all(trace)
     return side.errors
 
 
-def _pooled(known: Calibration) -> Calibration:
+def _pooled(calibration: Calibration) -> Calibration:
     """Every layer allowed, for its size, what the noisiest is.
 
     In a quantised model a rounding tips over by chance, here or there: that none did in a layer of
     the yardstick does not mean that none may.
     """
 
-    names = [f.name for f in fields(Norms)]
-
     def pooled(points: Mapping[str, Honest]) -> dict[str, Honest]:
-        layers = [point for point in points if layer_of(point)]
+        layers = {name: one for name, one in points.items() if layer_of(name)}
+        shares = (one.noise.each(ratio, one.size) for one in layers.values())
+        worst = reduce(Norms.or_larger, shares, ZERO)
+        raised = {
+            name: replace(one, noise=one.noise.or_larger(worst.times(one.size)))
+            for name, one in layers.items()
+        }
+        return {name: raised.get(name, one) for name, one in points.items()}
 
-        def worst(name: str) -> float:
-            found = (points[p] for p in layers)
-            shares = (ratio(getattr(h.noise, name), getattr(h.size, name)) for h in found)
-            return max(shares, default=0.0)
-
-        share = Norms(**{name: worst(name) for name in names})
-
-        def at_least(one: Honest) -> Honest:
-            floor = share.times(one.size)
-            most = {n: max(getattr(one.noise, n), getattr(floor, n)) for n in names}
-            return replace(one, noise=Norms(**most))
-
-        return {p: at_least(one) if p in layers else one for p, one in points.items()}
-
-    return replace(known, total=pooled(known.total), own=pooled(known.own))
+    return replace(calibration, total=pooled(calibration.total), own=pooled(calibration.own))

@@ -18,7 +18,7 @@ from ..native import Total, library
 from ..tolerance import Tolerance
 from ..workers import in_threads, sharers
 from .halves import narrowed
-from .sums import Numbers, Pair, Sums
+from .metric_list import Numbers, Pair, Sums
 from .ulp import BUCKETS, UlpHistogram
 
 _FORMATS = ("fp32", "fp16", "bf16")
@@ -59,9 +59,9 @@ class _Table:
 
 
 def _native() -> ctypes.CDLL:
-    known = library()
-    assert known is not None
-    return known
+    native = library()
+    assert native is not None
+    return native
 
 
 @cache
@@ -73,8 +73,8 @@ def usable(pair: Pair) -> bool:
     """Whether this pair can be compared by compiled code here."""
     if not (pair.r.size > 0 and len(pair.rows) > 0 and library() is not None):
         return False
-    known = format_of(pair.r), format_of(pair.c)
-    fits = all(one is not None and one.name in _FORMATS for one in known)
+    formats = format_of(pair.r), format_of(pair.c)
+    fits = all(one is not None and one.name in _FORMATS for one in formats)
     return fits and pair.r.dtype.isnative and pair.c.dtype.isnative
 
 
@@ -114,7 +114,7 @@ def add_fused(sums: Sums, given: Pair, tolerance: Tolerance) -> float:
 
 def _compare(table: _Table, rest: int, numbers: Array) -> tuple[Total, NDArray[np.float64]]:
     """What all rows came to, and the error of each; their numbers are left for `_beyond`."""
-    known, size = _native(), _found_size()
+    native, size = _native(), _found_size()
     found = np.empty((len(table.parts), size), np.uint8)
     at, rows_at = found.ctypes.data, numbers.ctypes.data
     precise = table.pair.r.size < _PRECISE
@@ -122,11 +122,11 @@ def _compare(table: _Table, rest: int, numbers: Array) -> tuple[Total, NDArray[n
     def look(first: int) -> None:
         own = at + table.parts.index(first) * size
         out = rows_at + first * numbers.strides[0]
-        known.driftwalk_compare(*table.of(first), rest, precise, out, own)
+        native.driftwalk_compare(*table.of(first), rest, precise, out, own)
 
     in_threads(look, table.parts)
     total, row_l2 = Total(), np.empty(table.count)
-    known.driftwalk_settle(
+    native.driftwalk_settle(
         *(rows_at, table.count, table.width, at, len(found)),
         *(row_l2.ctypes.data, ctypes.byref(total)),
     )
@@ -140,13 +140,13 @@ def _first_bad(total: Total, side: int) -> tuple[int, int] | None:
 
 def _add_steps(sums: Sums, given: Pair, table: _Table, clean: bool) -> None:
     """The distances in the candidate's own format of 16 bits."""
-    known, kind = _native(), given.c.dtype
+    native, kind = _native(), given.c.dtype
     a, b = (narrowed(x, kind) for x in (given.r, given.c))
 
     def look(first: int) -> tuple[int, NDArray[np.int64]]:
         counts = np.zeros(BUCKETS, np.int64)
         bits = a.ctypes.data, b.ctypes.data
-        found = known.driftwalk_steps16(*table.of(first), *bits, clean, counts.ctypes.data)
+        found = native.driftwalk_steps16(*table.of(first), *bits, clean, counts.ctypes.data)
         return found, counts
 
     seen = in_threads(look, table.parts)
@@ -172,12 +172,12 @@ def _beyond(
     table: _Table, numbers: Array, floor: float, rtol: float, least: float
 ) -> tuple[int, float]:
     """How many |c - r| exceed floor + rtol * |r|, and the largest ratio of both."""
-    known, rows_at = _native(), numbers.ctypes.data
+    native, rows_at = _native(), numbers.ctypes.data
 
     def look(first: int) -> tuple[int, float]:
         ratio = ctypes.c_double(least)
         given = (*table.of(first), rows_at + first * numbers.strides[0], floor, rtol)
-        return known.driftwalk_beyond(*given, ctypes.byref(ratio)), ratio.value
+        return native.driftwalk_beyond(*given, ctypes.byref(ratio)), ratio.value
 
     seen = in_threads(look, table.parts)
     return sum(count for count, _ in seen), max(ratio for _, ratio in seen)
@@ -190,10 +190,10 @@ def decide(reference: Array, candidate: Array, rows: Numbers) -> Array | None:
         return None
     table = _Table(pair.widened)
     choices = np.empty(table.count, CHOICE)
-    at, known = choices.ctypes.data, _native()
+    at, native = choices.ctypes.data, _native()
 
     def look(first: int) -> None:
-        known.driftwalk_decide(*table.of(first), at + first * CHOICE.itemsize)
+        native.driftwalk_decide(*table.of(first), at + first * CHOICE.itemsize)
 
     in_threads(look, table.parts)
     return choices

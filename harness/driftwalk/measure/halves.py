@@ -18,10 +18,10 @@ _TOGETHER = 1 << 18
 
 def widened(array: Array) -> Array:
     """float16 and bfloat16 in float32, which holds all of their values; all in one piece."""
-    known = format_of(array)
-    if known is None or array.dtype.itemsize != 2:
+    own = format_of(array)
+    if own is None or array.dtype.itemsize != 2:
         return np.ascontiguousarray(array)
-    return _converted(array, np.dtype(np.float32), "driftwalk_widen", _BRAIN[known.name])
+    return _converted(array, np.dtype(np.float32), "driftwalk_widen", _BRAIN[own.name])
 
 
 def narrowed(array: Array, kind: np.dtype[np.generic]) -> Array:
@@ -32,11 +32,11 @@ def narrowed(array: Array, kind: np.dtype[np.generic]) -> Array:
 
 
 def _converted(array: Array, kind: np.dtype[np.generic], name: str, brain: bool) -> Array:
-    known = library()
-    if known is None or not array.dtype.isnative:
+    native = library()
+    if native is None or not array.dtype.isnative:
         return np.ascontiguousarray(array, kind)
     given, out = np.ascontiguousarray(array), np.empty(array.shape, kind)
-    convert, size = getattr(known, name), array.size
+    convert, size = getattr(native, name), array.size
 
     def look(first: int) -> None:
         read, write = first * given.itemsize, first * out.itemsize

@@ -14,11 +14,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..dtypes import Array, format_of
+from ..dtypes import Array, Float64, format_of
 from ..tolerance import Tolerance
 from .fused import add_fused, usable
-from .metric_list import METRICS, Metrics, Nonfinite, Worst
-from .sums import Float64, Numbers, Pair, Sums
+from .metric_list import METRICS, Metrics, Nonfinite, Numbers, Pair, Sums, Worst
+from .norms import row_sizes
 from .tokens import TokenErrors, profile
 from .ulp import UlpHistogram
 
@@ -60,12 +60,15 @@ def finish(
     sums: Sums, shape: tuple[int, ...], rows: Numbers, scale: float, values: Values
 ) -> Measured:
     """Metrics from sums, wherever those were formed; `rows` are the numbers of those that count."""
-    return Measured(
-        metrics=_metrics(sums, shape, rows, values),
-        scale=scale,
-        exceeded=sums.exceeded,
-        tokens=profile(sums.row_l2, rows, shape),
+    width = _width(shape)
+    metrics = Metrics(
+        **{metric.name: metric.formula(sums) for metric in METRICS},
+        mismatched=sums.mismatched,
+        total=rows.size * width,
+        nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
+        worst=_worst(sums, shape, width, values),
     )
+    return Measured(metrics, scale, sums.exceeded, profile(sums.row_l2, rows, shape))
 
 
 def _as_rows(array: Array) -> Array:
@@ -197,17 +200,6 @@ def _first_false(flags: Array, numbers: Numbers) -> tuple[int, int] | None:
     return None if flags.flat[at] else (int(numbers[row]), int(column))
 
 
-def _metrics(sums: Sums, shape: tuple[int, ...], rows: Numbers, values: Values) -> Metrics:
-    width = _width(shape)
-    return Metrics(
-        **{metric.name: metric.formula(sums) for metric in METRICS},
-        mismatched=sums.mismatched,
-        total=rows.size * width,
-        nonfinite=Nonfinite(sums.bad_reference, sums.bad_candidate),
-        worst=_worst(sums, shape, width, values),
-    )
-
-
 def _worst(sums: Sums, shape: tuple[int, ...], width: int, values: Values) -> Worst | None:
     # The candidate's own first; else where the reference is the one that is not finite.
     at = sums.bad_candidate_at or sums.bad_reference_at or sums.worst_at
@@ -225,12 +217,5 @@ def token_errors(a: Array, b: Array, keep: Array | None = None) -> TokenErrors |
     """The error of each token alone; None for a state that has no token axis."""
     a_rows, b_rows = _as_rows(a), _as_rows(b)
     rows = np.flatnonzero(keep) if keep is not None else np.arange(len(a_rows))
-    step = max(1, BLOCK // max(1, a_rows.shape[1]))
-    found = []
-    with np.errstate(all="ignore"):
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            d = a_rows[block].astype(np.float64) - b_rows[block].astype(np.float64)
-            squares = np.einsum("ij,ij->i", d, d)
-            found.append(np.where(np.isfinite(squares), np.sqrt(squares), math.inf))
-    return profile(found, rows, a.shape)
+    errors = row_sizes(a_rows, b_rows, keep)
+    return profile([np.where(np.isfinite(errors), errors, math.inf)], rows, a.shape)

@@ -15,27 +15,33 @@ faults, the upper tail and the worst token local ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from operator import add, mul
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..dtypes import Array
+from ..dtypes import Array, Float64
 from ..jsonable import Later, Size
-from .fused_norms import VECTORS, fast_difference, fast_products
+from ..native import library
+from .halves import widened
 
-Float64 = NDArray[np.float64]
+Product = Callable[[Array], Array]
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
-_PASSES = 3
+_PASSES, VECTORS = 3, 8
+"""Of the sketch that finds the largest singular value: products, and columns."""
 _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
 """Where products of float32 stay in its range."""
 _UPPER = 0.95
 """The quantile that stands for the upper tail of the tokens."""
+_WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
+"""How compiled code (native/norms.c) is told of a format."""
 _MOST_WEIGHT = 1e3
 """A token whose honest noise is far below that of the others counts at most so many times."""
 
@@ -61,19 +67,22 @@ class Norms:
     channel_middle: Later[Size] = 0.0
     """RMS of the median channel."""
 
+    def each(self, function: Callable[..., float], *others: Norms) -> Norms:
+        """Norm by norm, of this and of others."""
+        sizes = (self, *others)
+        return Norms(*[function(*(getattr(s, f.name) for s in sizes)) for f in _FIELDS])
+
     def scaled(self, factor: float) -> Norms:
-        return Norms(**{f.name: getattr(self, f.name) * factor for f in _FIELDS})
+        return self.each(lambda own: own * factor)
 
     def plus(self, other: Norms) -> Norms:
-        return Norms(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
+        return self.each(add, other)
 
     def times(self, factors: Norms) -> Norms:
-        return Norms(**{f.name: getattr(self, f.name) * getattr(factors, f.name) for f in _FIELDS})
+        return self.each(mul, factors)
 
     def or_larger(self, other: Norms) -> Norms:
-        """The larger of two in each norm."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in _FIELDS}
-        return Norms(**{name: max(pair) for name, pair in pairs.items()})
+        return self.each(max, other)
 
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all judged norms, and which one it is."""
@@ -202,18 +211,13 @@ def _as_rows(
 def _measured(
     a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
 ) -> tuple[Float64, Float64]:
-    given = (a, b, rows, weights.tokens, weights.channels, whole)
+    given = (a, b, rows, weights, whole)
     with np.errstate(all="ignore"):
         return fast_difference(*given) or _difference(*given)
 
 
 def _difference(
-    a: Array,
-    b: Array | None,
-    rows: Array | None,
-    tokens: Array,
-    channels: Array,
-    whole: Array | None,
+    a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
 ) -> tuple[Float64, Float64]:
     """For each row: squares, weighed squares, largest magnitude, largest weighed one.
 
@@ -231,11 +235,36 @@ def _difference(
             d -= b[part].astype(np.float64)
         if d.size:
             found[here, 0], found[here, 2] = np.einsum("ij,ij->i", d, d), np.abs(d).max(1)
-            d *= tokens[here, None] * channels
+            d *= weights.tokens[here, None] * weights.channels
             found[here, 1], found[here, 3] = np.einsum("ij,ij->i", d, d), np.abs(d).max(1)
             squares += np.einsum("ij,ij->j", d, d)
             if whole is not None:
                 whole[here] = d
+    return found, squares
+
+
+def fast_difference(
+    a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
+) -> tuple[Float64, Float64] | None:
+    """The same in compiled code; None where numpy must do it."""
+    native = library()
+    if native is None or b is None or not a.size:
+        return None
+    a, b = widened(a), widened(b)
+    if a.dtype not in _WIDE or b.dtype not in _WIDE:
+        return None
+    width = a.shape[1]
+    numbers = np.arange(len(a)) if rows is None else rows
+    chosen = np.ascontiguousarray(numbers, np.int64)
+    both = [np.ascontiguousarray(w, np.float64) for w in (weights.tokens, weights.channels)]
+    out = np.empty(width, np.float32) if whole is None else whole
+    found, squares = np.empty((len(chosen), 4)), np.zeros(width)
+    native.driftwalk_difference(
+        *(array.ctypes.data for array in (a, b, chosen)),
+        *(len(chosen), width, _WIDE[a.dtype] + 2 * _WIDE[b.dtype]),
+        *(array.ctypes.data for array in (*both, found, squares, out)),
+        0 if whole is None else width,
+    )
     return found, squares
 
 
@@ -261,6 +290,25 @@ def _largest_singular_value(matrix: Array) -> float:
         basis, _ = np.linalg.qr(times(sketch))
         sketch = times_back(basis)
     return math.sqrt(float(np.linalg.eigvalsh(sketch.T @ sketch)[-1]))
+
+
+def fast_products(matrix: Array) -> tuple[Product, Product] | None:
+    """Products of a float32 matrix, and of its transpose, with `VECTORS` vectors."""
+    native = library()
+    if native is None or min(matrix.shape) < VECTORS:
+        return None
+    held = np.ascontiguousarray(matrix)
+
+    def product(compute: Any, length: int) -> Product:
+        def times(vectors: Array) -> Array:
+            given, out = np.ascontiguousarray(vectors), np.zeros((length, VECTORS), np.float32)
+            compute(held.ctypes.data, *held.shape, given.ctypes.data, out.ctypes.data)
+            return out
+
+        return times
+
+    rows, width = held.shape
+    return product(native.driftwalk_times, rows), product(native.driftwalk_times_back, width)
 
 
 def _times(matrix: Array, vectors: Array) -> Array:

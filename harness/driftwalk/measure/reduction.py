@@ -20,8 +20,8 @@ from ..adapter import Holds
 from ..dtypes import FORMATS, Array
 from ..states import Held, HeldState, State, Trace, read_only
 from ..tolerance import Tolerance
+from .metric_list import Numbers, Sums
 from .metrics import Measured, finish, measure
-from .sums import Numbers, Sums
 
 
 @dataclass(frozen=True)

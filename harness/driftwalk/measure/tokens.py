@@ -9,9 +9,10 @@ from typing import overload
 
 import numpy as np
 
+from ..dtypes import Float64
 from ..jsonable import Size
 from ..native import library
-from .sums import Float64, Numbers
+from .metric_list import Numbers
 
 TokenErrors = Sequence[Sequence[Size | None]]
 """L2 of a difference per (row, position); None where padded."""
@@ -71,9 +72,9 @@ def profile(row_l2: list[Float64], rows: Numbers, shape: tuple[int, ...]) -> Pro
 
 def four_digits(values: Float64) -> Float64:
     """Each as float(f"{value:.4g}") has it."""
-    known = library()
-    if known is None:
+    native = library()
+    if native is None:
         return np.array([float(f"{value:.4g}") for value in values.tolist()])
     rounded = values.copy()
-    known.driftwalk_four_digits(rounded.ctypes.data, rounded.size)
+    native.driftwalk_four_digits(rounded.ctypes.data, rounded.size)
     return rounded

@@ -14,15 +14,15 @@ BUCKETS = 256 << _SUB_BITS
 """The bits of a distance as a float32, shifted by `SHIFT`, are the number of its bucket."""
 
 
-def ulp_distance(reference: Array, candidate: Array, known: Format) -> NDArray[np.uint64]:
-    """Representable steps of `known` between both values, each first rounded to that format."""
-    a, b = _ordered(reference, known), _ordered(candidate, known)
+def ulp_distance(reference: Array, candidate: Array, kind: Format) -> NDArray[np.uint64]:
+    """Representable steps of `kind` between both values, each first rounded to that format."""
+    a, b = _ordered(reference, kind), _ordered(candidate, kind)
     return np.where(a > b, a - b, b - a).astype(np.uint64)
 
 
-def _ordered(values: Array, known: Format) -> NDArray[np.uint64]:
+def _ordered(values: Array, kind: Format) -> NDArray[np.uint64]:
     """Map floats to integers that sort the same way and count every step; -0 and +0 are one."""
-    rounded = np.ascontiguousarray(values.astype(known.dtype, copy=False))
+    rounded = np.ascontiguousarray(values.astype(kind.dtype, copy=False))
     width = rounded.dtype.itemsize * 8
     bits = rounded.view(f"u{rounded.dtype.itemsize}").astype(np.uint64)
     sign = np.uint64(1 << (width - 1))
@@ -51,8 +51,8 @@ class UlpHistogram:
         self._max = 0
         self._counts: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
 
-    def add(self, reference: Array, candidate: Array, known: Format) -> None:
-        distance = ulp_distance(reference.ravel(), candidate.ravel(), known)
+    def add(self, reference: Array, candidate: Array, kind: Format) -> None:
+        distance = ulp_distance(reference.ravel(), candidate.ravel(), kind)
         if distance.size:
             counts = np.bincount(_buckets(distance), minlength=BUCKETS)
             self.add_counts(counts, int(distance.max()))

@@ -7,7 +7,7 @@ factory names, are seen from the folder that the file is in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import AbstractContextManager, chdir, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ PROBE = ("prompts", "ids", "file", "batch", "length", "seed")
 
 @dataclass(frozen=True)
 class Common:
-    """What a run is held to."""
+    """What a run is judged by."""
 
     reference: str | None = None
     candidates: tuple[str, ...] = (DEFAULT_CANDIDATE,)
@@ -38,6 +38,16 @@ class Common:
     allow_missing: tuple[str, ...] = ()
     depth: str = "block"
     expected: Path | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For `verify` and `verify_all`, all but the candidates."""
+        return {
+            "reference": self.reference,
+            "policy": self.policy,
+            "depth": self.depth,
+            "allow_missing": self.allow_missing,
+        }
 
 
 @dataclass(frozen=True)
@@ -65,12 +75,8 @@ class Run:
     @property
     def arguments(self) -> dict[str, Any]:
         """For `verify` and `verify_all`, all but the model and the candidates."""
-        return {
-            "reference": self.common.reference,
+        return self.common.arguments | {
             "probe": self.inputs.given,
-            "policy": self.common.policy,
-            "depth": self.common.depth,
-            "allow_missing": self.common.allow_missing,
             "blocks": self.blocks,
             "trust_remote_code": self.trust_remote_code,
             "batch": self.inputs.batch,
@@ -81,9 +87,8 @@ class Run:
     def named(self, described: Mapping[str, str]) -> dict[str, str]:
         """A report's model under the name that the configuration gives it."""
         label = described.get("label", self.model)
-        return {**described, "label": self.title} | (
-            {"source": label} if label != self.title else {}
-        )
+        source = {"source": label} if label != self.title else {}
+        return {**described, "label": self.title, **source}
 
 
 @dataclass(frozen=True)
@@ -96,14 +101,9 @@ class Config:
     golden: str = "golden"
     """The folder for golden traces, beside the tests that use them."""
 
-    @contextmanager
-    def at_home(self) -> Iterator[None]:
+    def at_home(self) -> AbstractContextManager[None]:
         """In the folder of the file: what it names is found from there."""
-        if self.path is None:
-            yield
-            return
-        with chdir(self.path.resolve().parent):
-            yield
+        return chdir(self.path.resolve().parent) if self.path else nullcontext()
 
 
 def find_config(start: Path) -> Path | None:
@@ -129,16 +129,14 @@ def load_config(path: str | Path) -> Config:
     if not isinstance(data, dict):
         raise UsageError(f"{file}: {where} should be a table.")
     top = Table(data, file, where).allow(TOP)
-    common = _common(top, Common())
-    probes = {
-        name: _inputs(top.table("probes").table(name), name) for name in _names(top.table("probes"))
-    }
-    runs = [run for table in top.tables("models") for run in _runs(table, common, probes)]
+    common, probes = _common(top, Common()), top.table("probes")
+    inputs = {name: _inputs(probes, name) for name in probes.data}
+    runs = [run for table in top.tables("models") for run in _runs(table, common, inputs)]
     titles = [run.title for run in runs]
     twice = next((title for title in titles if titles.count(title) > 1), "")
     if twice:
         top.refuse(f"two models are called {twice!r}; give each a 'name' of its own.")
-    golden = top.text("golden", "golden") or "golden"
+    golden = top.text("golden", "golden")
     if Path(golden).is_absolute() or ".." in Path(golden).parts:
         top.refuse(f"'golden' should be a folder below the tests, found {golden!r}.")
     return Config(file, common, tuple(runs), golden)
@@ -150,13 +148,6 @@ def _section(file: Path) -> Any:
     return tool.get("driftwalk") if isinstance(tool, dict) else None
 
 
-def _names(table: Table) -> Iterator[str]:
-    for name in table.data:
-        if not name.strip() or "/" in name:
-            table.refuse(f"{name!r} cannot be the name of a probe.")
-        yield name
-
-
 def _common(table: Table, base: Common) -> Common:
     """What a table says, on top of what holds for all."""
     from ..verification import DEPTHS
@@ -165,13 +156,14 @@ def _common(table: Table, base: Common) -> Common:
     candidates = table.texts("candidates", base.candidates)
     if not candidates:
         table.refuse("'candidates' is empty; name at least one backend.")
-    for key, specs in (("reference", [reference] if reference else []), ("candidates", candidates)):
-        for spec in specs:
-            _check_spec(table, key, spec)
-    depth = table.text("depth", base.depth) or base.depth
+    if reference:
+        _check_spec(table, "reference", reference)
+    for spec in candidates:
+        _check_spec(table, "candidates", spec)
+    depth = table.text("depth", base.depth)
     if depth not in DEPTHS:
         table.refuse(f"'depth' is {depth!r}. {nearest(depth, DEPTHS)}")
-    expected = table.text("expected")
+    expected = table.text("expected", None)
     return Common(
         reference,
         candidates,
@@ -194,44 +186,46 @@ def _check_spec(table: Table, key: str, spec: str) -> None:
 
 def _policy(table: Table, base: Policy) -> Policy:
     """A table's own policy and rules; who gives neither, takes what holds for all."""
-    named, rules = table.text("policy"), table.table("rules")
+    named, rules = table.text("policy", None), table.table("rules")
     try:
         policy = make_policy(named) if named else base
         # Globs and numbers as on the command line, where they are one text.
-        own = tuple(parse_rule(f"{glob}={_plain(rules, glob)}") for glob in rules.data)
+        for glob, value in rules.data.items():
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                rules.refuse(f"{glob!r} should be ATOL, 'ATOL,RTOL' or 'dtype'.")
+        own = tuple(parse_rule(f"{glob}={value}") for glob, value in rules.data.items())
     except UsageError as error:
         table.refuse(f"{'policy' if not rules.data else 'policy or rules'!r}: {error}")
     return Policy("rules", (*own, *policy.rules), policy.calibrated) if own else policy
 
 
-def _plain(rules: Table, glob: str) -> str:
-    value = rules.data[glob]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        rules.refuse(f"{glob!r} should be ATOL, 'ATOL,RTOL' or 'dtype'.")
-    return str(value)
-
-
-def _inputs(table: Table, name: str) -> Inputs:
-    table.allow(PROBE)
+def _inputs(probes: Table, name: str) -> Inputs:
+    """One of the probes."""
+    if not name.strip() or "/" in name:
+        probes.refuse(f"{name!r} cannot be the name of a probe.")
+    table = probes.table(name).allow(PROBE)
     if sum(key in table.data for key in ("prompts", "ids", "file")) > 1:
         table.refuse("give one of 'prompts', 'ids' and 'file'.")
-    file = table.text("file")
-    given: Any = list(table.texts("prompts")) or None
-    if "prompts" in table.data and given is None:
-        table.refuse("'prompts' is empty.")
+    given: Any = None
+    if "prompts" in table.data:
+        given = _prompts(table)
     if "ids" in table.data:
         given = _ids(table)
-    if file is not None:
+    if (file := table.text("file", None)) is not None:
         given = table.file.resolve().parent / file
     if given is not None and (extra := [k for k in ("batch", "length", "seed") if k in table.data]):
         table.refuse(f"{extra[0]!r} shapes the default probe; here the inputs are given.")
     return Inputs(
         name,
         given,
-        table.whole("batch", 1),
-        table.whole("length", 1),
-        table.whole("seed", 0, 0) or 0,
+        table.whole("batch", 1, None),
+        table.whole("length", 1, None),
+        table.whole("seed", 0, 0),
     )
+
+
+def _prompts(table: Table) -> list[str]:
+    return list(table.texts("prompts")) or table.refuse("'prompts' is empty.")
 
 
 def _ids(table: Table) -> list[list[int]]:
@@ -246,19 +240,14 @@ def _ids(table: Table) -> list[list[int]]:
 
 def _runs(table: Table, base: Common, probes: Mapping[str, Inputs]) -> Iterator[Run]:
     """One model: a run for each of its probes."""
-    table.allow(MODEL).require("model")
-    model = table.text("model") or ""
-    name = table.text("name", model) or model
-    common = _common(table, base)
+    table.allow(MODEL, needed=("model",))
+    model = table.text("model", "")
+    name = table.text("name", model)
+    common, blocks = _common(table, base), table.text("blocks", None)
+    trusted = table.typed("trust-remote-code", bool, False)
     for inputs in _chosen(table, probes):
-        yield Run(
-            model,
-            f"{name}/{inputs.name}" if inputs.name else name,
-            common,
-            inputs,
-            table.text("blocks"),
-            table.flag("trust-remote-code"),
-        )
+        title = f"{name}/{inputs.name}" if inputs.name else name
+        yield Run(model, title, common, inputs, blocks, trusted)
 
 
 def _chosen(table: Table, probes: Mapping[str, Inputs]) -> list[Inputs]:
@@ -266,7 +255,7 @@ def _chosen(table: Table, probes: Mapping[str, Inputs]) -> list[Inputs]:
     if "prompts" in table.data:
         if "probes" in table.data:
             table.refuse("give one of 'prompts' and 'probes'.")
-        return [Inputs(given=list(table.texts("prompts")) or table.refuse("'prompts' is empty."))]
+        return [Inputs(given=_prompts(table))]
     names = table.texts("probes", tuple(probes))
     for name in names:
         if name not in probes:

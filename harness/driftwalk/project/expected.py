@@ -8,7 +8,7 @@ expired, or that nothing needs any more, fails: it would hide the next fault at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
@@ -97,21 +97,21 @@ def load_expected(path: str | Path) -> tuple[Known, ...]:
 
 
 def _known(table: Table) -> Known:
-    table.allow(KEYS).require("point", "metric", "bound", "reason", "expires")
-    metric = table.text("metric") or ""
+    table.allow(KEYS, needed=KEYS[:5])
+    metric = table.text("metric", "")
     if metric not in BOUNDED:
         table.refuse(f"no metric {metric!r} can be bounded. {nearest(metric, BOUNDED)}")
     bound = table.number("bound")
     if bound <= 0:
         table.refuse(f"'bound' should be more than 0, found {bound:g}.")
     return Known(
-        point=table.text("point") or "",
+        point=table.text("point", ""),
         metric=metric,
         bound=bound,
-        reason=table.text("reason") or "",
-        expires=table.day("expires"),
-        model=table.text("model", "*") or "*",
-        candidate=table.text("candidate", "*") or "*",
+        reason=table.text("reason", ""),
+        expires=table.typed("expires", date, date.min),
+        model=table.text("model", "*"),
+        candidate=table.text("candidate", "*"),
         where=f"{table.file.name}: {table.where}",
     )
 
@@ -122,12 +122,12 @@ def today() -> date:
 
 
 def named(report: Report) -> tuple[str, str]:
-    """What an entry's globs are held against: the model, and the candidate."""
+    """What an entry's globs are matched with: the model, and the candidate."""
     return report.model.get("label", ""), report.candidate.spec
 
 
 def judge(report: Report, known: Sequence[Known], on: date | None = None) -> Gate:
-    """Hold a report against what is known of such runs."""
+    """Compare a report with what is known of such runs."""
     spoken = [entry for entry in known if entry.speaks_of(*named(report))]
     if not spoken or report.verdict == "unverified":
         return Gate(report, report.verdict)
@@ -136,23 +136,18 @@ def judge(report: Report, known: Sequence[Known], on: date | None = None) -> Gat
     live = [entry for entry in spoken if not entry.expired(day)]
     # NaN, other shapes and lost points have no size that could be bounded.
     drifting = [x for x in report.layers if x.verdict == "drift" and x.metrics is not None]
-    matches = [(layer, _match(layer, live)) for layer in drifting]
-    expected = {layer.point.name: entry for layer, entry in matches if entry}
-    notes = [*_notes(live, matches), *_beyond(live, drifting, expected)]
+    within: dict[str, Known] = {}
+    expected = []
+    for layer in drifting:
+        fitting = (e for e in live if e.covers(layer) and e.found(layer) <= e.bound)
+        if entry := next(fitting, None):
+            within[layer.point.name] = entry
+            size, expires = entry.found(layer), entry.expires.isoformat()
+            limit = entry.metric, entry.bound
+            expected.append(ExpectedDrift(layer.point.name, *limit, size, entry.reason, expires))
     stale = tuple(_stale(entry, report) for entry in live if not any(map(entry.covers, drifting)))
-    told = tuple(
-        ExpectedDrift(
-            layer.point.name,
-            entry.metric,
-            entry.bound,
-            entry.found(layer),
-            entry.reason,
-            entry.expires.isoformat(),
-        )
-        for layer, entry in matches
-        if entry
-    )
-    said = replace(report, expected=told, notes=(*report.notes, *notes, *late, *stale))
+    notes = (*report.notes, *_notes(live, drifting, within), *late, *stale)
+    said = replace(report, expected=tuple(expected), notes=notes)
     return Gate(said, "expected" if said.as_expected else said.verdict, (*late, *stale))
 
 
@@ -167,16 +162,12 @@ def unmet(
     runs, day = tuple(seen), on or today()
     lonely = [entry for entry in known if not any(entry.speaks_of(*run) for run in runs)]
     return tuple(
-        expiry(entry) if entry.expired(day) else _nowhere(entry)
+        expiry(entry)
+        if entry.expired(day)
+        else f"{entry.where}: no run has a model {entry.model!r} and a candidate "
+        f"{entry.candidate!r}; correct or remove the entry."
         for entry in lonely
         if whole or entry.expired(day)
-    )
-
-
-def _nowhere(entry: Known) -> str:
-    return (
-        f"{entry.where}: no run has a model {entry.model!r} and a candidate {entry.candidate!r}; "
-        "correct or remove the entry."
     )
 
 
@@ -188,41 +179,26 @@ def expiry(entry: Known) -> str:
     )
 
 
-def _match(layer: LayerDrift, live: Sequence[Known]) -> Known | None:
-    fitting = (entry for entry in live if entry.covers(layer) and entry.found(layer) <= entry.bound)
-    return next(fitting, None)
-
-
 def _notes(
-    live: Sequence[Known], matches: Sequence[tuple[LayerDrift, Known | None]]
-) -> Iterable[str]:
-    """Once for each entry: what it let pass."""
+    live: Iterable[Known], drifting: Sequence[LayerDrift], within: Mapping[str, Known]
+) -> Iterator[str]:
+    """Once for each entry: what it let pass, and the first place where more drifts than it says."""
     for entry in live:
-        layers = [layer for layer, match in matches if match is entry]
-        if not layers:
-            continue
-        names = ", ".join(layer.point.name for layer in layers[:6])
-        more = f" and {len(layers) - 6} more" if len(layers) > 6 else ""
-        largest = max(entry.found(layer) for layer in layers)
-        yield (
-            f"Expected drift at {names}{more}: {entry.metric} up to {largest:.3g} where "
-            f"{entry.bound:.3g} is known, until {entry.expires}: {entry.reason.rstrip('. ')}."
-        )
-
-
-def _beyond(
-    live: Sequence[Known], drifting: Sequence[LayerDrift], expected: Iterable[str]
-) -> Iterable[str]:
-    """Once for each entry: the first place where the drift is larger than it says."""
-    within = set(expected)
-    for entry in live:
-        for layer in drifting:
-            if entry.covers(layer) and layer.point.name not in within:
-                yield (
-                    f"More than the known drift at {layer.point.name}: {entry.metric} "
-                    f"{entry.found(layer):.3g} where {entry.bound:.3g} is known ({entry.where})."
-                )
-                break
+        passed = [layer for layer in drifting if within.get(layer.point.name) is entry]
+        if passed:
+            names = ", ".join(layer.point.name for layer in passed[:6])
+            more = f" and {len(passed) - 6} more" if len(passed) > 6 else ""
+            largest = max(map(entry.found, passed))
+            yield (
+                f"Expected drift at {names}{more}: {entry.metric} up to {largest:.3g} where "
+                f"{entry.bound:.3g} is known, until {entry.expires}: {entry.reason.rstrip('. ')}."
+            )
+        beyond = [x for x in drifting if entry.covers(x) and x.point.name not in within]
+        if beyond:
+            yield (
+                f"More than the known drift at {beyond[0].point.name}: {entry.metric} "
+                f"{entry.found(beyond[0]):.3g} where {entry.bound:.3g} is known ({entry.where})."
+            )
 
 
 def _stale(entry: Known, report: Report) -> str:

@@ -8,9 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ..errors import UsageError, nearest
+
+V = TypeVar("V")
+D = TypeVar("D")
 
 _KINDS: dict[type, str] = {
     str: "text",
@@ -48,37 +51,37 @@ class Table:
         place = f" {self.where}:" if self.where else ""
         raise UsageError(f"{self.file}:{place} {text}")
 
-    def allow(self, known: Collection[str]) -> Table:
-        """The same table, which has no key but these."""
+    def allow(self, known: Collection[str], needed: Collection[str] = ()) -> Table:
+        """The same table, which has no key but these, and all that are needed."""
         for key in self.data:
             if key not in known:
                 self.refuse(f"unknown key {key!r}. {nearest(key, known)}")
-        return self
-
-    def require(self, *keys: str) -> Table:
-        """The same table, which has all of these."""
-        for key in keys:
+        for key in needed:
             if key not in self.data:
                 self.refuse(f"{key!r} is missing.")
         return self
 
-    def text(self, key: str, default: str | None = None) -> str | None:
-        value = self._typed(key, str, default)
-        if isinstance(value, str) and not value.strip():
+    def typed(self, key: str, kind: type[V], default: D) -> V | D:
+        """A value that is of this kind."""
+        if key not in self.data:
+            return default
+        value = self.data[key]
+        if _kind(value) is not kind:
+            self.refuse(f"{key!r} should be {_KINDS[kind]}, found {_shown(value)}.")
+        return value  # type: ignore[no-any-return]
+
+    def text(self, key: str, default: D) -> str | D:
+        """One that is not empty."""
+        value = self.typed(key, str, default)
+        if key in self.data and not self.data[key].strip():
             self.refuse(f"{key!r} is empty.")
-        return value  # type: ignore[no-any-return]
+        return value
 
-    def flag(self, key: str, default: bool = False) -> bool:
-        return self._typed(key, bool, default)  # type: ignore[no-any-return]
-
-    def day(self, key: str) -> date:
-        return self._typed(key, date, None)  # type: ignore[no-any-return]
-
-    def whole(self, key: str, least: int, default: int | None = None) -> int | None:
-        value = self._typed(key, int, default)
-        if value is not None and value < least:
+    def whole(self, key: str, least: int, default: D) -> int | D:
+        value = self.typed(key, int, default)
+        if key in self.data and self.data[key] < least:
             self.refuse(f"{key!r} should be {least} or more, found {value}.")
-        return value  # type: ignore[no-any-return]
+        return value
 
     def number(self, key: str) -> float:
         value = self.data.get(key)
@@ -87,36 +90,26 @@ class Table:
         return float(value)  # type: ignore[arg-type]
 
     def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """A list of texts."""
-        found = self._typed(key, list, None)
-        if found is None:
-            return default
-        for item in found:
+        for item in self.typed(key, list, []):
             if _kind(item) is not str or not item.strip():
                 self.refuse(f"{key!r} should be a list of texts, found {_shown(item)} in it.")
-        return tuple(found)
+        return tuple(self.data.get(key, default))
 
     def table(self, key: str) -> Table:
         """A table below this one; an empty one where there is none."""
-        where = f"{self.where}.{key}" if self.where else key
-        return Table(self._typed(key, dict, {}), self.file, where)
+        return Table(self.typed(key, dict, {}), self.file, self._below(key))
 
     def tables(self, key: str) -> list[Table]:
         """An array of tables, which a reader counts from 1."""
-        found = self._typed(key, list, [])
-        where = f"{self.where}.{key}" if self.where else key
-        for item in found:
+        items = self.typed(key, list, [])
+        for item in items:
             if _kind(item) is not dict:
                 self.refuse(f"{key!r} should be an array of tables, found {_shown(item)} in it.")
-        return [Table(item, self.file, f"{where}, entry {n}") for n, item in enumerate(found, 1)]
+        where = self._below(key)
+        return [Table(item, self.file, f"{where}, entry {n}") for n, item in enumerate(items, 1)]
 
-    def _typed(self, key: str, kind: type, default: Any) -> Any:
-        if key not in self.data:
-            return default
-        value = self.data[key]
-        if _kind(value) is not kind:
-            self.refuse(f"{key!r} should be {_KINDS[kind]}, found {_shown(value)}.")
-        return value
+    def _below(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
 
 
 def _kind(value: Any) -> type:

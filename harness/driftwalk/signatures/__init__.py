@@ -1,11 +1,8 @@
 """Signatures: what is kept of a trace when the trace itself is too large to keep.
 
-state.py     what a signature says of each state
-weights.py   the seeded random numbers, the same on every machine
-make.py      from a trace to what is said of its states
+make.py      what a signature says of each state, and how it comes of a trace
 bounds.py    what two signatures say of the difference of what they were made from
-file.py      one JSON file
-data.py      a whole signature: made, saved, loaded
+data.py      a whole signature: made, saved to one JSON file, loaded
 compare.py   a report, whose numbers are bounds
 """
 

@@ -21,16 +21,22 @@ more than the largest difference), and the rounding to `unit` before elements we
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 from ..layer_drift import Bounds
+from ..measure.norms import ratio
 from ..tolerance import Tolerance
-from .state import StateSignature
-from .weights import COUNT
+from .make import COUNT, StateSignature
 
 CHANCE = 1e-6
 """That a bound does not hold: for each state and either side."""
+
+EQUAL = Bounds(True, *[0.0] * 8)
+UNEQUAL = Bounds(False, math.nan, *(1.0, math.inf) * 2, math.inf, math.inf, chance=0.0)
+"""Whole numbers whose hashes differ: at least one of them by at least 1."""
+
+Samples = tuple[tuple[float, float], ...]
+"""Elements at the same places, of the reference and of the candidate."""
 
 
 @cache
@@ -50,30 +56,19 @@ def interval(count: int = COUNT, chance: float = CHANCE) -> tuple[float, float]:
     return root(1.0, 1e-300), root(1.0, 2 + 2 * wanted + 2 * math.sqrt(wanted))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """All that two signatures say of the difference of their states."""
+def difference(
+    reference: StateSignature, candidate: StateSignature, same_seed: bool
+) -> tuple[Bounds, Samples]:
+    """Bounds on what two states of equal shape differ by, over the elements that count.
 
-    equal: bool
-    """Bit by bit: a fact, not a bound."""
-    l2: float
-    """Estimate."""
-    l2_low: float
-    l2_high: float
-    max_low: float
-    max_high: float
-    seen: tuple[tuple[float, float], ...]
-    """The samples, of the reference and of the candidate."""
-
-
-def difference(reference: StateSignature, candidate: StateSignature, same_seed: bool) -> Difference:
-    """Bounds on what two states of equal shape differ by, over the elements that count."""
+    Those on what is needed are still to come: they depend on a tolerance.
+    """
     equal = (reference.sha256, reference.dtype) == (candidate.sha256, candidate.dtype)
     pairs = zip(reference.samples, candidate.samples, strict=False) if same_seed else ()
-    seen = tuple((r, c) for r, c in pairs if r is not None and c is not None)
+    samples = tuple((r, c) for r, c in pairs if r is not None and c is not None)
     if equal:
-        return Difference(True, 0.0, 0.0, 0.0, 0.0, 0.0, seen)
-    moved = max(_moved(reference, candidate), *(abs(r - c) for r, c in seen), 0.0)
+        return EQUAL, samples
+    moved = max(_moved(reference, candidate), *(abs(r - c) for r, c in samples), 0.0)
     root = math.sqrt(reference.counted)
     low, high, estimate = moved, reference.l2 + candidate.l2, math.nan
     if same_seed:
@@ -84,7 +79,8 @@ def difference(reference: StateSignature, candidate: StateSignature, same_seed: 
         low = max(low, estimate / math.sqrt(most) - rounding)
         high = min(high, estimate / math.sqrt(least) + rounding)
     high = max(high, low)
-    return Difference(False, estimate, low, high, max(moved, low / root), high, seen)
+    most_moved = max(moved, low / root), high
+    return Bounds(False, estimate, low, high, *most_moved, 0.0, 0.0, CHANCE), samples
 
 
 def _moved(reference: StateSignature, candidate: StateSignature) -> float:
@@ -97,7 +93,11 @@ def _moved(reference: StateSignature, candidate: StateSignature) -> float:
 
 
 def needed(
-    reference: StateSignature, found: Difference, tolerance: Tolerance, scale: float
+    reference: StateSignature,
+    bounds: Bounds,
+    samples: Samples,
+    tolerance: Tolerance,
+    scale: float,
 ) -> tuple[float, float]:
     """Bounds on the largest |difference| / allowance; above 1 is drift.
 
@@ -105,41 +105,22 @@ def needed(
     |d|^2 <= needed^2 * (sum of all allowances squared), L2 over the L2 of the allowances.
     From above: no element is off by more than L2, and none is allowed less than the least.
     """
-    if found.equal:
+    if bounds.exact:
         return 0.0, 0.0
-    told = reference.moments
+    moments = reference.moments
     room, slope = tolerance.atol * scale, tolerance.rtol
-    largest = max(abs(told.min), abs(told.max))
-    squares = room * room + 2 * room * slope * told.mean_abs + (slope * told.rms) ** 2
+    largest = max(abs(moments.min), abs(moments.max))
+    squares = room * room + 2 * room * slope * moments.mean_abs + (slope * moments.rms) ** 2
     low = max(
-        _over(found.max_low, room + slope * largest),
-        _over(found.l2_low, math.sqrt(squares * reference.counted)),
-        *(_over(abs(r - c), room + slope * abs(r)) for r, c in found.seen),
+        ratio(bounds.max_abs_low, room + slope * largest),
+        ratio(bounds.l2_low, math.sqrt(squares * reference.counted)),
+        *(ratio(abs(r - c), room + slope * abs(r)) for r, c in samples),
         0.0,
     )
-    return low, max(low, _over(found.max_high, room + slope * told.min_abs))
+    return low, max(low, ratio(bounds.max_abs_high, room + slope * moments.min_abs))
 
 
-def needed_l2(reference: StateSignature, found: Difference, limit: float) -> tuple[float, float]:
+def needed_l2(reference: StateSignature, bounds: Bounds, limit: float) -> tuple[float, float]:
     """Bounds on |difference| / (limit * |reference|), both in L2."""
     room = limit * reference.l2
-    return _over(found.l2_low, room), _over(found.l2_high, room)
-
-
-def _over(top: float, bottom: float) -> float:
-    return top / bottom if bottom > 0 else (math.inf if top > 0 else 0.0)
-
-
-def as_bounds(found: Difference, low: float, high: float) -> Bounds:
-    """As a result tells them."""
-    return Bounds(
-        exact=found.equal,
-        l2=found.l2,
-        l2_low=found.l2_low,
-        l2_high=found.l2_high,
-        max_abs_low=found.max_low,
-        max_abs_high=found.max_high,
-        needed_low=low,
-        needed_high=high,
-        chance=0.0 if found.equal else CHANCE,
-    )
+    return ratio(bounds.l2_low, room), ratio(bounds.l2_high, room)

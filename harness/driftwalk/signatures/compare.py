@@ -9,21 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from ..dtypes import FORMATS, Format
 from ..errors import UsageError
+from ..judge.depth import alone, unlike
 from ..judge.exact import NOTE
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
 from ..make_report import Terms, report_of
 from ..measure.metric_list import METRICS, Metrics, Nonfinite
+from ..measure.norms import ratio
 from ..mixture import nominal_formats
 from ..result import Report
-from ..states import Point, Trace
+from ..states import Trace
 from ..tolerance import Policy, PolicyLike, make_policy
-from .bounds import CHANCE, as_bounds, difference, needed, needed_l2
+from .bounds import CHANCE, EQUAL, UNEQUAL, difference, needed, needed_l2
 from .data import Signature
-from .state import StateSignature
+from .make import StateSignature
 
 L2 = "l2:"
 """Before a number: the policy that a signature can decide best, relative L2."""
@@ -42,22 +43,25 @@ class Judge:
     policy: Policy
     l2: float | None
     nominal: Mapping[str, tuple[Format, ...]]
+    same_seed: bool
 
     def bounds(
-        self, reference: StateSignature, candidate: StateSignature, same_seed: bool
+        self, reference: StateSignature, candidate: StateSignature
     ) -> tuple[Bounds, Allowed]:
         """Between what the difference lies, and what was allowed (needed: the upper bound)."""
-        found, rms = difference(reference, candidate, same_seed), reference.moments.rms
+        bounds, samples = difference(reference, candidate, self.same_seed)
+        rms = reference.moments.rms
         if self.l2 is not None:
-            low, high = needed_l2(reference, found, self.l2)
-            return as_bounds(found, low, high), Allowed(self.l2, 0.0, rms, high, norm="l2")
-        names = (reference.dtype, candidate.dtype)
-        formats = [FORMATS[name] for name in names if name in FORMATS]
-        formats += self.nominal[reference.name]
-        room = self.policy.tolerance(reference.name, *formats)
-        scale = rms if room.scale == "rms" else 1.0
-        low, high = needed(reference, found, room, scale)
-        return as_bounds(found, low, high), Allowed(room.atol, room.rtol, scale, high)
+            low, high = needed_l2(reference, bounds, self.l2)
+            allowed = Allowed(self.l2, 0.0, rms, high, norm="l2")
+        else:
+            formats = (FORMATS[state.dtype] for state in (reference, candidate))
+            nominal = self.nominal[reference.name]
+            room = self.policy.tolerance(reference.name, *formats, *nominal)
+            scale = rms if room.scale == "rms" else 1.0
+            low, high = needed(reference, bounds, samples, room, scale)
+            allowed = Allowed(room.atol, room.rtol, scale, high)
+        return replace(bounds, needed_low=low, needed_high=high), allowed
 
 
 def compare_signed(
@@ -72,31 +76,24 @@ def compare_signed(
     ours, theirs = (
         s if isinstance(s, Signature) else Signature.of(s, seed) for s in (reference, candidate)
     )
-    judge = _judge(policy, ours, theirs)
-    if judge.l2 is None:
-        judge.policy.check_rules(ours.names)
+    if isinstance(policy, str) and policy.startswith(L2):
+        rules, limit = Policy(policy), l2_limit(policy)
+    else:
+        rules, limit = make_policy(policy), None
+        rules.check_rules(ours.names)
+    nominal = nominal_formats(ours.names, ours.backend, theirs.backend)
+    judge = Judge(rules, limit, nominal, ours.seed == theirs.seed)
     allow = tuple(allow_missing)
-    rows = [
-        _row(state, theirs.state(state.name), judge, allow, ours.seed == theirs.seed)
-        for state in ours.states
-    ]
-    rows += [
-        _alone(state, "extra", allow) for state in theirs.states if ours.state(state.name) is None
-    ]
-    told = [SAYS, *notes]
-    if ours.seed != theirs.seed:
-        told.append("The signatures have different seeds: their projections say nothing together.")
+    rows = [_row(state, theirs.state(state.name), judge, allow) for state in ours.states]
+    extra = [state for state in theirs.states if ours.state(state.name) is None]
+    rows += [alone(s.point, s.shape, s.dtype, "extra", allow) for s in extra]
+    said = [SAYS, *notes]
+    if not judge.same_seed:
+        said.append("The signatures have different seeds: their projections say nothing together.")
     model = {"label": "two traces", **(ours.model or theirs.model)}
-    terms = Terms(judge.policy, allow, model=model, notes=tuple(told))
+    terms = Terms(rules, allow, model=model, notes=tuple(said))
     numbered = tuple(replace(row, index=index) for index, row in enumerate(rows))
     return report_of(numbered, ours.probe, (ours.backend, theirs.backend), terms, {}, None)
-
-
-def _judge(policy: PolicyLike, ours: Signature, theirs: Signature) -> Judge:
-    nominal = nominal_formats(ours.names, ours.backend, theirs.backend)
-    if isinstance(policy, str) and policy.startswith(L2):
-        return Judge(Policy(policy), l2_limit(policy), nominal)
-    return Judge(make_policy(policy), None, nominal)
 
 
 def l2_limit(policy: str) -> float:
@@ -115,52 +112,27 @@ def _row(
     candidate: StateSignature | None,
     judge: Judge,
     allow: tuple[str, ...],
-    same_seed: bool,
 ) -> LayerDrift:
+    shape = reference.shape
     if candidate is None:
-        return _alone(reference, "missing", allow)
-    point, dtypes = _point(reference), Dtypes(reference.dtype, candidate.dtype)
-    if (reference.shape, reference.counted) != (candidate.shape, candidate.counted):
-        note = f"reference {list(reference.shape)}, candidate {list(candidate.shape)}"
-        return LayerDrift(point, 0, reference.shape, dtypes, "shape", note=note)
-    if reference.dtype not in FORMATS or candidate.dtype not in FORMATS:
-        return _exact(point, dtypes, reference, candidate)
-    bounds, allowed = judge.bounds(reference, candidate, same_seed)
-    verdict = _verdict(candidate, bounds)
+        return alone(reference.point, shape, reference.dtype, "missing", allow)
+    dtypes = Dtypes(reference.dtype, candidate.dtype)
+    if (shape, reference.counted) != (candidate.shape, candidate.counted):
+        return unlike(reference.point, shape, candidate.shape, dtypes)
+    verdict: PointVerdict
+    if reference.dtype in FORMATS and candidate.dtype in FORMATS:
+        bounds, allowed = judge.bounds(reference, candidate)
+        verdict = _verdict(candidate, bounds)
+        note = "" if bounds.exact else _words(bounds, verdict)
+    else:  # whole numbers: the same hash, or drift by who knows how much
+        same = (reference.dtype, reference.sha256) == (candidate.dtype, candidate.sha256)
+        bounds, verdict, note = (EQUAL, "ok", NOTE) if same else (UNEQUAL, "drift", NOTE)
+        allowed = Allowed(0.0, 0.0, 1.0, bounds.needed_high)
     if verdict == "drift":
         allowed = replace(allowed, needed=bounds.needed_low)
+    metrics = _metrics(reference, candidate, bounds, verdict == "drift")
     return LayerDrift(
-        point,
-        0,
-        reference.shape,
-        dtypes,
-        verdict,
-        _metrics(reference, candidate, bounds, verdict == "drift"),
-        allowed,
-        note="" if bounds.exact else _words(bounds, verdict),
-        bounds=bounds,
-    )
-
-
-def _exact(
-    point: Point, dtypes: Dtypes, reference: StateSignature, candidate: StateSignature
-) -> LayerDrift:
-    """Whole numbers: the same hash, or drift by who knows how much."""
-    same = (reference.dtype, reference.sha256) == (candidate.dtype, candidate.sha256)
-    low, high = (0.0, 0.0) if same else (1.0, math.inf)
-    needed = 0.0 if same else math.inf
-    l2_high = high * math.sqrt(max(1, reference.counted))
-    bounds = Bounds(same, 0.0 if same else math.nan, low, l2_high, low, high, needed, needed, 0.0)
-    return LayerDrift(
-        point,
-        0,
-        reference.shape,
-        dtypes,
-        "ok" if same else "drift",
-        _metrics(reference, candidate, bounds, not same),
-        Allowed(0.0, 0.0, 1.0, needed),
-        note=NOTE,
-        bounds=bounds,
+        reference.point, 0, shape, dtypes, verdict, metrics, allowed, note=note, bounds=bounds
     )
 
 
@@ -178,7 +150,7 @@ def _metrics(
     """The bounds that decided, in the place of what was measured: all else is not known."""
     l2 = bounds.l2_low if lower else bounds.l2_high
     size, root = reference.l2, math.sqrt(max(1, reference.counted))
-    relative = l2 / size if size > 0 else (math.inf if l2 > 0 else 0.0)
+    relative = ratio(l2, size)
     known = {
         "max_abs": bounds.max_abs_low if lower else bounds.max_abs_high,
         "rmse": l2 / root,
@@ -207,19 +179,3 @@ def _words(bounds: Bounds, verdict: PointVerdict) -> str:
         f"{text}; L2 of the difference between {bounds.l2_low:.2g} and {bounds.l2_high:.2g}, its "
         f"largest element between {bounds.max_abs_low:.2g} and {bounds.max_abs_high:.2g} (bounds)"
     )
-
-
-def _alone(state: StateSignature, verdict: PointVerdict, allow: tuple[str, ...]) -> LayerDrift:
-    missing = verdict == "missing"
-    note = (
-        "the candidate gave no state here"
-        if missing
-        else "the candidate has this point, the reference does not"
-    )
-    sides = Dtypes(state.dtype, None) if missing else Dtypes(None, state.dtype)
-    allowed = any(fnmatchcase(state.name, glob) for glob in allow)
-    return LayerDrift(_point(state), 0, state.shape, sides, verdict, note=note, allowed=allowed)
-
-
-def _point(state: StateSignature) -> Point:
-    return Point(state.name, state.module)

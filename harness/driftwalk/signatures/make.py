@@ -1,8 +1,13 @@
-"""From a trace to its signature, some elements at a time; quantiles take one state at a time.
+"""What a signature says of a state, and how it comes of a trace, some elements at a time.
 
 Every sum is exact or correctly rounded, so that the same states give the same bytes on any machine:
 elements are rounded to 40 bits below the largest, and what a block of them sums to then fits
 a float64 in whole numbers, whatever the order in which a matrix product adds them up.
+
+Random numbers are the same on every machine and in every version of numpy, too: splitmix64 of a
+counter gives 64 bits; eight bits make one weight: how many of them are set, less four. Such a
+weight is the sum of eight fair signs, halved: a whole number from -4 to 4, of mean 0 and variance
+2, near enough to a Gaussian for the bounds of bounds.py, and exact in any arithmetic.
 """
 
 from __future__ import annotations
@@ -11,22 +16,73 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import Array
-from ..states import Probe, State, Trace
-from .state import QUANTILES, Moments, StateSignature
-from .weights import COUNT, VARIANCE, places, weights
+from ..dtypes import Array, Float64
+from ..states import Point, Probe, State, Trace
 
-BITS = 40
-BLOCK = 1024
+QUANTILES = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
+COUNT, VARIANCE = 64, 2.0
+"""Projections of a state, and the variance of a weight."""
+SAMPLES = 32
+"""Elements of a state that are kept as they are."""
+
+BITS, BLOCK = 40, 1024
 """Elements whose weighted sum is exact: 40 bits, 2 for the weight, 10 for the block."""
-
 _CHUNK = 1 << 16
 _MOST_INPUTS = 4096
 """Whole numbers of a probe that are kept: a few rows of ids and masks, no picture."""
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_TABLE = np.array([byte.bit_count() - 4 for byte in range(256)], np.float64)
+_SAMPLING = 0x5EED
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of the finite elements that count."""
+
+    mean: float
+    mean_abs: float
+    rms: float
+    min: float
+    max: float
+    min_abs: float
+
+
+@dataclass(frozen=True)
+class StateSignature:
+    """One state without its tensor. Padded positions are no part of any of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+    """Of the bytes of the elements that count, little-endian."""
+    counted: int
+    nonfinite: int
+    """How many of those are NaN or infinite; they are kept out of all that follows."""
+    moments: Moments
+    quantiles: tuple[float, ...]
+    """At QUANTILES: elements, not values between two of them."""
+    samples: tuple[float | None, ...]
+    """The elements at seeded places; None where one is not finite."""
+    projections: tuple[float, ...]
+    unit: float
+    """Every element was rounded to a multiple of this before it was projected."""
+    module: str = ""
+
+    @property
+    def point(self) -> Point:
+        return Point(self.name, self.module)
+
+    @property
+    def l2(self) -> float:
+        return self.moments.rms * float(np.sqrt(max(0, self.counted - self.nonfinite)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +115,20 @@ class Elements:
         found = self.rows[self.numbers[first:last]].reshape(-1)
         return found[start - first * width : stop - first * width]
 
-    def finite(self, start: int, stop: int) -> NDArray[np.float64]:
+    def finite(self, start: int, stop: int) -> Float64:
         """Some of them as float64, zero where not finite."""
-        values: NDArray[np.float64] = self.raw(start, stop).astype(np.float64)
+        values: Float64 = self.raw(start, stop).astype(np.float64)
         return np.where(np.isfinite(values), values, 0.0)
 
-    def chunks(self, step: int = _CHUNK) -> Iterator[tuple[int, int]]:
-        return ((at, min(at + step, self.count)) for at in range(0, self.count, step))
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        return ((at, min(at + _CHUNK, self.count)) for at in range(0, self.count, _CHUNK))
 
 
 def sign_states(trace: Trace, seed: int) -> tuple[StateSignature, ...]:
     """What a signature says of each state of a trace."""
     with np.errstate(all="ignore"):
         parts = [Elements.of(state, trace.probe) for state in trace]
-        moments = [_moments(part) for part in parts]
-        units = [_unit(max(-m.min, m.max, 0.0)) for m, _ in moments]
+        units = [_unit(_peak(part)) for part in parts]
         projected = _projections(parts, units, seed)
         return tuple(
             StateSignature(
@@ -83,16 +138,15 @@ def sign_states(trace: Trace, seed: int) -> tuple[StateSignature, ...]:
                 sha256=_sha256(part),
                 counted=part.count,
                 nonfinite=bad,
-                moments=found,
+                moments=moments,
                 quantiles=_quantiles(part),
                 samples=_samples(part, seed),
                 projections=values,
                 unit=unit,
                 module=state.point.module,
             )
-            for state, part, (found, bad), values, unit in zip(
-                trace, parts, moments, projected, units, strict=True
-            )
+            for state, part, values, unit in zip(trace, parts, projected, units, strict=True)
+            for moments, bad in (_moments(part, unit or 1.0),)
         )
 
 
@@ -104,13 +158,13 @@ def _sha256(part: Elements) -> str:
     return digest.hexdigest()
 
 
-def _moments(part: Elements) -> tuple[Moments, int]:
+def _moments(part: Elements, unit: float) -> tuple[Moments, int]:
     """Moments, and how many elements are not finite; `fsum` rounds once, in whatever order."""
     sums: list[list[float]] = [[], [], []]
     lowest, highest, closest = math.inf, -math.inf, math.inf
-    unit, count = _unit(_peak(part)) or 1.0, 0
+    count = 0
     for start, stop in part.chunks():
-        values: NDArray[np.float64] = part.raw(start, stop).astype(np.float64)
+        values: Float64 = part.raw(start, stop).astype(np.float64)
         values = values[np.isfinite(values)]
         if not values.size:
             continue
@@ -124,16 +178,13 @@ def _moments(part: Elements) -> tuple[Moments, int]:
     if not count:
         return Moments(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), part.count
     mean, mean_abs, square = (math.fsum(total) / count for total in sums)
-    found = Moments(
-        mean * unit, mean_abs * unit, math.sqrt(square) * unit, lowest, highest, closest
-    )
-    return found, part.count - count
+    sizes = (mean * unit, mean_abs * unit, math.sqrt(square) * unit)
+    return Moments(*sizes, lowest, highest, closest), part.count - count
 
 
 def _peak(part: Elements) -> float:
-    return max(
-        (float(np.abs(part.finite(*at)).max(initial=0.0)) for at in part.chunks()), default=0
-    )
+    peaks = (np.abs(part.finite(*at)).max(initial=0.0) for at in part.chunks())
+    return float(max(peaks, default=0.0))
 
 
 def _unit(peak: float) -> float:
@@ -146,7 +197,7 @@ def _projections(parts: list[Elements], units: list[float], seed: int) -> list[t
     totals = [[0] * COUNT for _ in parts]
     longest = max((part.count for part in parts), default=0)
     for start in range(0, longest, BLOCK):
-        drawn: NDArray[np.float64] | None = None
+        drawn: Float64 | None = None
         for part, unit, total in zip(parts, units, totals, strict=True):
             stop = min(start + BLOCK, part.count)
             if stop <= start or not unit:
@@ -166,7 +217,7 @@ def _projections(parts: list[Elements], units: list[float], seed: int) -> list[t
 
 def _quantiles(part: Elements) -> tuple[float, ...]:
     """Elements at fixed ranks, by selection and not by sums: the same everywhere."""
-    values: NDArray[np.float64] = part.raw(0, part.count).astype(np.float64)
+    values: Float64 = part.raw(0, part.count).astype(np.float64)
     values = values[np.isfinite(values)]
     if not values.size:
         return ()
@@ -186,3 +237,30 @@ def few_inputs(probe: Probe) -> dict[str, tuple[int, ...]]:
     if any(a.dtype.kind not in "iub" for a in arrays) or sum(a.size for a in arrays) > _MOST_INPUTS:
         return {}
     return {name: tuple(int(v) for v in a.reshape(-1)) for name, a in probe.inputs.items()}
+
+
+def _mixed(counters: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """splitmix64: what stands at these places of the stream of a seed."""
+    with np.errstate(over="ignore"):
+        z = (counters + np.uint64(1)) * np.uint64(_GAMMA) + np.uint64(seed & _MASK)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+def weights(start: int, stop: int, seed: int) -> Float64:
+    """The weights of elements `start` to `stop`: one row each, one column per projection."""
+    words = COUNT // 8
+    counters = np.arange(start * words, stop * words, dtype=np.uint64)
+    raw: NDArray[Any] = _mixed(counters, seed).astype("<u8").view(np.uint8)
+    drawn: Float64 = _TABLE[raw].reshape(stop - start, COUNT)
+    return drawn
+
+
+def places(counted: int, seed: int) -> NDArray[np.int64]:
+    """Where the samples of a state stand among the elements that count; some may be one."""
+    if not counted:
+        return np.zeros(0, np.int64)
+    drawn = _mixed(np.arange(SAMPLES, dtype=np.uint64), seed ^ _SAMPLING)
+    return (drawn % np.uint64(counted)).astype(np.int64)

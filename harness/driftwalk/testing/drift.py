@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,18 +14,20 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from ..api import verify
-from ..comparison import compare
+from ..comparison import compare, probe_of
 from ..errors import BackendUnavailable, DriftwalkError, UsageError
 from ..project.config import Common
-from ..project.expected import judge
+from ..project.expected import judge, named
+from ..registry import load_target
 from ..result import Report
 from ..states import Trace
 from ..tolerance import PolicyLike
 from ..verification import record
-from .backends import Case, unavailable
-from .golden import golden_at, golden_policy, probe_of
-from .outcome import Outcome, failure, folder_for, outcome, save
-from .settings import Settings, settings
+from .golden import golden_at, golden_policy
+from .settings import DriftCase, Settings, settings, unavailable
+from .summary import GateRecord
+
+_TEXTS = "driftwalk_reports.failing_test"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,16 +39,13 @@ def _quietly(method: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(method)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True
-        told = ""
         try:
             return method(*args, **kwargs)
-        except BackendUnavailable as error:
-            told, missing = str(error), True
         except DriftwalkError as error:
-            told, missing = f"driftwalk: {error}", False
-        if missing:
-            unavailable(told, args[0]._request.config)  # type: ignore[attr-defined]
-        raise AssertionError(told)
+            raised = error
+        if isinstance(raised, BackendUnavailable):
+            unavailable(str(raised), args[0]._request.config)  # type: ignore[attr-defined]
+        raise AssertionError(f"driftwalk: {raised}")
 
     return run
 
@@ -56,8 +57,7 @@ class Drift:
         self, request: pytest.FixtureRequest, backend: str | None, tell: Callable[[str], None]
     ) -> None:
         self._request = request
-        self._tell = tell
-        """Hands an outcome on, as text, to where the session collects them."""
+        self._tell = tell  # a GateRecord, as text, to where the session collects them
         self.backend = backend
         """What the mark `drift_backends` names for this run."""
         self._count = 0
@@ -78,22 +78,15 @@ class Drift:
         only one, then `onnxruntime`.
         """
         __tracebackhide__ = True
-        common = self._common
-        known = {
-            "reference": common.reference,
-            "policy": common.policy,
-            "depth": common.depth,
-            "allow_missing": common.allow_missing,
-        }
         chosen = self._candidate() if candidate is None else candidate
-        report = verify(model, chosen, **(known | options))
-        return self._gate(self._titled(report), common.expected)
+        report = verify(model, chosen, **(self._common.arguments | options))
+        return self._gate(self._titled(report), self._common.expected)
 
     @_quietly
-    def run(self, case: Case) -> Report:
+    def run(self, case: DriftCase) -> Report:
         """One case of the configuration: the argument `drift_case`."""
         __tracebackhide__ = True
-        if not isinstance(case, Case):
+        if not isinstance(case, DriftCase):
             raise UsageError(f"drift.run takes what the argument drift_case has, not {case!r}.")
         with self._settings.config.at_home():
             report = verify(case.run.model, case.candidate, **case.run.arguments)
@@ -127,16 +120,17 @@ class Drift:
         __tracebackhide__ = True
         if not isinstance(name, str):
             raise UsageError(f"A golden trace has a name, and {name!r} is none.")
-        found = golden_at(self._golden_folder(), name, signature)
+        folder = self._request.path.parent / self._settings.config.golden  # beside the test's file
+        golden = golden_at(folder, name, signature)
         again = f"To store what it is now: pytest {self._typed()} --drift-update"
-        if self._settings.update:
-            written = found.write(self._traced(model, backend, options))
-            words = "written" if written else "unchanged"
-            self._tell(Outcome("golden", name, "", f"GOLDEN {words}: {found.path}").told())
+        if self._request.config.option.drift_update:
+            written = golden.write(self._traced(model, backend, options))
+            line = f"GOLDEN {'written' if written else 'unchanged'}: {golden.path}"
+            self._tell(GateRecord("golden", name, "", line).to_json())
             return None
-        if not found.exists:
-            raise UsageError(f"There is no golden trace {str(found.path)!r}. {again}")
-        stored = found.load()
+        if not golden.path.exists():
+            raise UsageError(f"There is no golden trace {str(golden.path)!r}. {again}")
+        stored = golden.load()
         if not isinstance(model, Trace):
             options.setdefault("probe", probe_of(stored))
         fresh = self._traced(model, backend, options)
@@ -145,8 +139,8 @@ class Drift:
             report = compare(stored, fresh, judged, allow_missing or self._common.allow_missing)
         except UsageError as error:
             raise UsageError(f"{error} {again}") from None
-        told = replace(report, model={**report.model, "golden": name}, command="")
-        return self._gate(self._titled(told), self._common.expected, again)
+        named_so = replace(report, model={**report.model, "golden": name})
+        return self._gate(self._titled(named_so), self._common.expected, again)
 
     def _candidate(self) -> str:
         if self.backend is not None:
@@ -166,10 +160,6 @@ class Drift:
             return model
         return record(model, (self.backend or "torch") if backend is None else backend, **options)
 
-    def _golden_folder(self) -> Path:
-        """Beside the test's own file."""
-        return self._request.path.parent / self._settings.config.golden
-
     def _typed(self) -> str:
         return shlex.quote(self._request.node.nodeid)
 
@@ -177,23 +167,34 @@ class Drift:
         return replace(report, command=f"pytest {self._typed()}")
 
     def _gate(self, report: Report, expected: Path | None, advice: str = "") -> Report:
-        """Hold it against what is expected, keep its report, and fail where it does."""
+        """Compare it with what is expected, keep its report, and fail where it does."""
         __tracebackhide__ = True
         file = self._settings.expected or expected
         gate = judge(report, self._settings.known(file))
-        folder = None
-        if self._settings.report is not None or not gate.ok:
-            folder = save(gate.report, self._folder())
-        self._tell(outcome(gate, folder, file).told())
+        said = gate.report, gate.verdict, gate.failures
+        folder = self._folder() if self._settings.report is not None or not gate.ok else None
+        if folder is not None:
+            gate.report.save(folder)
+        line = load_target(f"{_TEXTS}:summary_line")(*said)
+        told = GateRecord(
+            gate.verdict, *named(report), line, gate.ok, str(folder or ""), str(file or "")
+        )
+        self._tell(told.to_json())
         if not gate.ok:
-            raise AssertionError(failure(gate, folder, advice))
+            page = str(folder / "report.html") if folder else ""
+            raise AssertionError(load_target(f"{_TEXTS}:failure")(*said, page, advice))
         return gate.report
 
     def _folder(self) -> Path:
-        """Below `--drift-report`; else among pytest's temporary folders, which it keeps a while."""
+        """Below `--drift-report`; else among pytest's temporary folders, which it keeps a while.
+
+        Each gate of each test has a place of its own, the same in whichever process it runs.
+        """
         self._count += 1
-        root = self._settings.report
+        nodeid, root = self._request.node.nodeid, self._settings.report
         if root is None:
             factory: pytest.TempPathFactory = self._request.getfixturevalue("tmp_path_factory")
             root = factory.getbasetemp() / "driftwalk"
-        return folder_for(root, self._request.node.nodeid, self._count)
+        key = f"{nodeid}#{self._count}".encode(errors="replace")
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", nodeid.rpartition("/")[2]).strip("-")[:60]
+        return root / f"{plain or 'test'}-{hashlib.sha256(key).hexdigest()[:8]}"

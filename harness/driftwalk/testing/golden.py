@@ -8,11 +8,10 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..signatures.data import Signature
-from ..states import Probe, Trace, same_bits
+from ..states import Trace, same_bits
 from ..tolerance import Policy, make_policy
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-TRACE, SIGNATURE = ".trace", ".signature.json"
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,13 @@ class Golden:
     path: Path
     signed: bool
 
-    @property
-    def exists(self) -> bool:
-        return self.path.exists()
-
     def load(self) -> Trace | Signature:
         return Signature.load(self.path) if self.signed else Trace.load(self.path)
 
     def write(self, trace: Trace) -> bool:
         """Store a trace; one that has the same states already is left as it is."""
         made = Signature.of(trace) if self.signed else trace
-        if self.exists and _same(self.load(), made):
+        if self.path.exists() and _same(self.load(), made):
             return False
         made.save(self.path)
         return True
@@ -45,21 +40,17 @@ def golden_at(folder: Path, name: str, signature: bool | None) -> Golden:
             f"Golden trace {name!r}: a name has letters, digits, '-', '_' and '.', begins with a "
             "letter or digit, and names no folder."
         )
-    whole, signed = (
-        Golden(folder / f"{name}{end}", end == SIGNATURE) for end in (TRACE, SIGNATURE)
-    )
+    whole = Golden(folder / f"{name}.trace", signed=False)
+    signed = Golden(folder / f"{name}.signature.json", signed=True)
     if signature is None:
-        signature = signed.exists and not whole.exists
-    found = signed if signature else whole
+        signature = signed.path.exists() and not whole.path.exists()
+    golden = signed if signature else whole
     # A link would lead what is written, and what is believed, to somewhere else.
-    if found.path.is_symlink() or folder.is_symlink():
-        raise UsageError(f"{str(found.path)!r} is a link; a golden trace lies where its name says.")
-    return found
-
-
-def probe_of(stored: Trace | Signature) -> Probe | None:
-    """The inputs it was made from, where they were kept."""
-    return stored.inputs_as_probe() if isinstance(stored, Signature) else stored.probe
+    if golden.path.is_symlink() or folder.is_symlink():
+        raise UsageError(
+            f"{str(golden.path)!r} is a link; a golden trace lies where its name says."
+        )
+    return golden
 
 
 def golden_policy(policy: Policy) -> Policy:

@@ -1,8 +1,10 @@
-"""The end of a session: the index of all reports, and a line for whatever is not a pass."""
+"""What a session says at its end: the index of all reports, and a line for all that is no pass."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -12,55 +14,72 @@ from ..errors import DriftwalkError
 from ..files import write_atomically
 from ..project.expected import unmet
 from ..registry import REPORT_INDEX, load_target
-from ..result import Report, load
-from .outcome import Outcome
+from ..result import load
 from .settings import Settings, settings
 
-Told = tuple[str, Outcome]
-"""A test, and one outcome of it."""
+
+@dataclass(frozen=True)
+class GateRecord:
+    """One gate in one test: plain text, fit to travel between processes."""
+
+    verdict: str
+    model: str
+    candidate: str
+    line: str
+    ok: bool = True
+    folder: str = ""
+    """Where its report was written."""
+    expected: str = ""
+    """The file of expected drift that it was compared with."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+Gated = Sequence[tuple[str, GateRecord]]
+"""Tests by their node ids, each with a gate in it."""
 
 
 def finish(config: pytest.Config, told: Sequence[tuple[str, str]]) -> tuple[list[str], bool]:
     """The lines of the summary, and whether the session fails beyond its tests."""
-    outcomes = [(nodeid, Outcome.read(text)) for nodeid, text in told]
+    gated = [(nodeid, GateRecord(**json.loads(text))) for nodeid, text in told]
     # Workers end their tests in any order; a reader wants the same every time.
-    outcomes.sort(key=lambda pair: (pair[0], pair[1].folder))
+    gated.sort(key=lambda pair: (pair[0], pair[1].folder))
     try:
-        found = settings(config)
-        lines = [*_lines(outcomes), *_index(found, outcomes)]
-        failures = list(_lonely(found, outcomes))
+        chosen = settings(config)
+        lines = [*_lines(gated), *_index(chosen, gated)]
+        failures = list(_lonely(chosen, gated, config.option.drift_require))
     except DriftwalkError as error:
         return [f"driftwalk: {error}"], True
     return [*lines, *(f"EXPECTED DRIFT FAILS: {line}" for line in failures)], bool(failures)
 
 
-def _lines(outcomes: Sequence[Told]) -> Iterator[str]:
-    for nodeid, item in outcomes:
-        if item.verdict != "pass" or not item.ok:
-            where = f" -> {Path(item.folder) / 'report.html'}" if item.folder else ""
-            yield f"{item.line} [{nodeid}]{where}"
+def _lines(gated: Gated) -> Iterator[str]:
+    for nodeid, gate in gated:
+        if gate.verdict != "pass" or not gate.ok:
+            where = f" -> {Path(gate.folder) / 'report.html'}" if gate.folder else ""
+            yield f"{gate.line} [{nodeid}]{where}"
 
 
-def _index(found: Settings, outcomes: Sequence[Told]) -> Iterator[str]:
+def _index(chosen: Settings, gated: Gated) -> Iterator[str]:
     """The index links to what this session wrote, and to nothing else."""
-    if found.report is None:
+    if chosen.report is None:
         return
-    entries = list(_entries(outcomes))
+    result, page = (KINDS[RESULT].formats[name][0] for name in ("json", "html"))
+    folders = dict.fromkeys(Path(gate.folder) for _, gate in gated if gate.folder)
+    entries = [
+        (f"{folder.name}/{page}", load(folder / result))
+        for folder in folders
+        if (folder / result).is_file()
+    ]
     if entries:
         name, target = REPORT_INDEX
-        written = write_atomically(found.report / name, load_target(target)(entries))
+        written = write_atomically(chosen.report / name, load_target(target)(entries))
         yield f"{len(entries)} report{'s' if len(entries) != 1 else ''}: {written}"
 
 
-def _entries(outcomes: Sequence[Told]) -> Iterator[tuple[str, Report]]:
-    result, page = (KINDS[RESULT].formats[name][0] for name in ("json", "html"))
-    for folder in dict.fromkeys(Path(item.folder) for _, item in outcomes if item.folder):
-        if (folder / result).is_file():
-            yield f"{folder.name}/{page}", load(folder / result)
-
-
-def _lonely(found: Settings, outcomes: Sequence[Told]) -> Iterator[str]:
+def _lonely(chosen: Settings, gated: Gated, required: bool) -> Iterator[str]:
     """Entries of the files in use that speak of no test: expired, or required."""
-    for file in sorted({item.expected for _, item in outcomes if item.expected}):
-        seen = [(item.model, item.candidate) for _, item in outcomes if item.expected == file]
-        yield from unmet(found.known(Path(file)), seen, whole=found.require)
+    for file in sorted({gate.expected for _, gate in gated if gate.expected}):
+        seen = [(gate.model, gate.candidate) for _, gate in gated if gate.expected == file]
+        yield from unmet(chosen.known(Path(file)), seen, whole=required)

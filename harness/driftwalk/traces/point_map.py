@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,46 +29,35 @@ _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class MapRule:
-    """One line: a glob with captures, and what it makes of a name."""
-
-    pattern: str
-    point: str
-
-    def match(self, name: str) -> str | None:
-        """The point of a state of this name; None where the rule does not speak of it."""
-        found = _compiled(self.pattern).fullmatch(name)
-        if found is None:
-            return None
-        return _PART.sub(lambda part: found[part[1]], self.point)
-
-
-@dataclass(frozen=True)
 class PointMap:
     """The lines of a map, in the file's order; all that speak of a name must agree."""
 
-    rules: tuple[MapRule, ...]
-    origin: str = "map"
+    lines: Mapping[str, str]
+    """A glob with captures, and what it makes of a name."""
+    origin: str
 
     def names(self, given: Iterable[str]) -> dict[str, str]:
         """The point of each name; empty for what is left out."""
-        found = {name: self._name(name) for name in given}
+        points = {name: self._point(name) for name in given}
         first: dict[str, str] = {}
-        for name, point in found.items():
+        for name, point in points.items():
             if point and point in first:
                 raise UsageError(
                     f"{self.origin}: {first[point]!r} and {name!r} both become {point!r}."
                 )
             first[point] = name
-        if not any(found.values()):
+        if not any(points.values()):
             raise UsageError(
                 f"{self.origin}: nothing is left of the trace; every state is left out."
             )
-        return found
+        return points
 
-    def _name(self, name: str) -> str:
+    def _point(self, name: str) -> str:
+        matches = {pattern: _compiled(pattern).fullmatch(name) for pattern in self.lines}
         said = {
-            rule.pattern: point for rule in self.rules if (point := rule.match(name)) is not None
+            pattern: self.lines[pattern].format_map(match.groupdict())
+            for pattern, match in matches.items()
+            if match is not None
         }
         if not said:
             raise UsageError(
@@ -75,8 +65,8 @@ class PointMap:
                 'leave it out: "NAME" = "".'
             )
         if len(set(said.values())) > 1:
-            told = ", ".join(f"{pattern!r} makes it {point!r}" for pattern, point in said.items())
-            raise UsageError(f"{self.origin}: {name[:80]!r} is ambiguous: {told}.")
+            both = ", ".join(f"{pattern!r} makes it {point!r}" for pattern, point in said.items())
+            raise UsageError(f"{self.origin}: {name[:80]!r} is ambiguous: {both}.")
         return next(iter(said.values()))
 
     def renamed(self, trace: Trace) -> Trace:
@@ -109,10 +99,12 @@ def load_map(path: str | Path) -> PointMap:
     points = data.get("points")
     if not isinstance(points, dict) or not points:
         raise UsageError(f'{at.name} maps nothing; write [points] and lines: "NAME" = "layer.0".')
-    return PointMap(tuple(_rule(at.name, *item) for item in points.items()), at.name)
+    for pattern, point in points.items():
+        _check_line(at.name, pattern, point)
+    return PointMap(points, at.name)
 
 
-def _rule(origin: str, pattern: str, point: Any) -> MapRule:
+def _check_line(origin: str, pattern: str, point: Any) -> None:
     if isinstance(point, dict):
         raise UsageError(
             f"{origin}: {pattern!r} is a table: names with a dot stand in quotes, "
@@ -133,9 +125,9 @@ def _rule(origin: str, pattern: str, point: Any) -> MapRule:
             raise UsageError(
                 f"{origin}: {point!r} uses {name or '*'!r}, which {pattern!r} does not capture."
             )
-    return MapRule(pattern, point)
 
 
+@cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     """Captures are one part of a name; stars are anything; all else is itself."""
     text, at = "", 0

@@ -23,56 +23,43 @@ _ALIGN = 64
 
 
 class SpilledState(State):
-    """A state whose array is in a file."""
+    """A state whose array is in a file, and is mapped afresh each time it is asked for."""
 
-    def __init__(self, point: Point, stored: Stored) -> None:
-        object.__setattr__(self, "point", point)
-        object.__setattr__(self, "_stored", stored)
+    def __init__(self, point: Point, file: BinaryIO, array: Array) -> None:
+        file.seek(0, 2)
+        file.write(b"\0" * (-file.tell() % _ALIGN))
+        stored = file, file.tell(), array.nbytes, array.dtype, array.shape
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        file.flush()
+        self.__dict__.update(point=point, _stored=stored)
 
     @property
     def array(self) -> Array:
-        stored: Stored = self.__dict__["_stored"]
-        return stored.load()
-
-
-class Stored:
-    """One array in a file."""
-
-    def __init__(self, file: BinaryIO, array: Array) -> None:
-        file.seek(0, 2)
-        gap = -file.tell() % _ALIGN
-        file.write(b"\0" * gap)
-        self._file, self._at = file, file.tell()
-        self._shape, self._dtype, self._size = array.shape, array.dtype, array.nbytes
-        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        file.flush()
-
-    def load(self) -> Array:
-        """The array, mapped afresh."""
-        if not self._size:
-            return read_only(np.zeros(self._shape, self._dtype))
-        mapped = np.memmap(self._file, np.uint8, "r", self._at, (self._size,))
-        return mapped.view(np.ndarray).view(self._dtype).reshape(self._shape)
+        file, start, size, dtype, shape = self.__dict__["_stored"]
+        if not size:
+            return read_only(np.zeros(shape, dtype))
+        mapped = np.memmap(file, np.uint8, "r", start, (size,)).view(np.ndarray)
+        array: Array = mapped.view(dtype).reshape(shape)
+        return array
 
 
 class SpilledOutputs(Mapping[str, Array]):
-    """Outputs by name; one that is in the file is mapped each time it is asked for, as states are.
+    """Outputs by name, each the array of a state.
 
     Held as arrays they would stay in memory as long as the trace does, and they are its largest.
     """
 
-    def __init__(self, kept: Mapping[str, Array | Stored]) -> None:
-        self._kept = dict(kept)
+    def __init__(self, states: Mapping[str, State]) -> None:
+        self._states = dict(states)
 
     def __getitem__(self, name: str) -> Array:
-        found = self._kept[name]
-        return found.load() if isinstance(found, Stored) else found
+        return self._states[name].array
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self._states)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._states)
 
 
 class Spill:
@@ -81,7 +68,7 @@ class Spill:
     def __init__(self, budget: int) -> None:
         self._left = budget
         self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="driftwalk-"))  # noqa: SIM115
-        self._written: list[tuple[weakref.ref[Array], Any, Stored]] = []
+        self._written: list[tuple[weakref.ref[Array], Any, SpilledState]] = []
 
     def keep(self, state: State) -> State:
         """The state itself, or one that is read from the file."""
@@ -89,23 +76,23 @@ class Spill:
         self._left -= array.nbytes
         if self._left >= 0:
             return state
-        stored = Stored(self._file, array)
+        spilled = SpilledState(state.point, self._file, array)
         if is_output(state.point.name):
             # What a sink is given is a view, which is gone at once; whose memory it is, is not.
             owner = array if array.base is None else array.base
             if isinstance(owner, np.ndarray):
-                self._written.append((weakref.ref(owner), _start(array), stored))
-        return SpilledState(state.point, stored)
+                self._written.append((weakref.ref(owner), _start(array), spilled))
+        return spilled
 
     def outputs(self, given: Mapping[str, Array]) -> SpilledOutputs:
         """The outputs that are states, once more from the file; the others as they are."""
-        return SpilledOutputs({name: self._output(array) for name, array in given.items()})
+        return SpilledOutputs({name: self._output(name, array) for name, array in given.items()})
 
-    def _output(self, array: Array) -> Array | Stored:
-        for owner, start, stored in self._written:
+    def _output(self, name: str, array: Array) -> State:
+        for owner, start, spilled in self._written:
             if owner() is not None and start == _start(array):
-                return stored
-        return array
+                return spilled
+        return State(Point(name), array)
 
     def close(self) -> None:
         """Let go of the file; arrays that are still mapped stay readable."""

@@ -24,36 +24,25 @@ from ..workers import in_threads
 
 MOST_HEADER = 64 << 20
 _MOST_AXES = 32
-_CHUNK = 1 << 24
 
-_PLAIN = {
-    **{"F64": "<f8", "F32": "<f4", "F16": "<f2"},
-    **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1"},
-    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "|b1"},
+_DTYPES: dict[str, np.dtype[Any]] = {
+    **{name: np.dtype(f"<f{int(name[1:]) // 8}") for name in ("F64", "F32", "F16")},
+    **{name: np.dtype(f"<i{int(name[1:]) // 8}") for name in ("I64", "I32", "I16", "I8")},
+    **{name: np.dtype(f"<u{int(name[1:]) // 8}") for name in ("U64", "U32", "U16", "U8")},
+    **{"BOOL": np.dtype("|b1"), "BF16": FORMATS["bf16"].dtype, "F8_E4M3": FORMATS["fp8"].dtype},
 }
-_OTHERS = {"BF16": "bf16", "F8_E4M3": "fp8"}
-
-
-def _dtype(name: str) -> np.dtype[Any] | None:
-    if name in _OTHERS:
-        return FORMATS[_OTHERS[name]].dtype
-    return np.dtype(_PLAIN[name]) if name in _PLAIN else None
-
-
-def _name(array: Array) -> str:
-    for name in (*_PLAIN, *_OTHERS):
-        if _dtype(name) == array.dtype.newbyteorder("="):
-            return name
-    raise UsageError(f"Arrays of {array.dtype} cannot be stored in a safetensors file.")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
     """Write and sync; the same tensors give the same bytes."""
     header: dict[str, Any] = {}
+    names = {dtype: name for name, dtype in _DTYPES.items()}
     at = 0
     for name, array in tensors.items():
-        where = [at, at + array.nbytes]
-        header[name] = {"dtype": _name(array), "shape": list(array.shape), "data_offsets": where}
+        dtype, where = names.get(array.dtype.newbyteorder("=")), [at, at + array.nbytes]
+        if dtype is None:
+            raise UsageError(f"Arrays of {array.dtype} cannot be stored in a safetensors file.")
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": where}
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 64)
@@ -102,7 +91,7 @@ def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
 def _placed(name: str, entry: Any, room: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
     """Dtype, shape, first and last byte of a tensor: all as the header says, and all possible."""
     entry = entry if isinstance(entry, dict) else {}
-    kind = _dtype(entry["dtype"]) if isinstance(entry.get("dtype"), str) else None
+    kind = _DTYPES.get(str(entry.get("dtype")))
     shape, where = entry.get("shape"), entry.get("data_offsets")
     if kind is None:
         raise ValueError(f"tensor {name[:80]!r} has no dtype that is known here.")
@@ -129,12 +118,10 @@ def _bytes(array: Array) -> Any:
     return flat.view(np.uint8).data if flat.size else b""
 
 
-def sha256_of(array: Array) -> str:
-    """Of the bytes as a file has them."""
-    return hashlib.sha256(_bytes(array)).hexdigest()
-
-
 def sha256_of_all(arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Of several arrays, side by side: a hash takes longer than reading them."""
-    names = list(arrays)
-    return dict(zip(names, in_threads(lambda n: sha256_of(arrays[n]), names), strict=True))
+    """Of the bytes as a file has them, side by side: a hash takes longer than reading them."""
+
+    def sha256_of(array: Array) -> str:
+        return hashlib.sha256(_bytes(array)).hexdigest()
+
+    return dict(zip(arrays, in_threads(sha256_of, list(arrays.values())), strict=True))

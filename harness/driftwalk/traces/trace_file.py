@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
 from ..jsonable import decode, encode
-from ..point import BackendInfo, Point, State
-from ..probe import Probe
+from ..point import BackendInfo, Point, Probe, State
 from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
 
 if TYPE_CHECKING:
@@ -91,18 +90,18 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
     tensors |= {INPUT + name: array for name, array in trace.probe.inputs.items()}
     tensors |= {OUTPUT + name: array for name, array in trace.outputs.items()}
 
-    def told(hashes: Mapping[str, str]) -> Manifest:
+    def manifest(hashes: Mapping[str, str]) -> Manifest:
+        def stored(kind: str, name: str, array: Array, module: str = "") -> Stored:
+            return Stored(name, array.shape, dtype_name(array), hashes[kind + name], module)
+
+        probe = trace.probe
+        inputs = tuple(stored(INPUT, *item) for item in probe.inputs.items())
+        kept = None if probe.kept is None else {n: _as_digits(k) for n, k in probe.kept.items()}
+        said = probe.sha256, probe.origin, probe.texts, probe.tokens, inputs, kept
         return Manifest(
-            points=tuple(_stored(s.point.name, s.array, hashes, "", s.point.module) for s in trace),
-            outputs=tuple(_stored(n, a, hashes, OUTPUT) for n, a in trace.outputs.items()),
-            probe=StoredProbe(
-                trace.probe.sha256,
-                trace.probe.origin,
-                trace.probe.texts,
-                trace.probe.tokens,
-                tuple(_stored(n, a, hashes, INPUT) for n, a in trace.probe.inputs.items()),
-                _written(trace.probe.kept),
-            ),
+            points=tuple(stored("", s.point.name, s.array, s.point.module) for s in trace),
+            outputs=tuple(stored(OUTPUT, *item) for item in trace.outputs.items()),
+            probe=StoredProbe(*said),
             backend=trace.backend,
             model=trace.model,
             environment=trace.environment,
@@ -111,20 +110,15 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with _alone_in(path) as synced:
-            return _write(path, told, tensors, synced)
+            return _write(path, manifest, tensors, synced)
     except OSError as error:
         raise UsageError(
             f"Cannot write a trace to {str(path)!r}: {error.strerror or error}."
         ) from None
 
 
-def _written(kept: Mapping[str, Array] | None) -> dict[str, tuple[str, ...]] | None:
-    if kept is None:
-        return None
-    return {
-        name: tuple("".join("01"[int(flag)] for flag in row) for row in keep)
-        for name, keep in kept.items()
-    }
+def _as_digits(keep: Array) -> tuple[str, ...]:
+    return tuple("".join("01"[int(flag)] for flag in row) for row in keep)
 
 
 def _read(kept: Mapping[str, tuple[str, ...]] | None) -> dict[str, Array] | None:
@@ -151,21 +145,17 @@ def _alone_in(path: Path) -> Iterator[Callable[[], None]]:
     try:
         with contextlib.suppress(OSError):  # some network folders have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in _left_over(path):
-                left.unlink(missing_ok=True)
+            for item in path.iterdir():
+                if item.name.startswith(_TEMPORARY):  # no finished file has such a name
+                    item.unlink(missing_ok=True)
         yield lambda: os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _left_over(path: Path) -> list[Path]:
-    """What has a temporary name; no finished file has one."""
-    return [item for item in path.iterdir() if item.name.startswith(_TEMPORARY)]
-
-
 def _write(
     path: Path,
-    tell: Callable[[Mapping[str, str]], Manifest],
+    make: Callable[[Mapping[str, str]], Manifest],
     tensors: Mapping[str, Array],
     synced: Callable[[], None],
 ) -> Path:
@@ -175,30 +165,24 @@ def _write(
         with ThreadPoolExecutor(1) as beside:  # hashing and writing both wait for little else
             hashing = beside.submit(sha256_of_all, tensors)
             write_tensors(Path(temporary), tensors)
-            told = tell(hashing.result())
+            manifest = make(hashing.result())
         os.chmod(temporary, 0o644)
         if (path / STATES).exists():  # a file that a manifest speaks of is never written over
-            digest = hashlib.sha256(json.dumps(encode(told)).encode()).hexdigest()
-            told = replace(told, file=f"states.{digest[:16]}.safetensors")
-        os.replace(temporary, path / told.file)
+            digest = hashlib.sha256(json.dumps(encode(manifest)).encode()).hexdigest()
+            manifest = replace(manifest, file=f"states.{digest[:16]}.safetensors")
+        os.replace(temporary, path / manifest.file)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     synced()
-    text = json.dumps(encode(told), indent=1, sort_keys=True, allow_nan=False)
+    text = json.dumps(encode(manifest), indent=1, sort_keys=True, allow_nan=False)
     write_atomically(path / MANIFEST, text + "\n")
     synced()
     for old in path.glob("states*.safetensors"):
-        if old.name != told.file:
+        if old.name != manifest.file:
             with contextlib.suppress(OSError):  # no harm in it but its size
                 old.unlink()
     return path
-
-
-def _stored(
-    name: str, array: Array, hashes: Mapping[str, str], kind: str = "", module: str = ""
-) -> Stored:
-    return Stored(name, array.shape, dtype_name(array), hashes[kind + name], module)
 
 
 def _is_trace(path: Path) -> bool:
@@ -207,19 +191,13 @@ def _is_trace(path: Path) -> bool:
     return MANIFEST in names or names <= {STATES}
 
 
-class Contents(NamedTuple):
-    """What a trace is made of, in the order of its fields."""
-
-    states: tuple[State, ...]
-    probe: Probe
-    backend: BackendInfo
-    outputs: Mapping[str, Array]
-    model: Mapping[str, str]
-    environment: Mapping[str, str]
+Texts = Mapping[str, str]
+Contents = tuple[tuple[State, ...], Probe, BackendInfo, Mapping[str, Array], Texts, Texts]
+"""What a trace is made of: states, probe, backend, outputs, model, environment."""
 
 
 def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
-    """Map a trace, and hold every tensor against what the manifest says of it."""
+    """Map a trace, and compare every tensor with what the manifest says of it."""
     path = Path(folder)
     if path.is_file():
         raise UsageError(
@@ -230,13 +208,13 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
         raise UsageError(
             f"{str(path)!r} is no trace: a trace is a folder with {MANIFEST} and {STATES}."
         )
-    told = _manifest(path)
-    tensors = read_tensors(path / told.file)
-    states = tuple(State(Point(s.name, s.module), _checked(path, tensors, s)) for s in told.points)
-    outputs = {s.name: _checked(path, tensors, s, OUTPUT) for s in told.outputs}
-    inputs = {s.name: _checked(path, tensors, s, INPUT) for s in told.probe.inputs}
-    _check_hashes(path, tensors, told)
-    note = told.probe
+    manifest = _manifest(path)
+    tensors = read_tensors(path / manifest.file)
+    found = _checked(path, tensors, manifest)
+    states = tuple(State(Point(s.name, s.module), found[s.name]) for s in manifest.points)
+    outputs = {s.name: found[OUTPUT + s.name] for s in manifest.outputs}
+    inputs = {s.name: found[INPUT + s.name] for s in manifest.probe.inputs}
+    note = manifest.probe
     if inputs:
         made = Probe(inputs, note.origin, note.texts, note.tokens, _read(note.kept))
     elif probe is not None:
@@ -248,62 +226,51 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
             f"The trace {str(path)!r} was made from a probe {note.sha256[:12]}, not from "
             f"{made.sha256[:12]}."
         )
-    backend = replace(told.backend, dtypes=_in_order(told.backend.dtypes, told))
-    return Contents(states, made, backend, outputs, told.model, told.environment)
-
-
-def _in_order(dtypes: Mapping[str, str], told: Manifest) -> dict[str, str]:
-    """In order of execution, which JSON does not keep."""
-    ordered = {s.name: dtypes[s.name] for s in told.points if s.name in dtypes}
-    return ordered | dict(dtypes)
+    dtypes = manifest.backend.dtypes  # in order of execution, which JSON does not keep
+    ordered = {s.name: dtypes[s.name] for s in manifest.points if s.name in dtypes}
+    backend = replace(manifest.backend, dtypes=ordered | dict(dtypes))
+    return states, made, backend, outputs, manifest.model, manifest.environment
 
 
 def _manifest(path: Path) -> Manifest:
-    size = (path / MANIFEST).stat().st_size
-    if size > MOST_HEADER:
-        raise UsageError(f"{path.name}/{MANIFEST} has {size} bytes, more than any trace needs.")
-    data = read_json(path / MANIFEST)
+    data = read_json(path / MANIFEST, MOST_HEADER)
     version = data.get("schema_version", VERSION) if isinstance(data, dict) else VERSION
     if isinstance(version, int) and version > VERSION:
         raise UsageError(
             f"The trace {str(path)!r} has version {version}; this driftwalk reads up to {VERSION}."
         )
-    told = decode(Manifest, data, f"{path.name}/{MANIFEST}")
-    inside = Path(told.file).name == told.file and told.file not in ("", ".", "..")
-    if not inside or "\0" in told.file or (path / told.file).is_symlink():
+    manifest = decode(Manifest, data, f"{path.name}/{MANIFEST}")
+    inside = Path(manifest.file).name == manifest.file and manifest.file not in ("", ".", "..")
+    if not inside or "\0" in manifest.file or (path / manifest.file).is_symlink():
         raise UsageError(f"{path.name}/{MANIFEST} names a file outside its folder.")
-    names = [s.name for s in told.points]
+    names = [s.name for s in manifest.points]
     if not names or len(set(names)) < len(names):
         raise UsageError(f"{path.name}/{MANIFEST} lists no points, or one of them twice.")
-    return told
+    return manifest
 
 
-def _checked(path: Path, tensors: Mapping[str, Array], stored: Stored, kind: str = "") -> Array:
-    array = tensors.get(kind + stored.name)
-    if array is None:
-        raise UsageError(
-            f"The trace {str(path)!r} lacks {stored.name[:80]!r}, which its manifest lists."
-        )
-    if stored.shape not in (None, array.shape):
-        raise UsageError(
-            f"The trace {str(path)!r} has {stored.name[:80]!r} in shape {list(array.shape)}; its "
-            f"manifest says {list(stored.shape or ())}."
-        )
-    if stored.dtype and dtype_name(array) != stored.dtype:
-        raise UsageError(
-            f"The trace {str(path)!r} has {stored.name[:80]!r} in {dtype_name(array)}; its "
-            f"manifest says {stored.dtype[:20]}."
-        )
-    return array
-
-
-def _check_hashes(path: Path, tensors: Mapping[str, Array], told: Manifest) -> None:
-    kinds = (("", told.points), (OUTPUT, told.outputs), (INPUT, told.probe.inputs))
-    said = {kind + s.name: s.sha256 for kind, stored in kinds for s in stored if s.sha256}
-    found = sha256_of_all({name: tensors[name] for name in said})
-    for name, digest in said.items():
-        if found[name] != digest:
+def _checked(path: Path, tensors: Mapping[str, Array], manifest: Manifest) -> dict[str, Array]:
+    """All that a manifest lists, by its name in the file, in the shape, dtype and bytes it says."""
+    kinds = (("", manifest.points), (OUTPUT, manifest.outputs), (INPUT, manifest.probe.inputs))
+    listed = [(kind + stored.name, stored) for kind, items in kinds for stored in items]
+    for name, stored in listed:
+        if name not in tensors:
+            raise UsageError(
+                f"The trace {str(path)!r} lacks {stored.name[:80]!r}, which its manifest lists."
+            )
+        shape, dtype = tensors[name].shape, dtype_name(tensors[name])
+        facts = ("shape ", stored.shape, shape), ("", stored.dtype or None, dtype)
+        for what, said, found in facts:
+            if said not in (None, found):
+                raise UsageError(
+                    f"The trace {str(path)!r} has {stored.name[:80]!r} in {what}{found}; its "
+                    f"manifest says {str(said)[:40]}."
+                )
+    hashes = {name: stored.sha256 for name, stored in listed if stored.sha256}
+    for name, digest in sha256_of_all({name: tensors[name] for name in hashes}).items():
+        if digest != hashes[name]:
             raise UsageError(
                 f"The trace {str(path)!r} is damaged: {name[:80]!r} does not have the bytes it was "
                 "written with."
             )
+    return {name: tensors[name] for name, _ in listed}

@@ -1,1 +1,1 @@
-"""Pages and texts of the studies; each a pure function of a study's result."""
+"""Reports of the studies; each a pure function of a study's result."""

@@ -32,14 +32,10 @@ class Effect:
     rows: tuple[tuple[str, ...], ...]
 
 
-def effects(report: Report) -> tuple[Effect, ...]:
+def effects(report: Report) -> list[Effect]:
     """The sections that were asked for."""
-    found = []
-    if report.propagation is not None:
-        found.append(_carried(report.propagation))
-    if report.patching is not None:
-        found.append(_restored(report.patching))
-    return tuple(found)
+    carried = [_carried(report.propagation)] if report.propagation is not None else []
+    return carried + ([_restored(report.patching)] if report.patching is not None else [])
 
 
 def propagation_sentence(found: Propagation) -> str:
@@ -50,7 +46,7 @@ def propagation_sentence(found: Propagation) -> str:
     if chaotic := found.first("nonlinear"):
         return (
             f"From {_name(chaotic)} on the drift is no longer small: the truth's Jacobian predicts "
-            f"{_ratio(chaotic)} the inherited drift that was measured, and is off by "
+            f"{number(chaotic.ratio)} times the inherited drift that was measured, and is off by "
             f"{number(chaotic.off, 2)} of it.{cost}"
         )
     if added := found.first("added"):
@@ -88,10 +84,6 @@ def _name(layer: Carried) -> str:
     return cut(layer.point, 40)
 
 
-def _ratio(layer: Carried) -> str:
-    return f"{number(layer.ratio)} times"
-
-
 def _within(found: Propagation) -> str:
     worst = found.worst_ratio
     off = 100 * max(worst - 1, 1 / worst - 1)
@@ -100,23 +92,21 @@ def _within(found: Propagation) -> str:
 
 def _carried(found: Propagation) -> Effect:
     layers = [layer for layer in found.layers if layer.finding != "nothing"]
-    fine = tuple(layer.finding in ("follows", "added") for layer in layers)
-    calm = tuple(True for _ in layers)
+    fine, calm = [layer.finding in ("follows", "added") for layer in layers], [True] * len(layers)
     series = [
-        Series("measured", "candidate", tuple(layer.measured for layer in layers), ok=fine),
-        Series("predicted", "inherited", tuple(layer.predicted for layer in layers), ok=calm),
+        Series("measured", "candidate", [layer.measured for layer in layers], ok=fine),
+        Series("predicted", "inherited", [layer.predicted for layer in layers], ok=calm),
     ]
     if found.source:
-        alone = tuple(layer.source or None for layer in layers)
-        label = f"from {cut(found.source, 40)} alone"
-        series.append(Series(label, "reference", alone, ok=calm))
-    ratios = tuple(layer.ratio for layer in layers)
+        alone = [layer.source or None for layer in layers]
+        series.append(Series(f"from {cut(found.source, 40)} alone", "reference", alone, ok=calm))
+    ratio = Series("ratio", "gain", [layer.ratio for layer in layers], ok=calm)
     plots = [
-        Plot("inherited drift (L2)", tuple(series), 170.0),
-        Plot("predicted / measured", (Series("ratio", "gain", ratios, ok=calm),), 80.0),
+        Plot("inherited drift (L2)", series, 170.0),
+        Plot("predicted / measured", [ratio], 80.0),
     ]
     columns = [
-        Column(_name(layer), "✓" if ok else "✗", ok, (), _tip(layer))
+        Column(_name(layer), "✓" if ok else "✗", ok, said=_WORDS[layer.finding])
         for layer, ok in zip(layers, fine, strict=True)
     ]
     label = "Predicted and measured inherited drift, on log scales; the table has the same numbers."
@@ -134,8 +124,10 @@ def _carried(found: Propagation) -> Effect:
                 _name(layer),
                 number(layer.measured),
                 number(layer.predicted),
-                number(layer.ratio) if layer.finding != "nothing" else "",
-                number(layer.off) if layer.finding != "nothing" else "",
+                *(
+                    "" if layer.finding == "nothing" else number(x)
+                    for x in (layer.ratio, layer.off)
+                ),
                 number(layer.step),
                 _WORDS[layer.finding],
             )
@@ -144,29 +136,20 @@ def _carried(found: Propagation) -> Effect:
     )
 
 
-def _tip(layer: Carried) -> tuple[str, ...]:
-    return (
-        _name(layer),
-        f"measured {number(layer.measured)}",
-        f"predicted {number(layer.predicted)}",
-        _WORDS[layer.finding],
-    )
-
-
 def _restored(found: Patching) -> Effect:
-    fine = tuple(not patch.flips for patch in found.patches)
-    values = tuple(float(patch.flips) for patch in found.patches)
+    fine = [not patch.flips for patch in found.patches]
+    values = [float(patch.flips) for patch in found.patches]
     columns = [
         Column(
             cut(patch.point, 40),
             "✓" if ok else "✗",
             ok,
             ("errors stop mattering",) if found.flips and patch.point == found.stops_at else (),
-            (cut(patch.point, 40), f"{patch.flips} flips left of {found.flips}"),
+            f"of {found.flips}",
         )
         for patch, ok in zip(found.patches, fine, strict=True)
     ]
-    plot = Plot("flips left", (Series("flips left", "candidate", values, ok=fine),), 130.0)
+    plot = Plot("flips left", [Series("flips left", "candidate", values, ok=fine)], 130.0)
     label = (
         "Decisions that stay flipped when one layer is restored; the table has the same numbers."
     )

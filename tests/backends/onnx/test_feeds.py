@@ -7,7 +7,7 @@ import pytest
 
 from driftwalk.errors import BackendError
 from driftwalk_backends.onnx.feeds import feeds
-from driftwalk_backends.onnx.values import Value
+from driftwalk_backends.onnx.graph import Value
 
 IDS = np.arange(10, dtype=np.int64).reshape(2, 5)
 MASK = np.ones((2, 5), dtype=np.int64)

@@ -13,11 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 import driftwalk
 from driftwalk.errors import BackendError
 from driftwalk.states import Point
-from driftwalk_backends.onnx.graph import OnnxGraph
+from driftwalk_backends.onnx.graph import OnnxGraph, value_of
 from driftwalk_backends.onnx.reading import read_graph
-from driftwalk_backends.onnx.scopes import METADATA, NAMES, Scopes, scopes_of
-from driftwalk_backends.onnx.structure import cuts, repeated
-from driftwalk_backends.onnx.values import value_of
+from driftwalk_backends.onnx.structure import (
+    METADATA,
+    NAMES,
+    Scopes,
+    cuts,
+    repeated,
+    scopes_of,
+)
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -104,7 +109,8 @@ def test_weights_in_the_graphs_own_folder_are_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["../w.bin", "sub/../../w.bin", "{outside}/w.bin", "link.bin", "linked/w.bin", ""]
+    "location",
+    ["../w.bin", "sub/../../w.bin", "{outside}/w.bin", "link.bin", "linked/w.bin", "", "w\0.bin"],
 )
 def test_weights_anywhere_else_are_refused(location: str, tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path
@@ -126,6 +132,19 @@ def test_weights_inside_a_branch_are_looked_at_too(tmp_path: Path) -> None:
     flag = numpy_helper.from_array(np.array(True), "c")
     with pytest.raises(BackendError, match="not in its own folder"):
         read_graph(save(tmp_path / "g.onnx", [choice], flag))
+
+
+def test_weights_inside_a_function_are_looked_at_too(tmp_path: Path) -> None:
+    constant = helper.make_node("Constant", [], ["w"], value=weights("../w.bin"))
+    body = [constant, node("MatMul", "x w", "y")]
+    opset = [helper.make_opsetid("", 18)]
+    function = helper.make_function("own", "Product", ["x"], ["y"], body, opset)
+    called = helper.make_node("Product", ["x"], ["y"], domain="own")
+    graph = helper.make_graph([called], "g", [value("x", 2, 4)], [value("y", 2, 4)])
+    model = helper.make_model(graph, opset_imports=opset, functions=[function])
+    (tmp_path / "g.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BackendError, match="not in its own folder"):
+        read_graph(tmp_path / "g.onnx")
 
 
 def test_weights_that_are_gone_or_cut_off_are_told(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[LoadedModel]
     def make(model: LoadedModel) -> Path:
         if id(model) not in known:
             known[id(model)] = tmp_path_factory.mktemp("optimum")
-            graphs.optimum.export(model.module, known[id(model)])
+            graphs.optimum_export(model.module, known[id(model)])
         return known[id(model)]
 
     return make

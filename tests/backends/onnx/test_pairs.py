@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import driftwalk
 from driftwalk.errors import BackendError, ProbeError, UsageError
-from driftwalk_backends.onnx.pairs.blocks import NODES, STRUCTURE, places_of
 from driftwalk_backends.onnx.pairs.partners import partners
 from driftwalk_backends.onnx.reading import read_graph
+from driftwalk_backends.onnx.structure import NODES, STRUCTURE, points_of
 from graphs import optimise
 from nets import BLOCKS, floats, residual, save, spoilt, weights, whole
 
@@ -35,11 +35,11 @@ def test_a_graph_against_itself_optimised(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scoped", "way"), [(True, "node names"), (False, STRUCTURE)])
 def test_blocks_are_found(tmp_path: Path, scoped: bool, way: str) -> None:
     graph = read_graph(residual(tmp_path / "a.onnx", scoped=scoped))
-    places = places_of(graph, "block")
+    places = points_of(graph, "block")
     assert places.way == way
-    found = {place.point.name: place.tensor for place in places.all}
+    found = {point.name: tensor for point, tensor in places.tensors.items()}
     assert found == {"embed": "x0"} | {f"layer.{i}": f"x{i + 1}" for i in range(BLOCKS)}
-    assert places_of(graph, "op").way == NODES
+    assert points_of(graph, "op").way == NODES
 
 
 @pytest.mark.parametrize("scoped", [True, False])

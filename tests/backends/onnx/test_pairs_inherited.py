@@ -9,7 +9,7 @@ import pytest
 from onnx import NodeProto, helper
 
 import driftwalk
-from driftwalk.graphs.inherited import INHERITED
+from driftwalk.graphs.rows import INHERITED
 from nets import Weights, floats, save, spoilt
 
 ROWS, WIDE, OUT = 6, 256, 32

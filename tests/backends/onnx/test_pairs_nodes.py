@@ -11,8 +11,8 @@ from onnx import helper
 import driftwalk
 import zoo
 from driftwalk.errors import UsageError
-from driftwalk_backends.onnx.pairs import sizes
-from driftwalk_backends.onnx.pairs.sizes import grouped
+from driftwalk_backends.onnx.pairs import plan
+from driftwalk_backends.onnx.pairs.plan import grouped
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from graphs import export, optimise, products, spoil, strip
@@ -44,7 +44,7 @@ def test_rows_are_the_same_in_little_memory(
     b = residual(tmp_path / "b.onnx", spoilt(weights(), "w1"))
     whole = against(a, b)
     state = 2 * 16 * 8 * 4
-    monkeypatch.setattr(sizes, "MOST_BYTES", 4 * state)
+    monkeypatch.setattr(plan, "MOST_BYTES", 4 * state)
     little = against(a, b)
     assert little.layers == whole.layers
     told = [next(n for n in r.notes if "in memory" in n) for r in (whole, little)]

@@ -14,7 +14,7 @@ import pytest
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import driftwalk
@@ -23,7 +23,8 @@ import zoo
 from driftwalk.judge.witness import Witness
 from driftwalk.progress import Progress
 from driftwalk_backends.onnx.export import silence
-from driftwalk_backends.onnx.quantised import Rounded, again, fitting_step
+from driftwalk_backends.onnx.quantised import Rounded, _rounded, again, fitting_step
+from driftwalk_backends.onnx.reading import read_graph
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 
@@ -164,3 +165,28 @@ def test_a_quantised_candidate_without_a_yardstick_is_said_to_have_none() -> Non
 def test_what_cannot_be_quantised_is_refused(spec: str, why: str) -> None:
     with pytest.raises(driftwalk.DriftwalkError, match=why):
         driftwalk.backend(spec, zoo.build("gpt2", 0))
+
+
+def test_matrices_without_zero_points_and_in_constants_are_read(tmp_path: Path) -> None:
+    """Zero points are optional; exporters may put a table into a `Constant`."""
+    numbers = np.arange(6, dtype=np.int8).reshape(2, 3)
+    stored = {"w": numbers, "step": np.array(0.5, np.float32)}
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "step"], ["scale"]),
+        helper.make_node("Mul", ["floats", "scale"], ["y"]),
+        helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(numbers)),
+        helper.make_node("DequantizeLinear", ["t", "step"], ["table"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 2))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 3))
+    weights = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights))
+    (tmp_path / "g.onnx").write_bytes(model.SerializeToString())
+    product, table = _rounded(read_graph(tmp_path / "g.onnx"))
+    assert product.in_product
+    assert not table.in_product
+    for one in (product, table):
+        np.testing.assert_array_equal(one.values, numbers * 0.5)

@@ -16,7 +16,9 @@ import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.states import same_bits
 from driftwalk_backends.demo import decoder
-from driftwalk_backends.onnx import export_cache, runtime, sessions
+from driftwalk_backends.onnx import backend as onnx_backend
+from driftwalk_backends.onnx import export as onnx_export
+from driftwalk_backends.onnx import runtime
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -50,13 +52,13 @@ def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     """Every export made, with a cache that starts empty."""
     monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
     made: list[Path] = []
-    real = export_cache.export
+    real = onnx_export.export
 
     def counted(module: nn.Module, layout: object, inputs: object, folder: Path) -> None:
         made.append(folder)
         real(module, layout, inputs, folder)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(export_cache, "export", counted)
+    monkeypatch.setattr(onnx_export, "export", counted)
     return made
 
 
@@ -234,7 +236,7 @@ def test_of_a_heavy_graph_one_session_is_kept_at_a_time(monkeypatch) -> None:
         light.run(probe)
         light.trace(probe)
         assert len(light._sessions) == 2
-    monkeypatch.setattr(sessions, "_HEAVY", 1000)
+    monkeypatch.setattr(onnx_backend, "_HEAVY", 1000)
     with driftwalk.backend("onnxruntime", model) as heavy:
         outputs = heavy.run(probe)
         heavy.trace(probe)

@@ -133,7 +133,7 @@ def main() -> None:
 
         def queued() -> None:
             begun = [runs.begin(state) for state in other]
-            _line(torch.device("cuda", 0), torch.float16, torch.float16, True).launch()
+            _line(torch.device("cuda", 0), torch.float16, torch.float16, True)._launch()
             waiting.append(begun)
 
         kinds: dict[str, Callable[[], float]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from bench.test_bench import report
 from driftwalk.tasks.bench.result import BenchReport
-from driftwalk_reports import bench_page, bench_text, bench_view
+from driftwalk_reports import bench
 
 STEADY = [0.01 + 0.00001 * (i % 3) for i in range(24)]
 
@@ -26,30 +26,30 @@ def scaled(factor: float) -> list[float]:
     ],
 )
 def test_the_sentence(factor: float, sentence: str) -> None:
-    assert bench_view.headline(report(STEADY, scaled(factor))) == f"BENCH: {sentence}."
+    assert bench.headline(report(STEADY, scaled(factor))) == f"BENCH: {sentence}."
 
 
 def test_what_is_not_known_is_not_said() -> None:
     few = report(STEADY[:3], scaled(9)[:3])
-    assert bench_view.headline(few) == "BENCH: b1 is not told apart from b0."
-    assert bench_view.headline(report(STEADY)) == "BENCH: one backend was timed."
-    assert bench_view.headline(report([])) == "BENCH: no run was finished."
-    assert "p95" not in bench_text.render(report(STEADY))
-    assert "p90" in bench_text.render(report(STEADY))
+    assert bench.headline(few) == "BENCH: b1 is not told apart from b0."
+    assert bench.headline(report(STEADY)) == "BENCH: one backend was timed."
+    assert bench.headline(report([])) == "BENCH: no run was finished."
+    assert "p95" not in bench.render(report(STEADY))
+    assert "p90" in bench.render(report(STEADY))
 
 
 def test_the_last_line_of_the_terminal_is_the_sentence() -> None:
     found = report(STEADY, scaled(0.5))
-    lines = bench_text.render(found).rstrip().splitlines()
-    assert lines[-1] == bench_view.headline(found)
+    lines = bench.render(found).rstrip().splitlines()
+    assert lines[-1] == bench.headline(found)
     assert any("▲ faster" in line and "10 ms" not in line for line in lines)
 
 
 def test_an_interrupted_benchmark_says_so() -> None:
     found = dataclasses.replace(report(STEADY, STEADY), complete=False)
-    for text in (bench_text.render(found), bench_text.render_markdown(found)):
+    for text in (bench.render(found), bench.render_markdown(found)):
         assert "Interrupted" in text
-    assert "Interrupted" in bench_page.render(found)
+    assert "Interrupted" in bench.render_page(found)
 
 
 def hostile() -> BenchReport:
@@ -59,15 +59,15 @@ def hostile() -> BenchReport:
 
 
 def test_hostile_names_stay_text() -> None:
-    page = bench_page.render(hostile())
+    page = bench.render_page(hostile())
     assert "<img" not in page
     assert "&lt;img src=x" in page
-    markdown = bench_text.render_markdown(hostile())
+    markdown = bench.render_markdown(hostile())
     assert "<img" not in markdown
 
 
 def test_bars_are_in_percent_of_the_longest_run() -> None:
-    view = bench_view.look(report([1.0] * 9 + [2.0], [0.5] * 10))
+    view = bench.look(report([1.0] * 9 + [2.0], [0.5] * 10))
     first, second = view.cases[0].rows
-    assert (first.at, second.at) == (50.0, 25.0)
-    assert first.low <= first.at <= first.high
+    assert (first.bar.at, second.bar.at) == (50.0, 25.0)
+    assert first.bar.low <= first.bar.at <= first.bar.high

@@ -139,8 +139,7 @@ def test_decisions_in_words() -> None:
 
 def test_a_flip_shows_the_token_it_happened_at() -> None:
     (flip, *_) = look(cases.drifting()).flips
-    assert flip.where == "[0, 3]"
-    assert flip.token == "Ġhere"
+    assert flip[:2] == ("[0, 3]", "Ġhere")
 
 
 def test_the_observer_effect_in_words() -> None:

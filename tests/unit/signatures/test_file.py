@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from driftwalk import DriftwalkError, Signature, Trace
-from driftwalk.signatures.data import load_either
-from driftwalk.signatures.file import digest_of
+from driftwalk.signatures.data import digest_of, load_either
 from unit.signatures.test_make import trace
 
 

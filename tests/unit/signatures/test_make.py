@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from driftwalk import Signature
-from driftwalk.signatures.state import QUANTILES
+from driftwalk.signatures.make import QUANTILES
 from driftwalk.states import BackendInfo, Point, Probe, State, Trace
 
 MASK = np.array([[1, 1, 1, 0], [0, 1, 1, 1]])

@@ -13,8 +13,8 @@ from torch import nn
 
 from driftwalk.registry import create
 
-from ...copies import copied
 from ...loaded import LoadedModel
+from ...precision import copied
 from ...tensors import output_tensors, with_stream_output
 from ..planning import FaultyModel, OtherModel, inject
 from .lie import Absent, Ground, Liar, Lie, Setup, Weighed

@@ -2,31 +2,37 @@
 
 A tensor that one of the two no longer has (an optimiser fused it away) is no fault: the next one
 that both have is the nearest shared boundary. The plan says which are gone, and into what.
+How large tensors will be is asked before anything runs: that bounds the memory of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from driftwalk.states import Point, Probe
 
 from ...matching import Candidate, Pool, clear
-from ..graph import OnnxGraph
-from .blocks import NODES, STRUCTURE, Place, places_of
+from ..graph import OnnxGraph, inferred
+from ..structure import NODES, STRUCTURE, points_of
 from .runtime import GraphRuntime
-from .sizes import grouped, sizes
-from .survivors import swallowed
 
 _AGREES = 1e-3
 """How far apart two tensors may be, relative to their size, and be taken for the same by value."""
 _SUMS = {"Add", "Sub", "Sum", "Mean", "ReduceMean", "ReduceSum", "GlobalAveragePool", "CumSum"}
 """Operations whose result can be far smaller than what they are given, and no more exact."""
+MOST_BYTES = 1 << 30
+"""States that two sessions may hold at once."""
+
+_SMALL = 64
+"""Stored tensors of so few elements may be shapes, and are kept; weights are left out."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """One point: the tensor of each side, and a remark on how they were found."""
 
     point: Point
@@ -45,199 +51,249 @@ class Plan:
     """Groups of pairs, each compared with one session a side; and what was left out."""
 
     way: str
-    groups: tuple[tuple[Pair, ...], ...]
+    groups: tuple[tuple[TensorPair, ...], ...]
     notes: tuple[str, ...] = ()
 
 
 def plan(reference: GraphRuntime, candidate: GraphRuntime, probe: Probe, depth: str) -> Plan:
     """Which tensors of the two are compared, at which point, and how many at a time."""
-    model = reference.model_graph
-    places = places_of(model, depth)
-    if places.way == NODES:
-        pairs, notes = _by_node(model, places.all, reference, candidate)
+    points = points_of(reference.model_graph, depth)
+    planner = _Planner(reference, candidate, probe, points.tensors)
+    if points.way == NODES:
+        pairs, notes = planner.by_node()
     else:
-        pairs, notes = _by_block(model, places.all, reference, candidate, probe)
-        notes = (f"Blocks were found by {places.way}.", *notes)
-    known = sizes(reference.graph, reference.feed(probe))
+        pairs, notes = planner.by_block()
+        notes = [f"Blocks were found by {points.way}.", *notes]
     together = {pair.reference: pair for pair in pairs}
-    groups = grouped(together, known)
-    return Plan(places.way, tuple(tuple(together[n] for n in g) for g in groups), notes)
+    groups = grouped(together, sizes(reference, probe))
+    return Plan(points.way, tuple(tuple(together[n] for n in g) for g in groups), tuple(notes))
 
 
-def _by_node(
-    model: OnnxGraph,
-    places: Sequence[Place],
-    reference: GraphRuntime,
-    candidate: GraphRuntime,
-) -> tuple[list[Pair], tuple[str, ...]]:
-    ends = {value.name for value in model.outputs}
-    pairs: list[Pair] = []
-    gone: dict[str, str] = {}
-    for place in places:
-        if place.tensor in ends:
-            continue  # outputs are compared in any case
-        here, there = reference.find(place.tensor), candidate.find(place.tensor)
+@dataclass(frozen=True, eq=False)
+class _Planner:
+    """Pairs the points of the model's graph up in the graphs of both sides."""
+
+    reference: GraphRuntime
+    candidate: GraphRuntime
+    probe: Probe
+    tensors: Mapping[Point, str]
+
+    @property
+    def model(self) -> OnnxGraph:
+        return self.reference.model_graph
+
+    def _pair(
+        self, point: Point, tensor: str, there: tuple[str, str] | None = None, remark: str = ""
+    ) -> TensorPair | None:
+        """The pair at a tensor of the model's graph; None where a side does not have it."""
+        here = self.reference.partners.get(tensor)
+        there = there or self.candidate.partners.get(tensor)
         if here is None or there is None:
-            gone[place.tensor] = "" if there is None else "of the reference"
-        elif here[0] not in reference.left or there[0] not in candidate.left:
-            gone[place.tensor] = ""
-        else:
-            point = replace(place.point, found=there[1])
-            node = model.nodes[model.producers[place.tensor]]
-            pairs.append(
-                Pair(
-                    point,
-                    place.tensor,
-                    here[0],
-                    there[0],
-                    inputs=node.inputs,
-                    is_sum=node.op in _SUMS,
+            return None
+        found = replace(point, found=there[1])
+        return TensorPair(found, tensor, here[0], there[0], remark)
+
+    def by_node(self) -> tuple[list[TensorPair], list[str]]:
+        """A pair for every node that both sides still have when they run."""
+        ends = {value.name for value in self.model.outputs}
+        pairs: list[TensorPair] = []
+        gone: list[str] = []
+        for point, tensor in self.tensors.items():
+            if tensor in ends:
+                continue  # outputs are compared in any case
+            pair, node = self._pair(point, tensor), self.model.maker(tensor)
+            if pair is None or node is None or not self._is_left(pair):
+                gone.append(tensor)
+            else:
+                pairs.append(replace(pair, inputs=node.inputs, is_sum=node.op in _SUMS))
+        return pairs, self._lost_note(gone)
+
+    def _is_left(self, pair: TensorPair) -> bool:
+        return pair.reference in self.reference.left and pair.candidate in self.candidate.left
+
+    def _lost_note(self, gone: Sequence[str]) -> list[str]:
+        """The sentence about tensors that only one of the two graphs has."""
+        if not gone:
+            return []
+        into = _swallowed(self.model, self.candidate)
+        counted = Counter(into.get(name, "") for name in gone)
+        words = [f"{n} into {op}" for op, n in counted.most_common() if op]
+        rest = counted.get("", 0)
+        words += [f"{rest} are not there" if words else f"{rest} in all"] if rest else []
+        return [
+            f"{len(gone)} tensors of the graph are not in the candidate as it runs (fused, folded "
+            f"or rewritten: {', '.join(words[:8])}; the first is {gone[0]!r}); what they lead to "
+            "is compared at the nearest tensor that both have."
+        ]
+
+    def by_block(self) -> tuple[list[TensorPair], list[str]]:
+        """A pair for every block; where the other graph has lost its end, the nearest there is."""
+        scoped = self._same_scopes()
+        pairs: list[TensorPair] = []
+        lost: dict[Point, str] = {}
+        for point, tensor in self.tensors.items():
+            there = self.candidate.partners.get(tensor) or scoped.get(point.name)
+            pair = self._pair(point, tensor, there)
+            if pair is not None:
+                pairs.append(pair)
+            elif tensor in self.reference.partners:
+                lost[point] = tensor
+        found = self._by_value(lost, {pair.candidate for pair in pairs})
+        notes: list[str] = []
+        for point, tensor in lost.items():
+            name = point.name
+            pair = found.get(name) or self._before(point, tensor)
+            if pair is None:
+                notes.append(
+                    f"{name} ({tensor!r}) is not in {self.candidate.path.name}, nor is any "
+                    "tensor of that block: it is compared at the next point."
                 )
-            )
-    return pairs, _told(model, gone, candidate)
+            else:
+                pairs.append(pair)
+                notes += [f"{name}: {pair.remark}."] if pair.remark else []
+        order = [point.name for point in self.tensors]
+        return sorted(pairs, key=lambda pair: order.index(pair.point.name)), notes
 
+    def _same_scopes(self) -> dict[str, tuple[str, str]]:
+        """The blocks of the other graph, where its scopes name the very same ones."""
+        graph = self.candidate.graph
+        others = points_of(graph, "block")
+        if others.way in (NODES, STRUCTURE):
+            return {}
+        if list(others.tensors) != list(self.tensors):
+            return {}
+        found: dict[str, tuple[str, str]] = {}
+        for point, other in others.tensors.items():
+            mine = self.tensors[point]
+            known = self.candidate.partners.get(mine)
+            if known is not None and known[0] != other:
+                return {}  # an optimiser moved nodes, and left their scopes behind
+            if self.model.op_of(mine) == graph.op_of(other):
+                found[point.name] = other, others.way
+        return found
 
-def _told(model: OnnxGraph, gone: Mapping[str, str], candidate: GraphRuntime) -> tuple[str, ...]:
-    """The sentence about tensors that only one of the two graphs has."""
-    if not gone:
-        return ()
-    back = {own: name for name in model.producers if (own := (candidate.find(name) or ("",))[0])}
-    left = {back[own]: op for own, op in candidate.left.items() if own in back}
-    into = swallowed(model, left)
-    counted = Counter(into.get(name, "") for name in gone)
-    words = [f"{n} into {op}" for op, n in counted.most_common() if op]
-    rest = counted.get("", 0)
-    words += [f"{rest} are not there" if words else f"{rest} in all"] if rest else []
-    first = next(iter(gone))
-    return (
-        f"{len(gone)} tensors of the graph are not in the candidate as it runs (fused, folded or "
-        f"rewritten: {', '.join(words[:8])}; the first is {first!r}); what they lead to is "
-        "compared at the nearest tensor that both have.",
-    )
+    def _by_value(self, lost: Mapping[Point, str], used: set[str]) -> dict[str, TensorPair]:
+        """Points whose tensor bears another name there: the one that holds the same numbers."""
+        if not lost:
+            return {}
+        mine = {point: self.reference.partners[tensor][0] for point, tensor in lost.items()}
+        expected, _ = self.reference.tensors(self.probe, mine.values())
+        wanted = {array.size for array in expected.values()}
+        order = {name: i for i, name in enumerate(self.candidate.graph.floats)}
+        pool: list[Candidate] = []
+        unused = [name for name in order if name not in used]
+        for group in grouped(unused, sizes(self.candidate, self.probe)):
+            given, _ = self.candidate.tensors(self.probe, group)
+            pool += [Candidate(n, a, order[n], n) for n, a in given.items() if a.size in wanted]
+        found: dict[str, TensorPair] = {}
+        for point, own in mine.items():
+            hit = clear(Pool(pool).hits(expected[own]), _AGREES) if own in expected else None
+            if hit is not None and hit.arrangement.rank == 0:
+                pair = self._pair(point, lost[point], (hit.candidate.name, "value"))
+                found |= {point.name: pair} if pair is not None else {}
+        return found
 
-
-def _by_block(
-    model: OnnxGraph,
-    places: Sequence[Place],
-    reference: GraphRuntime,
-    candidate: GraphRuntime,
-    probe: Probe,
-) -> tuple[list[Pair], tuple[str, ...]]:
-    scoped = _same_scopes(model, places, candidate)
-    pairs: list[Pair] = []
-    lost: list[Place] = []
-    for place in places:
-        here = reference.find(place.tensor)
-        there = candidate.find(place.tensor) or scoped.get(place.point.name)
-        if here is not None and there is not None:
-            point = replace(place.point, found=there[1])
-            pairs.append(Pair(point, place.tensor, here[0], there[0]))
-        elif here is not None:
-            lost.append(place)
-    found = _by_value(lost, reference, candidate, probe, {pair.candidate for pair in pairs})
-    notes: list[str] = []
-    for place in lost:
-        pair = found.get(place.point.name) or _before(model, place, places, reference, candidate)
-        if pair is None:
-            notes.append(
-                f"{place.point.name} ({place.tensor!r}) is not in {candidate.path.name}, nor is "
-                "any tensor of that block: it is compared at the next point."
-            )
-        else:
-            pairs.append(pair)
-            notes += [f"{place.point.name}: {pair.remark}."] if pair.remark else []
-    order = {place.point.name: i for i, place in enumerate(places)}
-    return sorted(pairs, key=lambda pair: order[pair.point.name]), tuple(notes)
-
-
-def _same_scopes(
-    model: OnnxGraph, places: Sequence[Place], candidate: GraphRuntime
-) -> dict[str, tuple[str, str]]:
-    """The blocks of the other graph, where its scopes name the very same ones."""
-    others = places_of(candidate.graph, "block")
-    if others.way in (NODES, STRUCTURE):
-        return {}
-    if [p.point for p in others.all] != [p.point for p in places]:
-        return {}
-    found: dict[str, tuple[str, str]] = {}
-    for mine, other in zip(places, others.all, strict=True):
-        known = candidate.find(mine.tensor)
-        if known is not None and known[0] != other.tensor:
-            return {}  # an optimiser moved nodes, and left their scopes behind
-        if model.op_of(mine.tensor) == candidate.graph.op_of(other.tensor):
-            found[mine.point.name] = other.tensor, others.way
-    return found
-
-
-def _by_value(
-    lost: Sequence[Place],
-    reference: GraphRuntime,
-    candidate: GraphRuntime,
-    probe: Probe,
-    used: set[str],
-) -> dict[str, Pair]:
-    """Points whose tensor bears another name there: the one that holds the same numbers."""
-    if not lost:
-        return {}
-    keys = {place.tensor: (reference.find(place.tensor) or ("",))[0] for place in lost}
-    expected, _ = reference.tensors(probe, keys.values())
-    wanted = {array.size for array in expected.values()}
-    known = sizes(candidate.graph, candidate.feed(probe))
-    names = [n for n in candidate.graph.floats if n not in used]
-    pool: list[Candidate] = []
-    for group in grouped(names, known):
-        given, _ = candidate.tensors(probe, group)
-        order = {name: i for i, name in enumerate(candidate.graph.floats)}
-        pool += [Candidate(n, a, order[n], n) for n, a in given.items() if a.size in wanted]
-    found: dict[str, Pair] = {}
-    for place in lost:
-        state = expected.get(keys[place.tensor])
-        hit = None if state is None else clear(Pool(pool).hits(state), _AGREES)
-        if hit is not None and hit.arrangement.rank == 0:
-            point = replace(place.point, found="value")
-            found[place.point.name] = Pair(
-                point, place.tensor, keys[place.tensor], hit.candidate.name
-            )
-    return found
-
-
-def _before(
-    model: OnnxGraph,
-    place: Place,
-    places: Sequence[Place],
-    reference: GraphRuntime,
-    candidate: GraphRuntime,
-) -> Pair | None:
-    """The last tensor before a boundary, and after the one before it, that both graphs have."""
-    at = model.producers[place.tensor]
-    earlier = [model.producers[p.tensor] for p in places if model.producers[p.tensor] < at]
-    for name in reversed(model.floats):
-        if max(earlier, default=-1) < model.producers[name] < at and model.depends(
-            place.tensor, name
-        ):
-            here, there = reference.find(name), candidate.find(name)
-            if here is not None and there is not None:
+    def _before(self, point: Point, lost: str) -> TensorPair | None:
+        """The last tensor before a boundary, and after the one before it, that both graphs have."""
+        model, at = self.model, self.model.producers
+        ends = [at[tensor] for tensor in self.tensors.values() if at[tensor] < at[lost]]
+        for name in reversed(model.floats):
+            inside = max(ends, default=-1) < at[name] < at[lost]
+            if inside and model.depends(lost, name):
                 remark = f"compared at {name!r}, the nearest tensor before it that both graphs have"
-                point = replace(place.point, found=there[1])
-                return Pair(point, name, here[0], there[0], remark)
-    return None
+                pair = self._pair(point, name, remark=remark)
+                if pair is not None:
+                    return pair
+        return None
+
+
+def _swallowed(model: OnnxGraph, candidate: GraphRuntime) -> dict[str, str]:
+    """For each tensor that is gone, the operation it went into: what makes the next one left."""
+    partners, ops = candidate.partners, candidate.left
+    left = {name: ops[own] for name, (own, _) in partners.items() if own in ops}
+    gone: dict[str, str] = {}
+    for node in reversed(model.nodes):
+        for name in node.outputs:
+            after = [tensor for taker in model.takers(name) for tensor in taker.outputs]
+            into = (left.get(tensor) or gone.get(tensor) for tensor in after)
+            if name and name not in left and (op := next(filter(None, into), None)):
+                gone[name] = op
+    return gone
+
+
+def sizes(side: GraphRuntime, probe: Probe) -> dict[str, int]:
+    """Bytes of each tensor of a side's graph, as far as they are known before it runs."""
+    typed = inferred(_without_weights(side.graph, side.feed(probe)))
+    found: dict[str, int] = {}
+    for value in [*typed.value_info, *typed.output]:
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            width = 8 if kind.elem_type in (7, 11, 13) else 2 if kind.elem_type in (10, 16) else 4
+            found[value.name] = width * math.prod(dim.dim_value for dim in kind.shape.dim)
+    return found
+
+
+def _without_weights(graph: OnnxGraph, feed: Mapping[str, Any]) -> Any:
+    """The graph on inputs of known shape, its weights turned into inputs."""
+    from onnx.helper import make_tensor_value_info
+
+    model = graph.proto
+    skeleton = graph.emptied("sizes", [value.name for value in model.graph.output])
+    skeleton.graph.node.extend(model.graph.node)
+    for value in model.graph.input:
+        if value.name in graph.weights:
+            continue
+        array: Any = feed.get(value.name)
+        if hasattr(array, "shape") and value.type.HasField("tensor_type"):
+            kind = value.type.tensor_type.elem_type
+            value = make_tensor_value_info(value.name, kind, array.shape)  # noqa: PLW2901
+        skeleton.graph.input.append(value)
+    for tensor in graph.weights.values():
+        if math.prod(tensor.dims) <= _SMALL and not tensor.external_data:
+            skeleton.graph.initializer.append(tensor)
+        else:
+            value = make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            skeleton.graph.input.append(value)
+    return skeleton
+
+
+def grouped(
+    names: Iterable[str], known: Mapping[str, int], most: int | None = None
+) -> list[list[str]]:
+    """Tensors in order, in as few groups as keep two sessions within the bound.
+
+    One of unknown size counts as the largest that is known; a tensor larger than the bound is a
+    group of its own.
+    """
+    bound = MOST_BYTES if most is None else most
+    unknown = max(known.values(), default=0)
+    groups: list[list[str]] = []
+    held = 0
+    for name in names:
+        size = 2 * known.get(name, unknown)
+        if not groups or held + size > bound:
+            groups.append([])
+            held = 0
+        groups[-1].append(name)
+        held += size
+    return groups
 
 
 def described(graph: OnnxGraph, tensor: str) -> str:
-    """A node in words: operation, inputs, attributes."""
+    """The node that makes a tensor, in words: operation, inputs, attributes."""
     from onnx import helper
 
-    for node in graph.proto.graph.node:
-        if tensor in node.output:
-            words = [
-                f"{a.name}={_short(helper.get_attribute_value(a))}"
-                for a in node.attribute
-                if not a.HasField("g") and not a.graphs
-            ]
-            with_words = f" with {', '.join(words)}" if words else ""
-            inputs = ", ".join(name[:80] for name in node.input[:8])
-            return f"{node.op_type}({inputs}){with_words}"
-    return ""
+    node = graph.maker(tensor)
+    if node is None:
+        return ""
+    words = [
+        f"{a.name}={_short(helper.get_attribute_value(a))}"
+        for a in node.proto.attribute
+        if not a.HasField("g") and not a.graphs
+    ]
+    with_words = f" with {', '.join(words)}" if words else ""
+    inputs = ", ".join(name[:80] for name in node.proto.input[:8])
+    return f"{node.op}({inputs}){with_words}"
 
 
 def _short(value: object) -> str:

@@ -2,28 +2,31 @@
 
 Every tensor that both graphs have is a *cut*: whatever takes it takes the candidate's numbers, and
 what the reference's nodes make of them stands beside what the candidate made. The same is run
-again with noise of a few units of roundoff at every tensor in between (`noise`): that is how far
-honest arithmetic may stray there.
+again with noise at every float tensor in between: that is how far honest arithmetic may stray.
+
+Kernels differ in the order of their sums, in what they fuse, and in the series that they take a
+function from. So every tensor that a node makes is moved by a few units of roundoff of its own
+size; functions that are computed as `0.5 + ...` or `1 - ...` by a few units of 1, however near zero
+they end; and activations of the kind `x * gate(x)` by a few units of x. What numbers are rounded
+to, counted or compared by is left alone: a step there is no noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from driftwalk.dtypes import Array
+from driftwalk.dtypes import FORMATS, Array, format_of
 from driftwalk.errors import BackendError
-from driftwalk.graphs.replayed import NEAR, NEAR_SOFTMAX, Grid, Replayed
+from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, Grid, Replayed, noise_of
 from driftwalk.states import Probe
 
-from ..graph import OnnxGraph
-from ..structure import COPIES
-from .noise import MADE, shaken, steady, with_noise
+from ..graph import COPIES, FLOATS, Arrays, Node, OnnxGraph, inferred, uses
+from .plan import MOST_BYTES, grouped, sizes
 from .runtime import GraphRuntime
-from .sizes import MOST_BYTES, grouped, sizes
 
 _WHOLE = ("QuantizeLinear", "QLinear", "Integer")
 """In the names of operations that give whole numbers which stand for floats."""
@@ -31,14 +34,21 @@ _ROUNDS_INSIDE = ("QLinear", "DynamicQuantizeLinear")
 _DRAWS = (1, 2)
 _SHARES = 6
 """Copies of a group of tensors that are held at once: both sides', replayed, shaken twice."""
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """The nodes between some cuts and those before them."""
-
-    nodes: tuple[int, ...]
-    given: tuple[str, ...]
+MADE = "driftwalk made: "
+"""Before the name of a cut, for what the reference makes of it; the bare name is what is given."""
+_OF_ONE = {"Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softmax", "LogSoftmax", "Softplus", "Elu"}
+_OF_ONE |= {"Celu", "Selu", "Softsign", "Sin", "Cos", "LSTM", "GRU", "RNN", "Log"}
+_OF_ONE |= {"If", "Loop", "Scan"}
+"""Computed from terms of size 1, so that a result near zero is no more exact than 1 is."""
+_OF_INPUT = {"Gelu", "HardSwish", "Swish", "Mish", "QuickGelu", "FastGelu", "BiasGelu"}
+"""Computed as a product or sum with the input, so that a result near zero is as exact as that."""
+_DISCRETE = {"QuantizeLinear", "DynamicQuantizeLinear", "Floor", "Ceil", "Round", "Resize", "Mod"}
+_DISCRETE |= {"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Equal", "Less", "Greater", "Sign"}
+_DISCRETE |= {"LessOrEqual", "GreaterOrEqual", "Range", "Upsample", "Unique", "Hardmax", "OneHot"}
+_DISCRETE |= {"GridSample", "ThresholdedRelu", "Shrink"}
+"""Where a little more or less may be something else altogether."""
+_NOISE = {number: noise_of(FORMATS[name]) for number, name in FLOATS.items()}
+_FLOAT, _WIDE = 1, (1, 11)
 
 
 class Replay:
@@ -50,8 +60,7 @@ class Replay:
         self._probe = probe
         self.graph: OnnxGraph = reference.graph
         self._feed = reference.feed(probe)
-        self._protos = {n: node for node in self.graph.proto.graph.node for n in node.output if n}
-        self._sizes = sizes(self.graph, self._feed)
+        self._sizes = sizes(reference, probe)
         self._kept: dict[str, tuple[Array, Array]] = {}
         self.cuts = self._cuts()
 
@@ -63,73 +72,57 @@ class Replay:
 
     def _cuts(self) -> dict[str, str]:
         """The tensors of the reference that the candidate has too, in the same shape."""
-        found: dict[str, str] = {}
-        ends = {value.name for value in self.graph.outputs}
-        theirs = {value.name for value in self._candidate.graph.outputs}
-        for name in self._reference.model_graph.producers:
-            here, there = self._reference.find(name), self._candidate.find(name)
-            if here is None or there is None or here[0] not in self.graph.producers:
-                continue
-            if there[0] in self._candidate.left or there[0] in theirs:
-                found[here[0]] = there[0]
-        floats = {*self.graph.floats, *ends}
-        found = {n: c for n, c in found.items() if n in floats or self._is_rounded(n)}
+        partners: dict[str, str] = {}
+        floats = {*self.graph.floats, *(value.name for value in self.graph.outputs)}
+        theirs = {*self._candidate.left, *(v.name for v in self._candidate.graph.outputs)}
+        for name, (here, _) in self._reference.partners.items():
+            there, _ = self._candidate.partners.get(name, ("", ""))
+            whole = any(word in self.graph.op_of(here) for word in _WHOLE)
+            if here in self.graph.producers and there in theirs and (here in floats or whole):
+                partners[here] = there
         alike: dict[str, str] = {}
-        groups = self._grouped(found)
+        groups = self._grouped(partners)
         for group in groups:
-            mine, others = self._fetched(group, found)
-            both = [n for n in group if n in mine and n in others]
-            both = [n for n in both if mine[n].shape == others[n].shape]
-            alike |= {n: found[n] for n in both}
+            fetched = self._fetched(group, partners)
+            both = {n: pair for n, pair in fetched.items() if pair[0].shape == pair[1].shape}
+            alike |= {n: partners[n] for n in both}
             if len(groups) == 1:
-                self._kept = {n: (mine[n], others[n]) for n in both}
+                self._kept = both
         return alike
-
-    def _is_rounded(self, name: str) -> bool:
-        return any(word in self.graph.op_of(name) for word in _WHOLE)
 
     def _grouped(self, names: Iterable[str]) -> list[list[str]]:
         return grouped(names, self._sizes, 2 * MOST_BYTES // _SHARES)
 
     def _fetched(
-        self, names: Iterable[str], partners: Mapping[str, str]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Some tensors of both sides, under the reference's names."""
-        wanted = list(names)
-        mine, _ = self._reference.tensors(self._probe, wanted, whole=True)
-        own = [partners[name] for name in wanted]
-        given, _ = self._candidate.tensors(self._probe, own, whole=True)
-        theirs = {n: given[partners[n]] for n in wanted if partners[n] in given}
-        return mine, theirs
-
-    def _values(self, names: Iterable[str]) -> dict[str, tuple[Array, Array]]:
-        wanted = list(names)
-        if self._kept:
-            return {n: self._kept[n] for n in wanted if n in self._kept}
-        mine, theirs = self._fetched(wanted, self.cuts)
-        return {n: (mine[n], theirs[n]) for n in wanted if n in mine and n in theirs}
+        self, names: Sequence[str], partners: Mapping[str, str]
+    ) -> dict[str, tuple[Array, Array]]:
+        """Some tensors as both sides have them, under the reference's names."""
+        mine, _ = self._reference.tensors(self._probe, names, whole=True)
+        asked = [partners[name] for name in names]
+        theirs, _ = self._candidate.tensors(self._probe, asked, whole=True)
+        both = [n for n in names if n in mine and partners[n] in theirs]
+        return {n: (mine[n], theirs[partners[n]]) for n in both}
 
     def _replayed(self, targets: list[str]) -> Iterator[Replayed]:
-        segment = self._segment(targets)
-        values = self._values(dict.fromkeys([*segment.given, *targets]))
-        given: dict[str, Array] = {}
-        for name in segment.given:
-            mine, theirs = values[name]
-            given[name] = theirs.astype(mine.dtype, copy=False)
+        nodes, taken = self._segment(targets)
+        wanted = list(dict.fromkeys([*taken, *targets]))
+        values = self._kept or self._fetched(wanted, self.cuts)
         targets = [name for name in targets if name in values]
-        inner = self._before_rounding(targets, segment, given)
-        outputs = [*(MADE + name for name in targets), *inner]
-        model = self._model(segment, given, outputs)
-        plain = self._run(model, outputs, given | self._feed)
-        still = steady(self.graph)
-        noisy = with_noise(model, still | {MADE + n for n in still})
+        given = {name: values[name][1].astype(values[name][0].dtype, copy=False) for name in taken}
+        feed = given | self._feed
+        outputs = [*(MADE + name for name in targets), *self._before_rounding(targets, nodes)]
+        model = self._model(nodes, given, outputs)
+        plain = self._reference.once(model, outputs, feed)
+        still = _steady(self.graph)
+        noisy = _with_noise(model, still | {MADE + n for n in still})
         draws = []
         for seed in _DRAWS:
-            moved = shaken(given | self._feed, still, seed)
+            moved = _shaken(feed, still, seed)
             try:
-                draws.append(self._run(noisy(seed), outputs, moved))
+                draws.append(self._reference.once(noisy(seed), outputs, moved))
             except BackendError:  # noise after an operation that the runtime will not have there
-                draws.append(self._run(model, outputs, moved))
+                draws.append(self._reference.once(model, outputs, moved))
+        known = self._feed | plain | given
         for name in targets:
             mine, theirs = values[name]
             yield Replayed(
@@ -138,11 +131,12 @@ class Replay:
                 candidate=theirs,
                 made=plain[MADE + name],
                 shaken=tuple(d[MADE + name] for d in draws),
-                grid=self._grid(name, given, plain, draws),
-                rounds=any(word in self._protos[name].op_type for word in _ROUNDS_INSIDE),
+                grid=self._grid(name, known, draws),
+                rounds=any(word in self.graph.op_of(name) for word in _ROUNDS_INSIDE),
             )
 
-    def _segment(self, targets: Iterable[str]) -> _Segment:
+    def _segment(self, targets: Iterable[str]) -> tuple[list[Node], list[str]]:
+        """The nodes between some cuts and those before them, and which cuts they take."""
         producers, nodes = self.graph.producers, self.graph.nodes
         waiting, seen = [producers[name] for name in targets], set[int]()
         given: dict[str, None] = {}
@@ -156,132 +150,212 @@ class Replay:
                     given[name] = None
                 elif name in producers:
                     waiting.append(producers[name])
-        return _Segment(tuple(sorted(seen)), tuple(given))
+        return [nodes[number] for number in sorted(seen)], list(given)
 
-    def _model(self, segment: _Segment, given: Mapping[str, Array], outputs: list[str]) -> Any:
+    def _model(self, nodes: Sequence[Node], given: Arrays, outputs: list[str]) -> Any:
         """The nodes of a segment as a graph of its own; weights beside the graph stay there."""
-        import onnx
+        from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
-        whole, made = self.graph.proto, onnx.ModelProto()
-        made.ir_version = whole.ir_version
-        made.opset_import.extend(whole.opset_import)
-        made.functions.extend(whole.functions)
-        made.graph.name = "replay"
-        used: set[str] = set()
-        for number in segment.nodes:
+        whole, made = self.graph.proto.graph, self.graph.emptied("replay", outputs)
+        for item in nodes:
             node = made.graph.node.add()
-            first = next(name for name in self.graph.nodes[number].outputs if name)
-            node.CopyFrom(self._protos[first])
+            node.CopyFrom(item.proto)
             for place, name in enumerate(node.output):
                 if name in self.cuts:
                     node.output[place] = MADE + name
-            used.update(self.graph.nodes[number].inputs)
-        stored = [t for t in whole.graph.initializer if t.name in used]
-        made.graph.initializer.extend(stored)
-        made.graph.sparse_initializer.extend(whole.graph.sparse_initializer)
-        held = {tensor.name for tensor in stored}
-        for value in whole.graph.input:
-            if value.name in used and value.name not in held:
-                made.graph.input.append(value)
+        used = {name for item in nodes for name in item.inputs}
+        weights = self.graph.weights
+        made.graph.initializer.extend(t for name, t in weights.items() if name in used)
+        made.graph.sparse_initializer.extend(whole.sparse_initializer)
+        made.graph.input.extend(v for v in whole.input if v.name in used and v.name not in weights)
         for name, array in given.items():
-            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            made.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
-        made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+            kind = np_dtype_to_tensor_dtype(array.dtype)
+            made.graph.input.append(make_tensor_value_info(name, kind, array.shape))
         return made
 
-    def _run(
-        self,
-        model: Any,
-        outputs: list[str],
-        feed: Mapping[str, Any],
-    ) -> dict[str, Array]:
-        taken = {value.name for value in model.graph.input}
-        return self._reference.once(model, outputs, {n: a for n, a in feed.items() if n in taken})
-
-    def _before_rounding(
-        self, targets: Iterable[str], segment: _Segment, given: Mapping[str, Array]
-    ) -> list[str]:
-        """Tensors inside the segment that tell what a rounding node was given."""
-        made = {n for i in segment.nodes for n in self.graph.nodes[i].outputs if n}
+    def _before_rounding(self, targets: Iterable[str], nodes: Sequence[Node]) -> list[str]:
+        """Tensors made by these nodes that tell what a rounding node was given."""
+        made = {name for node in nodes for name in node.outputs if name}
         rounding = [node for node in map(self._rounding, targets) if node is not None]
         wanted = (name for node in rounding for name in node.input)
         return list(dict.fromkeys(n for n in wanted if n in made and n not in self.cuts))
 
     def _rounding(self, name: str) -> Any:
         """The QuantizeLinear that makes a tensor, or that a DequantizeLinear hides; else None."""
-        proto = self._protos[name]
-        if proto.op_type == "DequantizeLinear" and proto.input[0] not in self.cuts:
-            before = self._protos.get(proto.input[0])
-            same = before is not None and list(before.input[1:]) == list(proto.input[1:])
-            proto = before if same else proto
-        return proto if proto.op_type == "QuantizeLinear" else None
+        node = self.graph.maker(name)
+        if node is not None and node.op == "DequantizeLinear":
+            hidden = self.graph.maker(node.proto.input[0])
+            if hidden is not None and node.proto.input[0] not in self.cuts:
+                same = list(hidden.proto.input[1:]) == list(node.proto.input[1:])
+                node = hidden if same else node
+        return node.proto if node is not None and node.op == "QuantizeLinear" else None
 
-    def _grid(
-        self,
-        name: str,
-        given: Mapping[str, Array],
-        plain: Mapping[str, Array],
-        draws: list[dict[str, Array]],
-    ) -> Grid | None:
+    def _grid(self, name: str, values: Arrays, draws: list[dict[str, Array]]) -> Grid | None:
         """The steps that a tensor is rounded to: by its own node, or by all that take it."""
+
+        def value(tensor: str) -> Array | None:
+            known = values[tensor] if tensor in values else self.graph.stored(tensor)
+            return None if known is None else np.asarray(known)
+
         own = self._rounding(name)
-        rounds = self._takers(name) if own is None else own
+        rounds = self._rounded_later(name) if own is None else own
         if rounds is None:
             return None
-        names = list(rounds.input)
-        step = self._value(names[1], given, plain)
-        zero = self._value(names[2], given, plain) if len(names) > 2 and names[2] else None
-        if step is None or (zero is None and len(names) > 2 and names[2]):
+        rounded, step_name, zero_name = [*rounds.input, ""][:3]
+        step, zero = value(step_name), value(zero_name) if zero_name else None
+        if step is None or (zero is None and zero_name):
             return None
-        axis = next((a.i for a in rounds.attribute if a.name == "axis"), 1)
         kind = zero.dtype if zero is not None else np.dtype(np.uint8)
         if kind.kind not in "iu":
             return None
-        values: list[Array] = []
+        before: list[Array] = []
         if own is not None:
-            value = self._value(names[0], given, plain)
-            if value is None:
+            first = value(rounded)
+            if first is None:
                 return None
-            values = [value, *(d[names[0]] for d in draws if names[0] in d)]
-        low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-        before = self._protos.get(names[0])
-        near = NEAR_SOFTMAX if before is not None and before.op_type == "Softmax" else NEAR
-        return Grid(step, zero, axis, low, high, tuple(values), near)
+            before = [first, *(draw[rounded] for draw in draws if rounded in draw)]
+        axis = next((a.i for a in rounds.attribute if a.name == "axis"), 1)
+        near = NEAR_SOFTMAX if self.graph.op_of(rounded) == "Softmax" else NEAR
+        limits = np.iinfo(kind)
+        return Grid(step, zero, axis, int(limits.min), int(limits.max), tuple(before), near)
 
-    def _takers(self, name: str) -> Any:
+    def _rounded_later(self, name: str) -> Any:
         """The QuantizeLinear that every path from a tensor meets with nothing but moves before."""
         found: list[Any] = []
         waiting = [name]
         while waiting:
             tensor = waiting.pop()
-            takers = self.graph.consumers.get(tensor, ())
+            takers = self.graph.takers(tensor)
             if not takers:
                 return None
-            for number in takers:
-                node = self.graph.nodes[number]
-                proto = self._protos[next(n for n in node.outputs if n)]
-                if node.op == "QuantizeLinear" and proto.input[0] == tensor:
-                    found.append(proto)
+            for node in takers:
+                if node.op == "QuantizeLinear" and node.proto.input[0] == tensor:
+                    found.append(node.proto)
                 elif node.op in COPIES and node.inputs[0] == tensor:
                     waiting += [n for n in node.outputs if n]
                 else:
                     return None
-        scalar = {tuple(proto.input[1:]) for proto in found}
-        return found[0] if len(scalar) == 1 else None
+        steps = {tuple(proto.input[1:]) for proto in found}
+        return found[0] if len(steps) == 1 else None
 
-    def _value(
-        self, name: str, given: Mapping[str, Array], plain: Mapping[str, Array]
-    ) -> Array | None:
-        if name in given:
-            return given[name]
-        if name in plain:
-            return plain[name]
-        if name in self._feed:
-            return np.asarray(self._feed[name])
-        stored: Array | None = self.graph.stored(name)
-        if stored is None and name in self._protos and self._protos[name].op_type == "Constant":
-            from onnx import numpy_helper
 
-            value = next((a.t for a in self._protos[name].attribute if a.name == "value"), None)
-            return None if value is None else numpy_helper.to_array(value)
-        return stored
+def _steady(graph: OnnxGraph) -> set[str]:
+    """Tensors that are rounded, counted or compared, or moved about and then are."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        moves = node.op in COPIES and (_to_whole(node) or not found.isdisjoint(node.outputs))
+        if node.op in _DISCRETE or moves:
+            found.update(node.inputs)
+    return found
+
+
+def _to_whole(node: Node) -> bool:
+    """Whether a node casts to whole numbers."""
+    return node.op == "Cast" and any(
+        a.name == "to" and a.i not in FLOATS for a in node.proto.attribute
+    )
+
+
+def _shaken(feed: Mapping[str, Any], still: Collection[str], seed: int) -> dict[str, Any]:
+    """Arrays, each element moved by a few units of its roundoff."""
+    rng = np.random.default_rng(seed)
+    moved: dict[str, Any] = {}
+    for name, array in feed.items():
+        known = format_of(array) if isinstance(array, np.ndarray) else None
+        if known is None or name in still:
+            moved[name] = array
+            continue
+        by = 1 + noise_of(known) * rng.uniform(-1, 1, array.shape)
+        with np.errstate(all="ignore"):
+            moved[name] = np.asarray(array * by).astype(array.dtype)
+    return moved
+
+
+def _with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
+    """The graph with noise after every node that makes a float, for a seed."""
+    typed = inferred(model)  # where nothing can be inferred, less noise is no harm
+    values = [*typed.value_info, *typed.output, *typed.input]
+    kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+    single = {t.name for t in model.graph.initializer if math.prod(t.dims) == 1}
+    makers = {name: item.op_type for item in model.graph.node for name in item.output}
+    # Weights are rounded once and for all: nobody's arithmetic tips those.
+    varies = {value.name for value in model.graph.input}
+    for item in model.graph.node:
+        if varies.intersection(uses(item)):
+            varies.update(item.output)
+
+    def made(seed: int) -> Any:
+        import onnx
+
+        noisy = onnx.ModelProto()
+        noisy.CopyFrom(model)
+        del noisy.graph.node[:]
+        for number, item in enumerate(model.graph.node):
+            node = onnx.NodeProto()
+            node.CopyFrom(item)
+            rounds = item.op_type == "QuantizeLinear" and item.input[1] in single
+            hidden = rounds and not item.output[0].startswith(MADE)
+            if hidden and item.input[0] in varies:
+                near = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
+                noisy.graph.node.extend(_tipping(node, near, seed * 100_003 + number * 7))
+            noisy.graph.node.append(node)
+            moving: list[Any] = []
+            for place, name in enumerate(item.output):
+                by = _NOISE.get(kinds.get(name, 0))
+                if not name or by is None or name in still or item.op_type == "Constant":
+                    continue
+                raw = f"driftwalk raw: {name}"
+                noisy.graph.node[-1].output[place] = raw
+                own = seed * 100_003 + number * 7 + place
+                moving += _moving(item, name, raw, by, kinds[name], own)
+            noisy.graph.node.extend(moving)
+        return noisy
+
+    return made
+
+
+def _tipping(node: Any, by: float, seed: int) -> list[Any]:
+    """The nodes before a rounding inside that tip what lies at a boundary."""
+    from onnx import helper
+
+    x, step, name = node.input[0], node.input[1], node.output[0]
+    like, term, moved = (f"driftwalk {word}: {name}" for word in ("tip", "tips", "tipped"))
+    node.input[0] = moved
+    return [
+        helper.make_node("RandomUniformLike", [x], [like], low=-by, high=by, seed=float(seed)),
+        helper.make_node("Mul", [like, step], [term]),
+        helper.make_node("Add", [x, term], [moved]),
+    ]
+
+
+def _moving(item: Any, name: str, raw: str, by: float, kind: int, seed: int) -> list[Any]:
+    """The nodes that move one tensor; half precision is moved in float32, and rounded again."""
+    from onnx import helper
+
+    wide = kind if kind in _WIDE else _FLOAT
+    nodes: list[Any] = []
+
+    def step(op: str, taken: list[str], word: str, **attributes: float) -> str:
+        nodes.append(helper.make_node(op, taken, [f"driftwalk {word}: {name}"], **attributes))
+        return f"driftwalk {word}: {name}"
+
+    def random(like: str, word: str, middle: float, number: int) -> str:
+        low, high = middle - by, middle + by
+        return step(
+            "RandomUniformLike", [like], word, dtype=wide, low=low, high=high, seed=float(number)
+        )
+
+    def widened(tensor: str, word: str) -> str:
+        return tensor if kind == wide else step("Cast", [tensor], word, to=wide)
+
+    moved = step("Mul", [widened(raw, "wide"), random(raw, "factor", 1.0, seed)], "moved")
+    if item.op_type in _OF_ONE:
+        moved = step("Add", [moved, random(raw, "term", 0.0, seed + 1)], "sum")
+    elif item.op_type in _OF_INPUT:
+        x = item.input[0]
+        size = step("Mul", [widened(x, "input"), random(x, "share", 0.0, seed + 1)], "term")
+        moved = step("Add", [moved, size], "sum")
+    if kind != wide:
+        step("Cast", [moved], "narrow", to=kind)
+    nodes[-1].output[0] = name
+    return nodes

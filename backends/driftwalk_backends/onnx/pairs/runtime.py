@@ -1,37 +1,42 @@
 """`onnxruntime` where the model is a graph: that graph, or another one beside it (`file=`).
 
-Runs as written with `opt=off`. States are the graph's tensors at the places of `blocks`; in
+Runs as written with `opt=off`. States are the graph's tensors at the points of `blocks`; in
 another graph, at their partners (`partners`).
+
+Asking for a tensor inside a fused operation would undo the fusion, and show the arithmetic of
+another graph than the one that runs. So the runtime writes down what it made of the graph, and only
+tensors that are still there are looked at: the nearest shared boundaries of what was fused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from driftwalk.adapter import BackendInfo, Sink
+from driftwalk.adapter import Backend, BackendInfo, Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, same_bits
 
 from ...depth import Look
-from ..backend import DTYPES, OnnxBackend
-from ..graph import OnnxGraph, branches
-from ..reading import hash_of, read_graph
-from ..sessions import UNPACKED, WEIGHTS_APART
-from ..values import FLOAT_KINDS, STEP_KINDS
-from .blocks import NODES, Places, places_of
-from .model import OnnxModel
+from ..backend import OnnxBackend
+from ..file import OnnxFile
+from ..graph import FLOAT_KINDS, STEP_KINDS, Arrays, OnnxGraph, branches
+from ..parts import Part
+from ..reading import parsed, read_graph
+from ..runtime import OnnxRuntime
+from ..structure import NODES, points_of
+from .model import GraphProbe, OnnxModel, fed
 from .partners import output_partners, partners
-from .probe import fed
-from .survivors import is_empty, made_by
 
 DEPTHS = ("block", "op")
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
@@ -52,35 +57,18 @@ class GraphRuntime(OnnxBackend):
         self.path = Path(named) if named is not None else self._model.path
         if not self.path.is_file():
             raise UsageError(f"file={named}: there is no such file.")
-        self._exposed: dict[frozenset[str], Any] = {}
         self._optimised: OnnxGraph | None = None
 
     @cached_property
     def graph(self) -> OnnxGraph:
         own = self._model
         graph = own.graph if self.path == own.path else read_graph(self.path)
-        if self.spec.dtype and self.spec.dtype != graph.dtype:
-            raise UsageError(
-                f"{self.spec}: the graph's weights are {graph.dtype}. Leave the dtype out of the "
-                "spec: a file is run as it is."
-            )
+        self._check_dtype([graph])
         return graph
 
     @property
     def info(self) -> BackendInfo:
-        flags = {
-            "exporter": "none: a file",
-            "file": self.path.name,
-            "sha256": hash_of(self.path)[:16],
-        }
-        if self.graph.quantised:
-            flags["quantised"] = "yes"
-        return self._info(self.dtype, (), flags)
-
-    @property
-    def dtype(self) -> str:
-        """What the graph computes in."""
-        return self.graph.dtype if self.graph.dtype in ("bf16", *DTYPES) else "fp32"
+        return self._file_info([self.graph])
 
     def look(self, depth: str, layer: str = "") -> None:
         if depth not in DEPTHS:
@@ -103,12 +91,9 @@ class GraphRuntime(OnnxBackend):
         return fed(self.path.name, self.graph.inputs, probe.inputs)
 
     @cached_property
-    def _partners(self) -> dict[str, tuple[str, str]]:
+    def partners(self) -> dict[str, tuple[str, str]]:
+        """This graph's names for tensors of the model's graph, each with how it was found."""
         return partners(self.model_graph, self.graph)
-
-    def find(self, tensor: str) -> tuple[str, str] | None:
-        """This graph's own name for a tensor of the model's graph, and how it was found."""
-        return self._partners.get(tensor)
 
     @cached_property
     def output_names(self) -> dict[str, str]:
@@ -117,28 +102,21 @@ class GraphRuntime(OnnxBackend):
 
     @cached_property
     def left(self) -> dict[str, str]:
-        """What the runtime's optimiser leaves of this graph; everything where it does nothing."""
+        """The tensors that the runtime's optimiser leaves of this graph, each with the operation
+        that makes it; all of them where it does nothing."""
+        whole = {name: self.graph.op_of(name) for name in self.graph.producers}
         if not self.optimises:
-            return self._whole
-        folder = tempfile.TemporaryDirectory(prefix="driftwalk-optimised-")
-        self._scratch.append(folder)
-        target = Path(folder.name) / "optimised.onnx"
-        options = self._sessions.options()
-        options.optimized_model_filepath = str(target)
-        for key, value in WEIGHTS_APART.items():
-            options.add_session_config_entry(key, value)
-        options.add_session_config_entry(*UNPACKED)  # it will not run
-        self._sessions.make(self.path, options)
+            return whole
+        prefix = "driftwalk-optimised-"
+        folder = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
+        target = Path(folder) / "optimised.onnx"
+        self._sessions.writing_optimised(self.path, target)
         if not target.is_file():  # a provider that compiles the graph writes none
-            return self._whole
-        if is_empty(target):  # all of it was folded into constants
+            return whole
+        if not parsed(target).graph.node:  # all of it was folded into constants
             return {}
         self._optimised = read_graph(target)
-        return made_by(self._optimised)
-
-    @property
-    def _whole(self) -> dict[str, str]:
-        return made_by(self.graph)
+        return {name: self._optimised.op_of(name) for name in self._optimised.producers}
 
     def tensors(
         self,
@@ -154,29 +132,30 @@ class GraphRuntime(OnnxBackend):
         `packed=False` is for a graph run as written, once: its session is made much faster.
         `whole` asks for whole numbers too.
         """
-        asked = _is_number if whole else _is_float
         wanted = frozenset(names)
-        if wanted not in self._exposed:
-            # What was optimised already is run as it stands: looking cannot undo a fusion there.
-            graph, level = self._optimised or self.graph, "off" if self._optimised else ""
-            ordered = [name for name in graph.producers if name in wanted]
-            self._exposed[wanted] = self._sessions.exposing(graph, ordered, level, packed)
-        session = self._exposed[wanted]
-        kinds = {o.name: o.type for o in session.get_outputs()}
+        # What was optimised already is run as it stands: looking cannot undo a fusion there.
+        graph, level = self._optimised or self.graph, "off" if self._optimised else ""
+        session = self._sessions.exposing(graph, wanted, level, packed, keep)
         ends = [value.name for value in self.graph.outputs]
         fits = FLOAT_KINDS + STEP_KINDS if whole else FLOAT_KINDS
-        inner = [n for n in kinds if n in wanted and kinds[n] in fits and n not in ends]
+        inner = [
+            o.name
+            for o in session.get_outputs()
+            if o.name in wanted and o.type in fits and o.name not in ends
+        ]
         given = self._run(session, [*inner, *ends], self.feed(probe))
-        outputs = {name: given[name] for name in ends}
-        if not keep:
-            self._exposed.pop(wanted, None)
-        found = {n: given[n] for n in (*inner, *(e for e in ends if e in wanted))}
-        return {n: a for n, a in found.items() if asked(a)}, self._renamed(outputs)
+        kinds = "fiub" if whole else "f"
+        found = {
+            name: given[name]
+            for name in (*inner, *(end for end in ends if end in wanted))
+            if isinstance(given[name], np.ndarray) and given[name].dtype.kind in kinds
+        }
+        return found, self._renamed({name: given[name] for name in ends})
 
     def once(self, model: Any, names: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
         """A graph made of nodes of this one, run as written and let go of."""
-        written, folder = model.SerializeToString(), self.graph.folder
-        session = self._sessions.of_bytes(written, folder, "off", packed=False)
+        folder = self.graph.path.parent
+        session = self._sessions.of_bytes(model.SerializeToString(), folder, "off", packed=False)
         return self._run(session, names, feed)
 
     def repeats_itself(self, probe: Probe) -> bool:
@@ -188,23 +167,22 @@ class GraphRuntime(OnnxBackend):
         """Operations in the graph that draw random numbers."""
         return tuple(dict.fromkeys(_drawing(self.graph.proto.graph)))
 
-    def places(self, depth: str) -> Places:
-        return places_of(self.model_graph, depth)
-
-    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+    def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         if sink is None:
             ends = [value.name for value in self.graph.outputs]
             return self._renamed(self._run(self._sessions.of(self.path), ends, self.feed(probe)))
-        places = self.places(self._look.depth)
-        found = [(place, self.find(place.tensor)) for place in places.all]
-        shown = [(place, own) for place, own in found if own is not None]
-        if places.way == NODES:
-            shown = [(place, own) for place, own in shown if own[0] in self.left]
-        tensors, outputs = self.tensors(probe, [own for _, (own, _) in shown], keep=True)
-        for place, (own, way) in shown:
-            if own in tensors and place.point.name not in outputs:
-                point = Point(place.point.name, place.point.module, way or places.way)
-                sink(State(point, tensors[own]))
+        points = points_of(self.model_graph, self._look.depth)
+        shown = [
+            (point, *self.partners[tensor])
+            for point, tensor in points.tensors.items()
+            if tensor in self.partners
+        ]
+        if points.way == NODES:
+            shown = [(point, own, way) for point, own, way in shown if own in self.left]
+        tensors, outputs = self.tensors(probe, [own for _, own, _ in shown], keep=True)
+        for point, own, way in shown:
+            if own in tensors and point.name not in outputs:
+                sink(State(Point(point.name, point.module, way or points.way), tensors[own]))
         for name, array in outputs.items():
             sink(State(Point(name, "output"), array))
         return outputs
@@ -229,7 +207,6 @@ class GraphRuntime(OnnxBackend):
             raise BackendError(f"{error} {hint}") from error
 
     def _close(self) -> None:
-        self._exposed.clear()
         self._optimised = None
         self.__dict__.pop("left", None)
         super()._close()
@@ -245,18 +222,49 @@ def _as_numbers(value: Any) -> Array:
     return np.array(numbers, dtype=np.int64).reshape(array.shape)
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
-
-
-def _drawing(graph: Any) -> Iterable[str]:
+def _drawing(graph: Any) -> Iterator[str]:
     for node in graph.node:
         if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
             yield node.op_type
-        for attribute in node.attribute:
-            for inner in branches(attribute):
-                yield from _drawing(inner)
+        for inner in branches(node):
+            yield from _drawing(inner)
+
+
+@dataclass(frozen=True, eq=False)
+class WalkedGraph:
+    """A graph behind a backend for a torch model, what it is given, and the model's points."""
+
+    model: OnnxModel
+    spec: Spec
+    probe: Probe
+    points: dict[str, str]
+    """The tensors that are the states of points, by the point's name."""
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[GraphRuntime, GraphRuntime]]:
+        """The graph as written, and as the candidate runs it."""
+        kept = {k: v for k, v in self.spec.options.items() if k in ("opt", "provider", "threads")}
+        threads = {k: v for k, v in kept.items() if k == "threads"}
+        written = Spec("onnxruntime", "cpu", "", {"opt": "off", **threads})
+        run = Spec("onnxruntime", self.spec.device, "", kept)
+        with GraphRuntime(written, self.model) as first, GraphRuntime(run, self.model) as other:
+            yield first, other
+
+
+def graphs_of(backend: Backend, probe: Probe) -> tuple[WalkedGraph, ...]:
+    """The graphs a backend runs on a probe, to be walked node by node; none where it runs none."""
+
+    def walked(path: Path, feed: Arrays, points: dict[str, str]) -> WalkedGraph:
+        return WalkedGraph(OnnxModel(path), backend.spec, GraphProbe(feed), points)
+
+    if isinstance(backend, OnnxFile):
+        points: dict[Part, dict[str, str]] = {part: {} for part in backend.parts.all}
+        for found in backend.prepared(probe).found:
+            part, tensor = backend.parts.split(found.key)
+            points[part][found.point.name] = tensor
+        fed_parts = backend.runs.fed(probe)
+        return tuple(walked(part.graph.path, feed, points[part]) for part, feed in fed_parts)
+    if isinstance(backend, OnnxRuntime):
+        exported = backend._export(probe)
+        return (walked(exported.plain, backend._feed(probe), exported.tensors),)
+    return ()

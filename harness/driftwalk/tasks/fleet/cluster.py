@@ -7,7 +7,7 @@ A cluster must
 - tell how each job ended: with text on stdout and an exit code, or because the place was lost,
 - give up a job when told to, with every process that the job started.
 
-It judges nothing and retries nothing: that is the engine's.
+It judges nothing and retries nothing: that is the engine's. Beside it, who looks on while it works.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from .job import Job, Place
+from .result import Attempt, Record
 
 Ending = Literal["ended", "timeout", "lost"]
 
@@ -57,3 +58,21 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """End everything."""
+
+
+class Watcher:
+    """Hears what happens: a table on a terminal, lines in a log, or nobody, as here."""
+
+    def expect(self, jobs: Sequence[Job], done: Sequence[Record], places: Sequence[Place]) -> None:
+        """All jobs, those that an earlier run has done, and where the others may run."""
+
+    def started(self, job: Job, place: Place) -> None: ...
+
+    def failed(self, job: Job, attempt: Attempt, again: bool) -> None:
+        """An attempt without an answer, and whether there will be another."""
+
+    def ended(self, record: Record) -> None:
+        """A job is settled."""
+
+    def tick(self) -> None:
+        """Time has passed."""

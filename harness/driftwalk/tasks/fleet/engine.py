@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...errors import DriftwalkError
-from .cluster import Cluster, Event
+from .cluster import Cluster, Event, Watcher
 from .job import Job, Place
 from .result import Attempt, Record, Status
 from .store import Store
-from .watch import Watcher
 
 PATIENCE = 60.0
 """Seconds past a job's own limit after which a silent place is taken for lost."""
@@ -37,57 +36,45 @@ class _Turn:
     places: list[Place] = field(default_factory=list)
     started: float = 0.0
 
-    @property
-    def nodes(self) -> set[str]:
-        return {place.node for place in self.places}
 
-
+@dataclass(eq=False)
 class Engine:
     """Runs jobs on a cluster and settles every one of them."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        *,
-        timeout: float,
-        retries: int = 1,
-        watch: Watcher | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._timeout = timeout
-        self._most = retries + 1
-        self._watch = watch or Watcher()
-        self._clock = clock
-        self._places = list(cluster.places())
-        self._gone: set[Place] = set()
-        self._running: dict[Place, _Turn] = {}
-        self._queue: deque[_Turn] = deque()
-        self._records: dict[str, Record] = {}
-        self.complete = True
+    cluster: Cluster
+    store: Store
+    timeout: float
+    """Seconds for one job."""
+    retries: int = 1
+    watch: Watcher = field(default_factory=Watcher)
+    clock: Callable[[], float] = time.monotonic
+    complete: bool = field(default=True, init=False)
+    """False where Ctrl-C ended the run."""
+    _gone: set[Place] = field(default_factory=set, init=False)
+    _running: dict[Place, _Turn] = field(default_factory=dict, init=False)
+    _queue: deque[_Turn] = field(default_factory=deque, init=False)
+    _records: dict[str, Record] = field(default_factory=dict, init=False)
 
     def run(self, jobs: Iterable[Job], resume: bool = False) -> list[Record]:
         """A record for every job, in the order given; on Ctrl-C, for what was done until then."""
         asked = list({job.id: job for job in jobs}.values())
         if resume:
-            self._records = {job.id: old for job in asked if (old := self._store.load(job))}
+            self._records = {job.id: old for job in asked if (old := self.store.load(job))}
         self._queue = deque(_Turn(job) for job in asked if job.id not in self._records)
         try:
-            self._watch.expect(asked, list(self._records.values()), self._places)
+            self.watch.expect(asked, list(self._records.values()), self.cluster.places())
             while self._queue or self._running:
                 self._share_out()
                 if not self._running:
                     break  # nobody left who could take what is queued
-                for event in self._cluster.wait(TICK):
+                for event in self.cluster.wait(TICK):
                     self._take(event)
                 self._look_for_silence()
-                self._watch.tick()
+                self.watch.tick()
         except KeyboardInterrupt:
             self.complete = False
             for place in list(self._running):
-                self._cluster.abandon(place)
+                self.cluster.abandon(place)
                 self._queue.append(self._running.pop(place))
         for turn in self._queue:
             self._give_up(turn, "interrupted" if not self.complete else self._nobody(turn.job))
@@ -95,69 +82,60 @@ class Engine:
 
     def _share_out(self) -> None:
         """Give every idle place the first job in the queue that it may take."""
-        for place in self._places:
+        for place in self.cluster.places():
             if place in self._gone or place in self._running:
                 continue
-            turn = next((turn for turn in self._queue if self._may(turn, place)), None)
+            fitting = (turn for turn in self._queue if turn.job.fits(place))
+            turn = next((turn for turn in fitting if place in self._choice(turn)), None)
             if turn is None:
                 continue
             self._queue.remove(turn)
             turn.places.append(place)
-            turn.started = self._clock()
+            turn.started = self.clock()
             self._running[place] = turn
-            self._watch.started(turn.job, place)
-            self._cluster.start(place, turn.job, self._timeout)
+            self.watch.started(turn.job, place)
+            self.cluster.start(place, turn.job, self.timeout)
 
-    def _may(self, turn: _Turn, place: Place) -> bool:
-        """A second try goes to another node, as long as there is one."""
-        if not turn.job.fits(place):
-            return False
-        others = {
-            other.node
-            for other in self._places
-            if other not in self._gone and turn.job.fits(other) and other.node not in turn.nodes
-        }
-        return place.node not in turn.nodes or not others
+    def _choice(self, turn: _Turn) -> list[Place]:
+        """Where it may run: a second try goes to another node, as long as there is one."""
+        fitting = [p for p in self.cluster.places() if p not in self._gone and turn.job.fits(p)]
+        tried = {place.node for place in turn.places}
+        return [place for place in fitting if place.node not in tried] or fitting
 
     def _take(self, event: Event) -> None:
         turn = self._running.get(event.place)
         if turn is None or turn.job != event.job:
             return  # of an attempt that was given up before
         del self._running[event.place]
-        seconds = self._clock() - turn.started
         if event.ending == "lost":
             self._gone.add(event.place)
-            self._missed(turn, event.place, "lost", event.err or "the node was lost", seconds)
+            self._missed(turn, "lost", event.err or "the node was lost")
         elif event.ending == "timeout":
-            said = f"no result after {self._timeout:.0f} s"
-            self._missed(turn, event.place, "timeout", said, seconds)
+            self._missed(turn, "timeout", f"no result after {self.timeout:.0f} s")
         elif event.code not in ANSWERS:
-            self._missed(turn, event.place, "failed", _last_words(event), seconds, event.code)
+            self._missed(turn, "failed", _last_words(event), event.code)
         else:
-            self._answered(turn, event, seconds)
+            self._answered(turn, event)
 
-    def _answered(self, turn: _Turn, event: Event, seconds: float) -> None:
-        attempt = Attempt(event.place.name, "done", "", seconds)
+    def _answered(self, turn: _Turn, event: Event) -> None:
+        done = Attempt(event.place.name, "done", "", self.clock() - turn.started)
         try:
             result = json.loads(event.out)
-            tries = [*turn.attempts, attempt]
-            record = self._store.save(turn.job, event.place, tries, result, event.code)
+            tries = [*turn.attempts, done]
+            record = self.store.save(turn.job, event.place, tries, result, event.code)
         except (DriftwalkError, ValueError, RecursionError) as error:
             # A command that cannot verify exits with 3 and prints no result: its words say why.
             said = _last_words(event) if not event.out else f"its result cannot be read: {error}"
-            self._missed(turn, event.place, "failed", said, seconds, event.code)
-            return
-        self._settle(record)
+            self._missed(turn, "failed", said, event.code)
+        else:
+            self._settle(record)
 
-    def _missed(
-        self, turn: _Turn, place: Place, how: Status, why: str, seconds: float, code: int = 0
-    ) -> None:
+    def _missed(self, turn: _Turn, how: Status, why: str, code: int = 0) -> None:
         """An attempt without an answer: try again, or settle for that."""
-        attempt = Attempt(place.name, how, why, seconds)
+        attempt = Attempt(turn.places[-1].name, how, why, self.clock() - turn.started)
         turn.attempts.append(attempt)
-        usable = any(turn.job.fits(other) for other in self._places if other not in self._gone)
-        again = code != USAGE and len(turn.attempts) < self._most and usable
-        self._watch.failed(turn.job, attempt, again)
+        again = code != USAGE and len(turn.attempts) <= self.retries and bool(self._choice(turn))
+        self.watch.failed(turn.job, attempt, again)
         if again:
             self._queue.append(turn)
         else:
@@ -166,26 +144,26 @@ class Engine:
     def _give_up(self, turn: _Turn, why: str) -> None:
         status: Status = turn.attempts[-1].ending if turn.attempts else "not run"
         place = turn.places[-1] if turn.places else None
-        done = tuple(turn.attempts)
-        self._settle(Record(turn.job.id, turn.job, status, place, done, note=why))
+        tries = tuple(turn.attempts)
+        self._settle(Record(turn.job.id, turn.job, status, place, tries, note=why))
 
     def _settle(self, record: Record) -> None:
         self._records[record.id] = record
-        self._watch.ended(record)
+        self.watch.ended(record)
 
     def _look_for_silence(self) -> None:
         """A place that does not even keep its own time limit is not there any more."""
         for place, turn in list(self._running.items()):
-            seconds = self._clock() - turn.started
-            if seconds > self._timeout + PATIENCE:
-                self._cluster.abandon(place)
+            seconds = self.clock() - turn.started
+            if seconds > self.timeout + PATIENCE:
+                self.cluster.abandon(place)
                 del self._running[place]
                 self._gone.add(place)
                 said = f"no word after {seconds:.0f} s: the node is lost, or its device is taken"
-                self._missed(turn, place, "timeout", said, seconds)
+                self._missed(turn, "timeout", said)
 
     def _nobody(self, job: Job) -> str:
-        if any(job.fits(place) for place in self._places):
+        if any(job.fits(place) for place in self.cluster.places()):
             return "no node is left that could do it"
         what = f"is called {job.at!r}" if job.at else f"has a {job.needs} device"
         return f"no node {what}"

@@ -6,15 +6,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import driftwalk
+
+from ...errors import UsageError
 
 JobKind = Literal["hwcheck", "verify"]
 Device = Literal["cpu", "cuda"]
 
 DEVICE, GOLDEN = "{device}", "{golden}"
 """Stand in a job's arguments for what only the place knows: its device, its copy of the golden."""
+BIGGEST_GOLDEN = 2**31
+"""Bytes that are sent to every node."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,47 @@ class Golden:
     files: Mapping[str, bytes] = field(default_factory=dict)
     single: bool = False
     """Whether it is a file, not a folder of files."""
+    path: Path | None = None
+    """Where it lies on the machine that packed it."""
 
     @property
     def sha256(self) -> str:
+        """Of all names and bytes; "" where there is no golden."""
         digest = hashlib.sha256()
         for name in sorted(self.files):
             digest.update(hashlib.sha256(name.encode()).digest())
             digest.update(hashlib.sha256(self.files[name]).digest())
-        return digest.hexdigest()
+        return digest.hexdigest() if self.files else ""
+
+
+def pack(path: Path) -> Golden:
+    """A golden's files, to be sent; a folder is taken whole."""
+    if path.is_file():
+        return Golden({path.name: path.read_bytes()}, True, path)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    if not files:
+        raise UsageError(f"No golden at {str(path)!r}: `driftwalk record` makes one.")
+    size = sum(file.stat().st_size for file in files)
+    if size > BIGGEST_GOLDEN:
+        raise UsageError(
+            f"The golden {str(path)!r} has {size / 2**30:.1f} GiB; at most "
+            f"{BIGGEST_GOLDEN / 2**30:.0f} GiB are sent to every node. Use a shorter probe."
+        )
+    named = {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+    return Golden(named, path=path)
+
+
+def unpacked(golden: Golden, folder: Path) -> Path:
+    """Write a golden's files below `folder`, and say what to call it there.
+
+    The names come from another machine, and must not lead out of the folder.
+    """
+    for name, data in golden.files.items():
+        inside = PurePosixPath(name)
+        plain = inside.parts and not inside.is_absolute() and ".." not in inside.parts
+        if not plain or any(character in name for character in "\\:\0"):
+            raise UsageError(f"A golden has a file named {name!r}, which leads out of its folder.")
+        path = folder.joinpath(*inside.parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / next(iter(golden.files)) if golden.single else folder

@@ -22,8 +22,6 @@ from .result import Attempt, Finding, Record
 
 JOBS = "jobs"
 SCHEMA_VERSION = 1
-Read = Callable[[Job, Any, int], Finding]
-"""Makes a finding of a job's JSON result and exit code, or raises a DriftwalkError."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,13 @@ class Stored:
     code: int
 
 
+@dataclass(frozen=True)
 class Store:
     """One folder of results."""
 
-    def __init__(self, folder: Path, read: Read) -> None:
-        self.folder = folder
-        self.read = read
+    folder: Path
+    read: Callable[[Job, Any, int], Finding]
+    """Makes a finding of a job's JSON result and exit code, or raises a DriftwalkError."""
 
     def path(self, job: Job) -> Path:
         return self.folder / JOBS / f"{job.id}.json"
@@ -59,13 +58,10 @@ class Store:
     ) -> Record:
         """Keep an answer, and say what it was; raises, and keeps nothing, if it is none."""
         finding = self.read(job, result, code)
-        done = tuple(attempts)
-        head = Stored(KIND, SCHEMA_VERSION, job, place, done, _hash(result), code)
-        document = encode(head) | {"result": result}
-        text = to_text(document)
-        path = write_atomically(self.path(job), text)
-        name = path.relative_to(self.folder).as_posix()
-        return Record(job.id, job, "done", place, done, finding, name)
+        head = Stored(KIND, SCHEMA_VERSION, job, place, tuple(attempts), _hash(result), code)
+        path = write_atomically(self.path(job), to_text(encode(head) | {"result": result}))
+        name = f"{JOBS}/{path.name}"
+        return Record(job.id, job, "done", place, head.attempts, finding, name)
 
     def load(self, job: Job) -> Record | None:
         """The answer of an earlier run; None where there is none that can be believed."""
@@ -80,13 +76,8 @@ class Store:
             finding = self.read(job, result, head.code)
         except (DriftwalkError, KeyError, ValueError, RecursionError):
             return None
-        name = path.relative_to(self.folder).as_posix()
+        name = f"{JOBS}/{path.name}"
         return Record(job.id, job, "done", head.place, head.attempts, finding, name, resumed=True)
-
-
-def own_result(folder: Path, record: Record) -> Any:
-    """A job's own result, whole."""
-    return read_json(folder / record.file)["result"]
 
 
 def _hash(result: Any) -> str:

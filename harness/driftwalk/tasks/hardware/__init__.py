@@ -1,6 +1,6 @@
 """Hardware checks: does this device give the same bits each time, and are they the right ones?
 
-What is planned, judged and told stands here, without any framework; what runs on a device stands
+What is planned, judged and said stands here, without any framework; what runs on a device stands
 in `driftwalk_backends.hardware`.
 """
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...environment import environment, now, this_tool
 from ...errors import DriftwalkError, UsageError, nearest
 from ...progress import Progress
 from ...stage import make_probe, open_model
-from ...states import Probe, Trace
-from . import golden_check, invariance_check, repeat_check, units_check
-from .between import between
-from .levels import Level, level_named
-from .load_check import Load
-from .log import Log
+from ...states import Trace
+from . import checks as devices
+from . import golden as golden_states
+from . import invariance
 from .repeats import Findings
 from .result import CHECKS, Check, DeviceResult, HardwareReport, Verdict, worst_verdict
-from .work import Work
-
-if TYPE_CHECKING:
-    from driftwalk_backends.hardware.inject import Injection
+from .work import Log, Work, level_named
 
 VARIABLE = "DRIFTWALK_HWCHECK_INJECT"
 """A fault for tests, for processes that take no argument; every report of such a run says so."""
@@ -33,6 +28,9 @@ BROKEN = ("CUDA error", "uncorrectable")
 """Words of errors that a device raises when it breaks, and a program of ours never should."""
 MUST_COMPARE = ("repeat", "units", "load", "golden")
 """Checks that were asked for and could compare nothing: then no more than that can be said."""
+
+Step = Callable[[Work, Findings], str]
+"""Fills the findings; gives the sentence that sums them up."""
 
 
 def check(
@@ -57,41 +55,47 @@ def check(
     ends the run, not the report: what was found until then is returned, with `complete` False.
     """
     from driftwalk_backends.hardware.inject import Injection
-    from driftwalk_backends.hardware.station import device_names
+    from driftwalk_backends.hardware.station import Station, device_names
 
     begun, show = time.perf_counter(), progress or Progress()
     chosen = level_named(level, minutes)
-    wanted = _known("check", checks, CHECKS)
-    names = device_names(device) if isinstance(device, str) else tuple(device)
+    wanted = _some("check", checks, CHECKS)
+    names = device_names(device)
     fault = inject if inject is not None else os.environ.get(VARIABLE, "")
     injection = Injection.parse(fault) if fault else None
     if golden is not None:
         Trace.load(golden)  # a wrong one is found before minutes are spent
     results: list[DeviceResult] = []
-    run = _Run(chosen, wanted, dtypes, model, probe, golden, injection, show, begun)
+    loaded: Any
     show.expect(len(names) * (len(set(wanted) - {"devices"}) + 1))
     complete = True
     for name in names:
-        result, complete = run.on(name)
+        station = Station(name, injection)
+        with show.stage(f"{name}: making the model"):
+            if model is None:
+                loaded, inputs = station.built_in()
+            else:
+                loaded = open_model(model)
+                inputs = make_probe(loaded, probe)
+        known = _some("dtype", dtypes, station.dtypes())
+        work = Work(station, chosen, Log(begun), loaded, inputs, known, model is not None)
+        result, complete = _on_device(work, _steps(wanted, golden), show)
         results.append(result)
         if not complete:
             break
-    against = None
-    if "devices" in wanted and len(results) > 1:
-        against = between(results)
-    told = [*(check for result in results for check in result.checks), *filter(None, [against])]
-    verdict = _overall(told, complete)
+    between = devices.between(results) if "devices" in wanted and len(results) > 1 else None
+    verdict = _overall(results, between, complete)
     return HardwareReport(
         tool=this_tool(),
         created=now(),
         command=command,
         level=chosen.name,
         verdict=verdict,
-        reason=_reason(verdict, results, against, complete, fault),
+        reason=_reason(verdict, results, between, complete, fault),
         devices=tuple(results),
-        between=against,
-        model=run.described,
-        probe=run.probe_hash,
+        between=between,
+        model=dict(loaded.describe()),
+        probe=inputs.sha256,
         environment=environment(),
         complete=complete,
         injected=fault,
@@ -99,108 +103,55 @@ def check(
     )
 
 
-@dataclass(eq=False)
-class _Run:
-    """What is the same for every device."""
-
-    level: Level
-    wanted: tuple[str, ...]
-    dtypes: Sequence[str] | None
-    model: object
-    probe: object
-    golden: str | Path | None
-    injection: Injection | None
-    show: Progress
-    begun: float
-    described: dict[str, str] = field(default_factory=dict)
-    probe_hash: str = ""
-
-    def on(self, device: str) -> tuple[DeviceResult, bool]:
-        """All checks on one device; False where Ctrl-C ended them."""
-        from driftwalk_backends.hardware.station import Station
-
-        station = Station(device, self.injection)
-        log = Log(self.begun)
-        with self.show.stage(f"{device}: making the model"):
-            model, probe = self._material(station)
-        known = _known("dtype", self.dtypes, station.dtypes())
-        given = self.model is not None
-        work = Work(station, self.level, log, model, probe, known, given)
-        done: dict[str, Check] = {}
-        digests: dict[str, str] = {}
-        complete = True
-        steps = self._steps(work, Load(work, Findings("load")))
-        try:
-            for name, findings, step in steps:
-                with self.show.stage(f"{device}: {name}"):
-                    complete = _carried_out(name, findings, step, done, work)
-                digests |= findings.digests
-                if not complete:
-                    break
-        finally:
-            work.close()
-        self.described = dict(model.describe())
-        self.probe_hash = probe.sha256
-        checks = tuple(done[name] for name in CHECKS if name in done)
-        notes = () if complete else ("Interrupted: these are the checks made until then.",)
-        result = DeviceResult(
-            device,
-            station.identity(),
-            checks,
-            digests,
-            log.rounds,
-            log.readings,
-            notes,
-            station.details(),
-        )
-        return result, complete
-
-    def _steps(self, work: Work, load: Load) -> list[tuple[str, Findings, Callable[[], str]]]:
-        """In the order in which they are done: cold first, hot last."""
-        steps: list[tuple[str, Findings, Callable[[], str]]] = []
-
-        def add(name: str, step: Callable[[Findings], str]) -> None:
-            findings = Findings(name)
-            steps.append((name, findings, lambda: step(findings)))
-
-        def hot() -> str:
-            load.hot()
-            return load.sentence()
-
-        if "load" in self.wanted:
-            steps.append(("load", load.findings, load.cold))
-        if "repeat" in self.wanted:
-            add("repeat", lambda findings: repeat_check.run(work, findings))
-        if "units" in self.wanted:
-            add("units", lambda findings: units_check.run(work, findings))
-        if "golden" in self.wanted and self.golden is not None:
-            golden = self.golden
-            add("golden", lambda findings: golden_check.run(work, findings, golden))
-        if "invariance" in self.wanted:
-            given = self.model is not None
-            add("invariance", lambda findings: invariance_check.run(work, findings, given))
-        if "load" in self.wanted:
-            steps.append(("load", load.findings, hot))
-        return steps
-
-    def _material(self, station: Any) -> tuple[Any, Probe]:
-        if self.model is None:
-            model, probe = station.built_in()
-            return model, probe
-        model = open_model(self.model)
-        return model, make_probe(model, self.probe)
+def _steps(wanted: Sequence[str], golden: str | Path | None) -> list[tuple[str, Step]]:
+    """In the order in which they are done: cold first, hot last."""
+    load = devices.Load()
+    steps: list[tuple[str, Step]] = [("load", load.cold)]
+    steps += [("repeat", devices.repeat), ("units", devices.units)]
+    if golden is not None:
+        steps.append(("golden", partial(golden_states.run, golden=golden)))
+    steps += [("invariance", invariance.run), ("load", load.hot)]
+    return [(name, step) for name, step in steps if name in wanted]
 
 
-def _carried_out(
-    name: str, findings: Findings, step: Callable[[], str], done: dict[str, Check], work: Work
-) -> bool:
-    """Run one step; what it found is kept however it ends. False where Ctrl-C ended it."""
-    begun, complete, sentence = time.perf_counter(), True, ""
-    before = done[name].seconds if name in done else 0.0
+def _on_device(
+    work: Work, steps: Sequence[tuple[str, Step]], show: Progress
+) -> tuple[DeviceResult, bool]:
+    """All checks on one device; False where Ctrl-C ended them."""
+    station, complete = work.station, True
+    findings = {name: Findings(name) for name, _ in steps}
+    done: dict[str, Check] = {}
+    digests: dict[str, str] = {}
     try:
-        sentence = step()
+        for name, step in steps:
+            begun = time.perf_counter() - (done[name].seconds if name in done else 0.0)
+            with show.stage(f"{station.label}: {name}"):
+                sentence, complete = _carried_out(step, work, findings[name])
+            done[name] = findings[name].summed_up(sentence, time.perf_counter() - begun)
+            digests |= findings[name].digests
+            if not complete:
+                break
+    finally:
+        work.close()
+    result = DeviceResult(
+        station.label,
+        station.identity(),
+        tuple(done[name] for name in CHECKS if name in done),
+        digests,
+        tuple(work.log.rounds),
+        tuple(work.log.readings),
+        () if complete else ("Interrupted: these are the checks made until then.",),
+        station.details(),
+    )
+    return result, complete
+
+
+def _carried_out(step: Step, work: Work, findings: Findings) -> tuple[str, bool]:
+    """Run one step; what it found is kept however it ends. False where Ctrl-C ended it."""
+    try:
+        return step(work, findings), True
     except KeyboardInterrupt:
-        complete, sentence = False, "Interrupted; what was found until then stands below."
+        return "Interrupted; what was found until then stands below.", False
     except (DriftwalkError, RuntimeError, MemoryError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raised = not isinstance(error, UsageError) and any(word in str(error) for word in BROKEN)
@@ -208,26 +159,23 @@ def _carried_out(
             findings.verdict = "fault"
         elif not findings.cases:
             findings.verdict = "not comparable"
-        sentence = f"{'The device raised an error' if raised else 'Not run to its end'}: {line}"
         with suppress(RuntimeError):
             work.station.free()
-    done[name] = findings.told(sentence, before + time.perf_counter() - begun)
-    return complete
+        return f"{'The device raised an error' if raised else 'Not run to its end'}: {line}", True
 
 
-def _known(what: str, given: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+def _some(what: str, given: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
     """Some of what there is; all of it where nothing was said."""
-    if not given:
-        return tuple(known)
-    for name in given:
+    for name in given or ():
         if name not in known:
             raise UsageError(f"There is no {what} {name!r} here. {nearest(name, known)}")
-    return tuple(name for name in known if name in given)
+    return tuple(name for name in known if not given or name in given)
 
 
-def _overall(checks: Sequence[Check], complete: bool) -> Verdict:
+def _overall(results: Iterable[DeviceResult], between: Check | None, complete: bool) -> Verdict:
     """One verdict of all checks; a run that was cut off has checks that compared nothing."""
-    verdict = worst_verdict(item.verdict for item in checks)
+    checks = [item for result in results for item in result.checks]
+    verdict = worst_verdict(item.verdict for item in [*checks, *filter(None, [between])])
     empty = [i for i in checks if i.name in MUST_COMPARE and i.verdict == "not comparable"]
     return "not comparable" if verdict == "no fault found" and complete and empty else verdict
 
@@ -236,12 +184,12 @@ def _first(item: Check) -> str:
     """The first mismatch of a check in a few words: state, element, bits."""
     if not item.mismatches:
         return ""
-    found = item.mismatches[0]
-    where = f"{found.state} in {found.case}, repeat {found.repeat}"
-    if found.core is not None:
-        where += f", core {found.core}"
-    if found.flips:
-        flip = found.flips[0]
+    first = item.mismatches[0]
+    where = f"{first.state} in {first.case}, repeat {first.repeat}"
+    if first.core is not None:
+        where += f", core {first.core}"
+    if first.flips:
+        flip = first.flips[0]
         bits = ", ".join(map(str, flip.bits))
         where += f": element {flip.element}, bit{'s' * (len(flip.bits) > 1)} {bits}"
     return f"{where}. "
@@ -250,27 +198,21 @@ def _first(item: Check) -> str:
 def _reason(
     verdict: Verdict,
     results: Sequence[DeviceResult],
-    against: Check | None,
+    between: Check | None,
     complete: bool,
     fault: str,
 ) -> str:
     """One sentence for the top of the report."""
-    told = ""
-    for result in results:
-        for item in result.checks:
-            if item.verdict == "fault" and not told:
-                told = f"{result.device}, {item.name}: {_first(item)}{item.sentence}"
-    if not told and against is not None and against.verdict == "fault":
-        told = f"between devices: {against.sentence}"
-    if verdict == "fault":
-        text = f"Fault: {told}"
-    elif verdict == "no fault found":
-        named = ", ".join(result.device for result in results)
-        text = f"No fault found on {named}."
-        if not complete:
-            text = f"No fault found on {named} until it was interrupted."
+    decisive = [(r.device, i) for r in results for i in r.checks if i.verdict == verdict]
+    if verdict == "no fault found":
+        names = ", ".join(result.device for result in results)
+        text = f"No fault found on {names}{'' if complete else ' until it was interrupted'}."
+    elif verdict == "not comparable":
+        first = f"{decisive[0][1].name}: {decisive[0][1].sentence}" if decisive else ""
+        text = f"Not comparable: {first or 'nothing was run'}"
+    elif decisive:
+        device, item = decisive[0]
+        text = f"Fault: {device}, {item.name}: {_first(item)}{item.sentence}"
     else:
-        told_so = (i for r in results for i in r.checks if i.verdict == "not comparable")
-        first = next((f"{item.name}: {item.sentence}" for item in told_so), "nothing was run")
-        text = f"Not comparable: {first}"
+        text = f"Fault: between devices: {between.sentence if between else ''}"
     return f"A FAULT WAS INJECTED ({fault}). {text}" if fault else text

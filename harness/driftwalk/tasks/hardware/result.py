@@ -37,6 +37,10 @@ class Flip:
     found_bits: str
 
 
+Difference = tuple[int, int, tuple[Flip, ...]]
+"""Elements that differ, of how many, the first few exactly."""
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """One tensor that was not what it was the other times, or should have been."""

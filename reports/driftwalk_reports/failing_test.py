@@ -1,0 +1,76 @@
+"""What a test says of a run that it gated: a line of the summary, and all lines of a failure.
+
+`verdict` is that of the gate: the report's own, or `expected`; `failures` are entries of expected
+drift that fail by themselves, a sentence each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from driftwalk.result import Report
+
+from .door import renderer
+from .numbers import cut
+from .sentences import what_happened
+from .view import look
+
+
+@renderer
+def summary_line(report: Report, verdict: str, failures: Sequence[str]) -> str:
+    word = "STALE" if _is_stale(verdict, failures) else verdict.upper()
+    model, candidate = report.model.get("label", ""), report.candidate.spec
+    return f"{word} {cut(model, 80)} on {cut(candidate, 80)}: {_short(report, verdict, failures)}"
+
+
+@renderer
+def failure(
+    report: Report, verdict: str, failures: Sequence[str], page: str = "", advice: str = ""
+) -> str:
+    """Where, why, how much, and where to read on: `page` is the path of the report."""
+    return "\n".join(_lines(report, verdict, failures, page, advice))
+
+
+def _is_stale(verdict: str, failures: Sequence[str]) -> bool:
+    """Whether it fails by what was expected alone: an entry that expired, or that nothing needs."""
+    return bool(failures) and verdict in ("pass", "expected")
+
+
+def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
+    first, root = report.first_divergence, report.root_cause
+    if _is_stale(verdict, failures):
+        return cut(failures[0], 300)
+    if report.verdict == "unverified":
+        return cut(report.reason, 300)
+    if verdict == "expected":
+        reasons = dict.fromkeys(cut(item.reason, 200) for item in report.expected)
+        return f"{len(report.expected)} points drift as expected: {'; '.join(reasons)}"
+    if first is None:
+        return "within tolerance"
+    text = f"{cut(first.point.name, 80)}: {what_happened(first, report)}"
+    return text + (f"; root cause {cut(root.point.name, 80)}" if root is not None else "")
+
+
+def _lines(
+    report: Report, verdict: str, failures: Sequence[str], page: str, advice: str
+) -> Iterator[str]:
+    view = look(report)
+    stale = _is_stale(verdict, failures)
+    yield "The expected drift is out of date." if stale else view.headline
+    yield "".join(f"\n  {label:<10} {value}" for label, value in view.about).removeprefix("\n")
+    for row in (row for row in view.rows if row.marks):
+        facts = dict(row.facts)
+        wanted = ("rel L2", "max abs", "used", "mismatched", "worst at", "blame")
+        numbers = [f"{label} {facts[label]}" for label in wanted if label in facts]
+        yield f"  {row.name} ({', '.join(row.marks)}): {', '.join(numbers) or row.sentence}"
+    if verdict == "drift" and view.decisions:
+        yield f"  {view.decisions}"
+    for line in failures:
+        yield f"  {cut(line, 600)}"
+    for note in report.notes:
+        if note not in failures:
+            yield f"  Note: {cut(note, 600)}"
+    if page:
+        yield f"  Report: {page}"
+    if advice:
+        yield f"  {advice}"

@@ -1,1 +1,0 @@
-"""What a fleet said, as text, Markdown, a page, and a table that lives while it works."""

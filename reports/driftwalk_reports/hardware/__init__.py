@@ -1,1 +1,0 @@
-"""A hardware check as text, Markdown and a page."""
