@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftwalk.measure.tokens import TokenErrors
-from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
+from driftwalk.tasks.studies.results import AlignedRow, Contrast, ContrastLayer
 
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw

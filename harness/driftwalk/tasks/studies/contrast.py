@@ -19,8 +19,8 @@ from ...measure.tokens import TokenErrors
 from ...progress import Progress
 from ...stage import Setting, open_sides
 from ...states import OUTPUT, Point, Probe, State
-from .contrast_result import AlignedRow, Contrast, ContrastLayer
 from .inputs import IDS, RowPair, make_pair, paired, single_row
+from .results import AlignedRow, Contrast, ContrastLayer
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel

@@ -14,7 +14,7 @@ from ...errors import ModelError, ProbeError, UsageError
 from ...progress import Progress
 from ...stage import Setting, make_probe, open_sides
 from .inputs import has_tokenizer
-from .visibility_result import Leak, Pairs, Visibility
+from .results import Leak, Pairs, Visibility
 
 if TYPE_CHECKING:
     from driftwalk_backends.jacobians import Jacobians

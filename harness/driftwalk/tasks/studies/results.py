@@ -1,26 +1,189 @@
-"""What a state sees and what sees it, as data: one number for each pair of states.
-
-    influence(a -> b)   =   |d h_b / d h_a|_F / sqrt(width)
-
-the Frobenius norm of the derivative of one state by another, in units in which the identity is 1:
-by so much a small change of h_a, in a random direction, has grown (root mean square) at h_b.
-"""
+"""The outcomes of studies, frozen: numbers and names, read without what measures them."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from ...adapter import BackendInfo
+from ...document import Document
 from ...dtypes import Array
 from ...errors import UsageError
-from .common import Study
+from ...jsonable import Beside
+from ...measure.tokens import TokenErrors
+from ...states import Point
 
 CODES = 1 << 16
 Normalisation = Literal["raw", "layer", "norm"]
+Spot = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Document):
+    """A document about one model on one backend."""
+
+    backend: BackendInfo
+
+    @property
+    def failed(self) -> str:
+        """The finding that makes the command leave with exit code 1, as a sentence; or nothing."""
+        return ""
+
+
+# ---- contrast: how far two inputs are apart, and how much of that a backend drifts ----
+#
+# All numbers are lengths of differences in the state's own units. `l2`, `mean` and `std` stand for
+# one token each: [row][token], None where a row has fewer tokens than another.
+
+
+@dataclass(frozen=True)
+class AlignedRow:
+    """Two sentences, token beside token, up to the end of the shorter one."""
+
+    texts: tuple[str, str]
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    """Names of the tokens; empty where they have none."""
+    differs: tuple[bool, ...]
+    """Where the inputs are not the same; empty where inputs have no tokens."""
+    lengths: tuple[int, int]
+
+    @property
+    def start(self) -> int | None:
+        """The first token that differs."""
+        return next((i for i, differs in enumerate(self.differs) if differs), None)
+
+    @property
+    def unpaired(self) -> int:
+        return abs(self.lengths[0] - self.lengths[1])
+
+
+@dataclass(frozen=True)
+class ContrastLayer:
+    """One point: the difference between the two inputs there."""
+
+    point: Annotated[Point, Beside("name")]
+    l2: TokenErrors
+    mean: Sequence[Sequence[float | None]]
+    std: TokenErrors
+    distance: float
+    """The root mean square of `l2` over the tokens that can differ."""
+    drift: float | None = None
+    """The candidate's distance from the backend: likewise, over both inputs."""
+    share: float | None = None
+    """Drift over distance: drift in units of meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Study):
+    """What `contrast` returns."""
+
+    kind: ClassVar[str] = "contrast"
+    rows: tuple[AlignedRow, ...]
+    hashes: tuple[str, str]
+    """Of both probes."""
+    causal: bool | None
+    """Whether a state must not see later tokens; None where that cannot be said."""
+    causal_by: str
+    """How that is known."""
+    finding: str = ""
+    """Where a causal model's states depend on later tokens all the same, as a sentence."""
+    candidate: BackendInfo | None = None
+    layers: tuple[ContrastLayer, ...]
+
+    @property
+    def failed(self) -> str:
+        return self.finding
+
+    @property
+    def largest_share(self) -> ContrastLayer | None:
+        """Where the drift is the largest part of the distance."""
+        shared = [layer for layer in self.layers if layer.share is not None]
+        return max(shared, key=lambda layer: layer.share or 0.0, default=None)
+
+    def layer(self, name: str) -> ContrastLayer:
+        return {layer.point.name: layer for layer in self.layers}[name]
+
+
+# ---- geometry: where sentences lie at each layer, and whether they stay ----
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two clouds of the same sentences at one point."""
+
+    knn_overlap: float
+    cka: float
+    procrustes: float
+    displacement: float | None
+    """How far a sentence moved, in units of how far sentences lie from their centre; None where
+    they all lie in one place."""
+
+
+@dataclass(frozen=True)
+class GeometryLayer:
+    """One point: its sentences in two dimensions, and numbers in all of them."""
+
+    point: Annotated[Point, Beside("name")]
+    width: int
+    reference: tuple[Spot, ...]
+    explained: Spot | None
+    """The part of the variance that each axis shows; none with UMAP."""
+    separation: float | None
+    """Mean silhouette of the labels on the backend; None with a single label."""
+    candidate: tuple[Spot, ...] | None = None
+    candidate_separation: float | None = None
+    agreement: Agreement | None = None
+    broken: int = 0
+    """Sentences that are NaN or Inf on the candidate; then nothing else is said of it here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry(Study):
+    """What `geometry` returns."""
+
+    kind: ClassVar[str] = "geometry"
+    dataset: str
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    pooling: str
+    projection: str
+    k: int
+    """How many neighbours `knn_overlap` looks at."""
+    candidate: BackendInfo | None = None
+    layers: tuple[GeometryLayer, ...]
+
+    @property
+    def failed(self) -> str:
+        bad = next((layer for layer in self.layers if layer.broken), None)
+        if bad is None or self.candidate is None:
+            return ""
+        return (
+            f"{self.candidate.spec} gives NaN or Inf for {bad.broken} of {len(self.texts)} "
+            f"sentences, first at {bad.point.name}."
+        )
+
+    @property
+    def least_overlap(self) -> GeometryLayer | None:
+        """Where the fewest neighbours stay."""
+        compared = [(x.agreement.knn_overlap, x) for x in self.layers if x.agreement is not None]
+        return min(compared, key=lambda pair: pair[0], default=(1.0, None))[1]
+
+    def layer(self, name: str) -> GeometryLayer:
+        return {layer.point.name: layer for layer in self.layers}[name]
+
+
+# ---- visibility: what a state sees and what sees it, one number for each pair of states ----
+#
+#    influence(a -> b)   =   |d h_b / d h_a|_F / sqrt(width)
+#
+# the Frobenius norm of the derivative of one state by another, in units in which the identity is 1:
+# by so much a small change of h_a, in a random direction, has grown (root mean square) at h_b.
 
 
 @dataclass(frozen=True)
