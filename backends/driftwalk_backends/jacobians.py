@@ -128,12 +128,12 @@ def carried(
         if point.name.startswith(OUTPUT):  # whole numbers have no derivative
             return tensor
         primal, tangent = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
-        found = torch.zeros_like(primal) if tangent is None else tangent
-        sink(State(point, to_numpy(found)))
+        moved = torch.zeros_like(primal) if tangent is None else tangent
+        sink(State(point, to_numpy(moved)))
         if point.name in tangents:
             own = from_numpy(tangents[point.name], primal.device).to(primal.dtype)
-            found = found + own if add else own
-        dual: torch.Tensor = forward_ad.make_dual(primal, found)  # type: ignore[no-untyped-call]
+            moved = moved + own if add else own
+        dual: torch.Tensor = forward_ad.make_dual(primal, moved)  # type: ignore[no-untyped-call]
         return dual
 
     with (
@@ -245,9 +245,9 @@ def _backward(
         reached = [at for at, _ in group]
         for source, gradient in enumerate(given):
             size = torch.linalg.vector_norm(gradient[: len(group)], dim=-1, dtype=torch.float64)
-            found = width * size.square().cpu().numpy()
-            np.add.at(total[0, target, :, source], reached, found)
-            np.add.at(total[1, target, :, source], reached, found**2)
+            squares = width * size.square().cpu().numpy()
+            np.add.at(total[0, target, :, source], reached, squares)
+            np.add.at(total[1, target, :, source], reached, squares**2)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _reports(stem: str, page: str, **more: tuple[str, str]) -> dict[str, tuple[s
 
 def _study(name: str) -> Kind:
     return Kind(
-        f"driftwalk.tasks.studies.{name}_result:{name.title()}",
+        f"driftwalk.tasks.studies.results:{name.title()}",
         f"driftwalk_reports.studies.{name}:render",
         _reports(name, f"studies.{name}:render_page"),
     )

@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 import driftwalk
 from backends.test_real_models import MINILM, folder_of
 from browser.chromium import OPTIONS, find
-from driftwalk.tasks.studies.common import Study
+from driftwalk.tasks.studies.results import Study
 from studies import subjects
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "img"

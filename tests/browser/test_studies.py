@@ -11,9 +11,15 @@ from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
 from driftwalk.adapter import BackendInfo
 from driftwalk.result import Tool
 from driftwalk.states import Point
-from driftwalk.tasks.studies.common import Study
-from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast, ContrastLayer
-from driftwalk.tasks.studies.geometry_result import Agreement, Geometry, GeometryLayer
+from driftwalk.tasks.studies.results import (
+    Agreement,
+    AlignedRow,
+    Contrast,
+    ContrastLayer,
+    Geometry,
+    GeometryLayer,
+    Study,
+)
 
 __all__ = ["axe"]
 

@@ -16,7 +16,7 @@ from browser.test_accessibility import COLOURS, EVERYTHING, axe, serious
 from driftwalk.adapter import BackendInfo
 from driftwalk.effects import Carried, Patch, Patching, Propagation
 from driftwalk.result import Tool
-from driftwalk.tasks.studies.visibility_result import Pairs, Visibility
+from driftwalk.tasks.studies.results import Pairs, Visibility
 from driftwalk_reports import html
 
 if TYPE_CHECKING:

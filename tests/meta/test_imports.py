@@ -31,8 +31,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "result": (
         *("exercised", "layer_drift", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
-        *("tasks.hardware.result", "tasks.studies.common", "tasks.studies.contrast_result"),
-        *("tasks.studies.geometry_result", "tasks.studies.visibility_result"),
+        *("tasks.hardware.result", "tasks.studies.results"),
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (

@@ -17,8 +17,8 @@ from cli.program import invoke
 from driftwalk.document import from_dict, load, to_dict, to_json
 from driftwalk.errors import ProbeError, UsageError
 from driftwalk.states import Probe
-from driftwalk.tasks.studies.contrast_result import Contrast
 from driftwalk.tasks.studies.inputs import paired
+from driftwalk.tasks.studies.results import Contrast
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.contrast import render
 from nets import residual

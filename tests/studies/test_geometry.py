@@ -17,8 +17,8 @@ from backends.test_real_models import MINILM, folder_of
 from cli.program import invoke
 from driftwalk.document import from_dict, load, to_json
 from driftwalk.errors import UsageError
-from driftwalk.tasks.studies.geometry_result import Geometry
 from driftwalk.tasks.studies.inputs import BUILT_IN, Dataset, load_dataset
+from driftwalk.tasks.studies.results import Geometry
 from driftwalk_backends.demo import decoder
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.geometry import render

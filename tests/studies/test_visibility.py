@@ -17,8 +17,8 @@ import zoo
 from driftwalk.document import from_dict, to_dict, to_json
 from driftwalk.dtypes import Array
 from driftwalk.errors import DriftwalkError, ModelError, ProbeError, UsageError
+from driftwalk.tasks.studies.results import Pairs, Visibility
 from driftwalk.tasks.studies.visibility import look_ahead, standard_error, visibility
-from driftwalk.tasks.studies.visibility_result import Pairs, Visibility
 from driftwalk_reports.schema import load_schema
 
 IDS = np.random.default_rng(3).integers(3, zoo.VOCABULARY, (1, 9))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cli.program import invoke
 from driftwalk.document import load
-from driftwalk.tasks.studies.visibility_result import Visibility
+from driftwalk.tasks.studies.results import Visibility
 
 ASKED = ("demo:decoder", "--text", "It is done.", "--layer", "3", "--position", "4")
 

@@ -78,7 +78,7 @@ def write_bundle(
         **written,
         "candidate_layer": layer,
         "no_candidate_layer": why,
-        "inputs": taken.told,
+        "inputs": taken.described,
     }
     (folder / BUNDLE).write_text(json.dumps(document, indent=1, allow_nan=False), encoding="utf-8")
     (folder / REPLAY).write_text(_template(REPLAY), encoding="utf-8")
@@ -100,18 +100,18 @@ class _Inputs:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self.arrays: dict[str, Array] = {}
-        self.told: dict[str, dict[str, str]] = {}
+        self.described: dict[str, dict[str, str]] = {}
 
     def key(self, name: str, array: Array | None = None) -> str:
         """The number of a state or an input; `array` is what a graph of its own has there."""
         array = self._subject.array(name) if array is None else array
-        for key, told in self.told.items():
-            if told["name"] == name and self.arrays[key].shape == array.shape:
+        for key, known in self.described.items():
+            if known["name"] == name and self.arrays[key].shape == array.shape:
                 return key
-        key = f"i{len(self.told)}"
+        key = f"i{len(self.described)}"
         kind = "input" if self._subject.trace.state(name) is None else "state"
         self.arrays[key] = array
-        self.told[key] = {"name": name, "kind": kind, "dtype": _torch_name(array)}
+        self.described[key] = {"name": name, "kind": kind, "dtype": _torch_name(array)}
         return key
 
 
@@ -129,7 +129,7 @@ def _candidate_layer(
     inputs = write_layer(source.whole, point, source.states, folder / GRAPH)
     fed = {name: source.fed(name, one.what) for name, one in inputs.items()}
     flags = candidate.info.flags
-    told: dict[str, Any] = {
+    layer: dict[str, Any] = {
         "runtimes": ["onnxruntime"],
         "graph": GRAPH,
         "inputs": {n: [taken.key(one.what, fed[n]), one.dtype] for n, one in inputs.items()},
@@ -137,13 +137,13 @@ def _candidate_layer(
         "provider": flags.get("provider", ""),
     }
     if isinstance(candidate, OpenVino):
-        told |= {
+        layer |= {
             "runtimes": ["openvino", "onnxruntime"],
             "precision": flags["precision hint"],
             "mode": flags["mode"].upper(),
             "device": candidate.info.device.upper(),
         }
-    return told
+    return layer
 
 
 def _write_code(folder: Path, whose: str, code: LayerCode, taken: _Inputs) -> dict[str, Any]:

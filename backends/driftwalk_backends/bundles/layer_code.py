@@ -63,21 +63,21 @@ def layer_code(
             raise BackendError(f"The model has an input and a point of one name: {min(clashing)}.")
 
         def run(*tensors: torch.Tensor) -> torch.Tensor:
-            found: dict[str, torch.Tensor] = {}
+            made: dict[str, torch.Tensor] = {}
             named = dict(zip((*taken, *states), tensors, strict=True))
 
             def exchange(seen: Point, tensor: torch.Tensor) -> torch.Tensor | None:
                 if seen.name == point:
-                    found[point] = tensor.clone()
+                    made[point] = tensor.clone()
                 instead = named.get(seen.name) if seen.name in states else None
                 fits = instead is not None and instead.shape == tensor.shape
                 return instead.to(tensor.dtype) if fits and instead is not None else None
 
             with backend._arithmetic(), capture(module, layout, exchange) as finish:
                 finish(call(module, {n: named[n].to(inputs[n].dtype) for n in inputs}))
-            if point not in found:
+            if point not in made:
                 raise BackendError(f"{backend.spec} has no point {point!r}.")
-            return found[point]
+            return made[point]
 
         graph = _traced(run, (*taken.values(), *states.values()))
     source, weights, used = _Writer(graph, (*taken, *states)).write()
@@ -178,14 +178,14 @@ def needed(graph: Graph) -> set[Node]:
     for node in graph.nodes:
         if _writes(node):
             writers.setdefault(_owner(node), []).append(node)
-    found: set[Node] = set()
+    reached: set[Node] = set()
     waiting = [node for node in graph.nodes if node.op == "output"]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             waiting += [*node.all_input_nodes, *writers.get(_owner(node), ())]
-    return found
+    return reached
 
 
 def _owner(node: Node) -> Node:

@@ -46,13 +46,13 @@ def find_activation(subject: Subject, point: str, rng: Random, _: Any) -> Fault:
 
 @cache
 def _activations(subject: Subject, point: str) -> list[tuple[str, str, str]]:
-    found = []
+    activations = []
     for path, part in subject.modules(point).items():
         if identify(part):
             continue  # it is found where it is held, not what it wraps
         held = {**part._modules, **{k: v for k, v in vars(part).items() if callable(v)}}
-        found += [(path, n, known) for n, value in held.items() if (known := identify(value))]
-    return found
+        activations += [(path, n, kind) for n, v in held.items() if (kind := identify(v))]
+    return activations
 
 
 def set_activation(module: nn.Module, fault: Fault) -> None:

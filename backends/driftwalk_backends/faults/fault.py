@@ -26,10 +26,10 @@ class NoPlace(Exception):  # noqa: N818 - a fact about a point, no error
 
 def choose(rng: Random, places: Iterable[T]) -> T:
     """One of the places that were found."""
-    found = list(places)
-    if not found:
+    listed = list(places)
+    if not listed:
         raise NoPlace
-    return rng.choice(found)
+    return rng.choice(listed)
 
 
 @dataclass(frozen=True)

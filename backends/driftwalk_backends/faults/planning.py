@@ -74,11 +74,11 @@ def plan(model: LoadedModel, anatomy: Anatomy, dtype: str, number: int, seed: in
     drawn = [draws(subject, name, variant, seed) for name, variant in lines]
     turns = (fault for turn in zip_longest(*drawn) for fault in turn if fault is not None)
     chosen = tuple(islice(turns, number))
-    found = {fault.kind for fault in chosen}
+    kinds = {fault.kind for fault in chosen}
     absent = {
         name: kind.absent
         for name, kind in KINDS.items()
-        if name not in found
+        if name not in kinds
         and not any(True for v in kind.variants for _ in draws(subject, name, v, seed))
     }
     return Plan(chosen, absent)
@@ -87,7 +87,7 @@ def plan(model: LoadedModel, anatomy: Anatomy, dtype: str, number: int, seed: in
 def draws(subject: Subject, name: str, variant: Any, seed: int | str) -> Iterator[Fault]:
     """Different faults of one kind, each round over all points; ends when a round is stale."""
     rng = Random(f"{seed}|{name}|{variant}")
-    points, known = list(subject.anatomy.points), set[str]()
+    points, drawn = list(subject.anatomy.points), set[str]()
     fresh = True
     while fresh:
         fresh = False
@@ -97,8 +97,8 @@ def draws(subject: Subject, name: str, variant: Any, seed: int | str) -> Iterato
                 fault = KINDS[name].find(subject, point, rng, variant)
             except NoPlace:
                 continue
-            if fault.description not in known:
-                known.add(fault.description)
+            if fault.description not in drawn:
+                drawn.add(fault.description)
                 fresh = True
                 yield fault
 

@@ -9,17 +9,9 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import guarded, say, show, working
-from .options import (
-    BatchOption,
-    BlocksOption,
-    IdsOption,
-    LengthOption,
-    ProbeOption,
-    PromptOption,
-    TrustOption,
-    given_probe,
-)
+from .options import option
 
 
 @guarded
@@ -40,39 +32,28 @@ def extract(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
-    ] = Path("driftwalk-bundle"),
+    output: Annotated[Path, option("-o --output DIR", "The folder to write.")] = Path(
+        "driftwalk-bundle"
+    ),
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="The model, where the report's name for it does not lead to it.",
-        ),
+        option("--model MODEL", "The model, where the report's name for it does not lead to it."),
     ] = None,
     candidate: Annotated[
         str | None,
-        typer.Option(
-            "--candidate",
-            "-c",
-            metavar="SPEC",
-            help="The candidate, where the report's spec does not lead to it.",
+        option(
+            "--candidate -c SPEC", "The candidate, where the report's spec does not lead to it."
         ),
     ] = None,
-    prompt: PromptOption = None,
-    ids: IdsOption = None,
-    probe: ProbeOption = None,
-    batch: BatchOption = None,
-    length: LengthOption = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the default probe.")
-    ] = None,
-    blocks: BlocksOption = None,
-    trust_remote_code: TrustOption = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a bundle that is there already.")
-    ] = False,
+    prompt: options.PromptOption = None,
+    ids: options.IdsOption = None,
+    probe: options.ProbeOption = None,
+    batch: options.BatchOption = None,
+    length: options.LengthOption = None,
+    seed: Annotated[int | None, option("--seed", "Seed of the default probe.", min=0)] = None,
+    blocks: options.BlocksOption = None,
+    trust_remote_code: options.TrustOption = False,
+    force: Annotated[bool, option("--force", "Replace a bundle that is there already.")] = False,
 ) -> None:
     """Write one layer of a run, its inputs and both outputs into a folder of its own.
 
@@ -89,7 +70,7 @@ def extract(
         raise UsageError(
             f"{str(result)!r} holds {len(reports)} results; name the result.json of one candidate."
         )
-    given = given_probe(prompt, ids, probe)
+    given = options.given_probe(prompt, ids, probe)
     with working() as bar:
         made = run(
             reports[0],
@@ -112,10 +93,10 @@ def extract(
 
 def _demo_candidate(command: str) -> object:
     """`demo --fault N` makes its candidate itself: a model that no spec names."""
-    found = re.match(r"driftwalk demo\b.*--fault[ =](\d)\b", command)
-    if found is None:
+    fault = re.match(r"driftwalk demo\b.*--fault[ =](\d)\b", command)
+    if fault is None:
         return None
     from driftwalk_backends.demo import LAYERS, faulty_decoder
     from driftwalk_backends.torch_eager import TorchEager
 
-    return TorchEager.around(faulty_decoder(min(int(found[1]), LAYERS - 1)))
+    return TorchEager.around(faulty_decoder(min(int(fault[1]), LAYERS - 1)))

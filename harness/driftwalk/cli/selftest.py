@@ -4,48 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from . import options
 from .console import guarded
-from .options import (
-    BatchOption,
-    BlocksOption,
-    JsonOption,
-    LengthOption,
-    ModelArgument,
-    ProbeOption,
-    TrustOption,
-)
+from .options import option
 from .rendering import FolderOption, finish_document, make_document
 
 
 @guarded
 def selftest(
-    model: ModelArgument,
+    model: options.ModelArgument,
     candidate: Annotated[
-        str, typer.Option("--candidate", "-c", metavar="SPEC", help="The backend to put faults in.")
+        str, option("--candidate -c SPEC", "The backend to put faults in.")
     ] = "torch",
     faults: Annotated[
-        int | None,
-        typer.Option("--faults", min=1, metavar="N", help="How many faults; 66, if not said."),
+        int | None, option("--faults N", "How many faults; 66, if not said.", min=1)
     ] = None,
     trusted: Annotated[
         int | None,
-        typer.Option(
-            "--trusted",
+        option(
+            "--trusted N",
+            "How many faults of each kind in what the gate trusts; 1, if not said.",
             min=0,
-            metavar="N",
-            help="How many faults of each kind in what the gate trusts; 1, if not said.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Which faults, and where.")] = 0,
-    probe: ProbeOption = None,
-    batch: BatchOption = None,
-    length: LengthOption = None,
-    blocks: BlocksOption = None,
-    trust_remote_code: TrustOption = False,
+    seed: Annotated[int, option("--seed", "Which faults, and where.", min=0)] = 0,
+    probe: options.ProbeOption = None,
+    batch: options.BatchOption = None,
+    length: options.LengthOption = None,
+    blocks: options.BlocksOption = None,
+    trust_remote_code: options.TrustOption = False,
     report: FolderOption = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Put known bugs into copies of MODEL, and report which of them the gate catches.
 

@@ -7,67 +7,48 @@ from typing import Annotated, Any
 
 import typer
 
+from . import options
 from .console import guarded
-from .options import (
-    BlocksOption,
-    IdsOption,
-    JsonOption,
-    ModelArgument,
-    ProbeOption,
-    SeedOption,
-    TrustOption,
-    given_probe,
-    parse_ids,
-)
+from .options import option
 from .rendering import FolderOption, finish_document, make_document
 
 ContrastOption = Annotated[
     str | None,
-    typer.Option(
-        "--contrast",
-        metavar="A|B",
-        help="Tell drift as a share of the distance between two inputs, too; "
+    option(
+        "--contrast A|B",
+        "Tell drift as a share of the distance between two inputs, too; "
         "'default' is a built-in pair.",
     ),
 ]
 PropagationOption = Annotated[
-    bool,
-    typer.Option("--propagation", help="Hold the drift against what the truth's slope predicts."),
+    bool, option("--propagation", "Hold the drift against what the truth's slope predicts.")
 ]
 PatchOption = Annotated[
     bool,
-    typer.Option(
-        "--patch", help="Count the flips that each restored layer takes away: one run for each."
-    ),
+    option("--patch", "Count the flips that each restored layer takes away: one run for each."),
 ]
 
 
 @guarded
 def contrast(
-    model: ModelArgument,
+    model: options.ModelArgument,
     first: Annotated[
         str | None, typer.Argument(metavar="[A]", help="A text, or token ids with --ids.")
     ] = None,
     second: Annotated[str | None, typer.Argument(metavar="[B]", help="The other.")] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="SPEC", help="What runs both inputs.")
-    ] = "torch",
+    backend: Annotated[str, option("--backend -b SPEC", "What runs both inputs.")] = "torch",
     candidate: Annotated[
         str | None,
-        typer.Option(
-            "--candidate",
-            "-c",
-            metavar="SPEC",
-            help="Also tell this one's drift, as a share of the distance between A and B.",
+        option(
+            "--candidate -c SPEC",
+            "Also tell this one's drift, as a share of the distance between A and B.",
         ),
     ] = None,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="A and B are token ids: '5 17 3' '5 18 3'.")
-    ] = False,
-    blocks: BlocksOption = None,
-    trust_remote_code: TrustOption = False,
+    ids: Annotated[bool, option("--ids", "A and B are token ids: '5 17 3' '5 18 3'.")] = False,
+    blocks: options.BlocksOption = None,
+    trust_remote_code: options.TrustOption = False,
     report: FolderOption = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """How far A and B are apart in MODEL, token by token and layer by layer.
 
@@ -79,51 +60,56 @@ def contrast(
 
     if (first is None) != (second is None):
         raise UsageError("A contrast needs two inputs, A and B; or none, for the default pair.")
-    given = [parse_ids(text) if ids and text is not None else text for text in (first, second)]
-    options = {"candidate": candidate, "blocks": blocks, "trust_remote_code": trust_remote_code}
-    _finish_study(run, report, as_json, model, *given, backend=backend, **options)
+    _finish_study(
+        run,
+        report,
+        as_json,
+        model,
+        *(
+            options.parse_ids(text) if ids and text is not None else text
+            for text in (first, second)
+        ),
+        backend=backend,
+        candidate=candidate,
+        blocks=blocks,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 @guarded
 def geometry(
-    model: ModelArgument,
+    model: options.ModelArgument,
     dataset: Annotated[
         str,
-        typer.Option(
-            "--dataset",
-            "-d",
-            metavar="SET",
-            help="cities, cities-incomplete, cities-complete, or a .csv or .jsonl file with "
+        option(
+            "--dataset -d SET",
+            "cities, cities-incomplete, cities-complete, or a .csv or .jsonl file with "
             "the columns text and label.",
         ),
     ] = "cities",
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="SPEC", help="What runs the sentences.")
-    ] = "torch",
+    backend: Annotated[str, option("--backend -b SPEC", "What runs the sentences.")] = "torch",
     candidate: Annotated[
-        str | None,
-        typer.Option("--candidate", "-c", metavar="SPEC", help="A backend to lay over it."),
+        str | None, option("--candidate -c SPEC", "A backend to lay over it.")
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(
-            "--pooling",
-            metavar="P",
-            help="last, cls, mean or max; last for a causal model, else mean, if not said.",
+        option(
+            "--pooling P",
+            "last, cls, mean or max; last for a causal model, else mean, if not said.",
         ),
     ] = None,
     projection: Annotated[
-        str, typer.Option("--projection", metavar="P", help="pca; or umap, with driftwalk[umap].")
+        str, option("--projection P", "pca; or umap, with driftwalk[umap].")
     ] = "pca",
     neighbours: Annotated[
-        int, typer.Option("--neighbours", "-k", min=1, help="Neighbours that should stay.")
+        int, option("--neighbours -k", "Neighbours that should stay.", min=1)
     ] = 10,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sentences run at a time.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of UMAP.")] = 0,
-    blocks: BlocksOption = None,
-    trust_remote_code: TrustOption = False,
+    batch: Annotated[int, option("--batch", "Sentences run at a time.", min=1)] = 16,
+    seed: Annotated[int, option("--seed", "Seed of UMAP.", min=0)] = 0,
+    blocks: options.BlocksOption = None,
+    trust_remote_code: options.TrustOption = False,
     report: FolderOption = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Where labelled sentences lie at each layer of MODEL: a picture, and numbers.
 
@@ -152,50 +138,40 @@ def geometry(
 
 @guarded
 def visibility(
-    model: ModelArgument,
-    text: Annotated[
-        str | None, typer.Option("--text", "--prompt", "-p", metavar="T", help="One input text.")
-    ] = None,
-    ids: IdsOption = None,
-    probe: ProbeOption = None,
+    model: options.ModelArgument,
+    text: Annotated[str | None, option("--text --prompt -p T", "One input text.")] = None,
+    ids: options.IdsOption = None,
+    probe: options.ProbeOption = None,
     layer: Annotated[
-        str | None,
-        typer.Option("--layer", metavar="N", help="5 for layer.5; or embed, norm. The middle one."),
+        str | None, option("--layer N", "5 for layer.5; or embed, norm. The middle one.")
     ] = None,
-    position: Annotated[
-        int | None, typer.Option("--position", metavar="P", help="The token, counted from 0.")
-    ] = None,
+    position: Annotated[int | None, option("--position P", "The token, counted from 0.")] = None,
     backend: Annotated[
-        str,
-        typer.Option(
-            "--backend", "-b", metavar="SPEC", help="A torch backend; 'truth' is in float64."
-        ),
+        str, option("--backend -b SPEC", "A torch backend; 'truth' is in float64.")
     ] = "torch",
     directions: Annotated[
         int | None,
-        typer.Option(
-            "--directions",
-            metavar="N",
-            help="Random directions per norm; 0: all, exact. At least 2, more for a small model.",
+        option(
+            "--directions N",
+            "Random directions per norm; 0: all, exact. At least 2, more for a small model.",
         ),
     ] = None,
     stack: Annotated[
-        str | None,
-        typer.Option("--stack", metavar="NAME", help="Of an encoder-decoder: encoder or decoder."),
+        str | None, option("--stack NAME", "Of an encoder-decoder: encoder or decoder.")
     ] = None,
     causal: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--causal/--no-causal",
-            help="Whether looking ahead is a fault; as the model itself says, if not said.",
+            "Whether looking ahead is a fault; as the model itself says, if not said.",
             show_default=False,
         ),
     ] = None,
-    blocks: BlocksOption = None,
-    seed: SeedOption = 0,
-    trust_remote_code: TrustOption = False,
+    blocks: options.BlocksOption = None,
+    seed: options.SeedOption = 0,
+    trust_remote_code: options.TrustOption = False,
     report: FolderOption = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """What a state of MODEL sees, and what sees it, layer by layer, token by token.
 
@@ -208,7 +184,7 @@ def visibility(
         report,
         as_json,
         model,
-        given_probe([text] if text is not None else None, ids, probe),
+        options.given_probe([text] if text is not None else None, ids, probe),
         layer=layer,
         position=position,
         backend=backend,
@@ -221,8 +197,6 @@ def visibility(
     )
 
 
-def _finish_study(
-    run: Any, report: Path | None, as_json: bool, *given: Any, **options: Any
-) -> None:
-    study = make_document(run, report, *given, **options)
+def _finish_study(run: Any, report: Path | None, as_json: bool, *given: Any, **more: Any) -> None:
+    study = make_document(run, report, *given, **more)
     finish_document(study, report, as_json, failed=study.failed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from driftwalk.tasks.studies.geometry_result import Geometry, GeometryLayer, Spot
+from driftwalk.tasks.studies.results import Geometry, GeometryLayer, Spot
 
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.dtypes import Array
-from driftwalk.tasks.studies.visibility_result import Normalisation, Visibility
+from driftwalk.tasks.studies.results import Normalisation, Visibility
 
 from .. import console
 from ..door import renderer

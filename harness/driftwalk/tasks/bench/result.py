@@ -32,13 +32,13 @@ class Entry:
     @property
     def noise(self) -> tuple[str, ...]:
         """What makes these timings doubtful, in words."""
-        found = self.summary
-        if found is None:
+        summary = self.summary
+        if summary is None:
             return ("no run was finished",)
         said = []
-        if found.noisy:
-            said.append(f"the middle half of the runs spans {found.spread:.0%} of the median")
-        half = found.runs // 2
+        if summary.noisy:
+            said.append(f"the middle half of the runs spans {summary.spread:.0%} of the median")
+        half = summary.runs // 2
         if half >= 4:
             first, second = (
                 summarise(self.bench.samples[part]) for part in (slice(half), slice(half, None))
@@ -59,7 +59,7 @@ class Compared(Entry):
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of input and every backend on it; the others are held against the first."""
+    """One shape of input and every backend on it; the others are compared with the first."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {"entries": "compared"}
     batch: int
@@ -87,8 +87,8 @@ class Case:
         )
 
     def tokens_per_second(self, entry: Entry) -> float | None:
-        found = entry.summary
-        return self.tokens / found.median if found and found.median > 0 else None
+        summary = entry.summary
+        return self.tokens / summary.median if summary and summary.median > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +104,18 @@ class BenchReport(Document):
 
     @property
     def ratios(self) -> list[tuple[Case, Entry, Ratio]]:
-        """Everything that was held against a first backend."""
-        found = ((case, entry, case.ratio(entry)) for case in self.cases for entry in case.entries)
-        return [(case, entry, ratio) for case, entry, ratio in found if ratio is not None]
+        """Everything that was compared with a first backend."""
+        return [
+            (case, entry, ratio)
+            for case in self.cases
+            for entry in case.entries
+            if (ratio := case.ratio(entry)) is not None
+        ]
 
     def slower(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where the interval says that a backend is more than so many times as slow."""
-        return [found for found in self.ratios if found[2].above(max_slowdown)]
+        return [row for row in self.ratios if row[2].above(max_slowdown)]
 
     def undecided(self, max_slowdown: float = 1.0) -> list[tuple[Case, Entry, Ratio]]:
         """Where it may be, or may not."""
-        return [found for found in self.ratios if found[2].above(max_slowdown) is None]
+        return [row for row in self.ratios if row[2].above(max_slowdown) is None]

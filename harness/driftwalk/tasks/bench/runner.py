@@ -113,20 +113,20 @@ class Remote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._asked += 1
-        told: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         try:
             self._process.stdin.write(json.dumps({"id": self._asked, "do": what, **more}) + "\n")
             self._process.stdin.flush()
-            while told.get("id") != self._asked:  # the answer to an order that was interrupted
+            while reply.get("id") != self._asked:  # the answer to an order that was interrupted
                 answer = self._process.stdout.readline()
                 if not answer:
                     raise BackendError(self._death())
-                told = json.loads(answer)
+                reply = json.loads(answer)
         except OSError:
             raise BackendError(self._death()) from None
-        if "error" in told:
-            raise BackendError(f"{self._spec}: {told['error']}")
-        return told["answer"]
+        if "error" in reply:
+            raise BackendError(f"{self._spec}: {reply['error']}")
+        return reply["answer"]
 
     def _death(self) -> str:
         code = self._process.wait(10)
@@ -154,12 +154,12 @@ Runner = Local | Remote
 
 def environment_of(threads: int | None) -> dict[str, str]:
     """Ours, with as many threads as asked for, and the path that makes driftwalk importable."""
-    found = dict(os.environ)
-    found["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    variables = dict(os.environ)
+    variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     if threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            found[name] = str(threads)
-    return found
+            variables[name] = str(threads)
+    return variables
 
 
 # ---- the process itself ----
@@ -175,14 +175,14 @@ class Worker:
         if do == "make":
             self._make(**given)
             return None
-        known: dict[str, Callable[[Local], Any]] = {
+        orders: dict[str, Callable[[Local], Any]] = {
             "open": lambda runner: runner.open(Probe.load(given["probe"])),
             "lap": Local.lap,
             "layers": Local.layers,
             "memory": lambda runner: {"rss": peak_rss(), **runner.memory()},
             "info": Local.info,
         }
-        asked = known[do]
+        asked = orders[do]
         if self._runner is None:
             raise DriftwalkError("no backend was made yet")
         return encode(asked(self._runner))
@@ -213,15 +213,15 @@ def serve(orders: TextIO, answers: TextIO) -> None:
     """Answer every line until there is none left."""
     worker = Worker()
     for line in orders:
-        told: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         try:
             order = json.loads(line)
-            told["id"] = order.get("id")
-            told["answer"] = worker.answer(**order)
+            reply["id"] = order.get("id")
+            reply["answer"] = worker.answer(**order)
         except Exception as error:  # told to the other side, which knows what to do
             plain = isinstance(error, DriftwalkError)
-            told["error"] = str(error) if plain else f"{type(error).__name__}: {error}"
-        answers.write(json.dumps(told) + "\n")
+            reply["error"] = str(error) if plain else f"{type(error).__name__}: {error}"
+        answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
 

@@ -102,15 +102,15 @@ def extract(
         with show.stage("replaying the candidate's states"):
             replayed = _replayed(truth, trace, name)
         own = trace[name]
-        found = distance(own, replayed, fixed.keep(name, own.shape))
+        introduced = distance(own, replayed, fixed.keep(name, own.shape))
         reported = layer.blame.norms["introduced"] if layer.blame else None
-        _check_number(report, name, found, reported)
+        _check_number(report, name, introduced, reported)
         subject = Subject(trace, name, replayed)
         with show.stage("writing the bundle"), aside(target) as scratch:
-            write_bundle(scratch, subject, truth, made, _facts(report, layer, found, reported))
+            write_bundle(scratch, subject, truth, made, _facts(report, layer, introduced, reported))
             printed = rehearse(scratch)
             write_readme(scratch, printed)
-    return Extracted(target, name, found, reported, printed)
+    return Extracted(target, name, introduced, reported, printed)
 
 
 def _layer(report: Report, point: str | None) -> LayerDrift:
@@ -133,10 +133,10 @@ def _model(
     label, source = report.model.get("label", ""), report.model.get("source", "")
     if given is None and source not in _REOPENED:
         # A report is data: whoever sent it does not choose what code runs here.
-        known = {"factory": "made by code", "nn.Module": "an object in a program"}
+        origins = {"factory": "made by code", "nn.Module": "an object in a program"}
         raise UsageError(
-            f"The report's model, {label!r}, was {known.get(source, 'not a model with a name')}; a "
-            "report does not bring that back. Name it yourself, as a folder or "
+            f"The report's model, {label!r}, was {origins.get(source, 'not a model with a name')}; "
+            "a report does not bring that back. Name it yourself, as a folder or "
             "package.module:factory: --model (model=)."
         )
     asked = label if given is None else given
@@ -175,16 +175,16 @@ def _probe(
     seed: int | None,
 ) -> Probe:
     """The probe of the report, by its hash."""
-    told = report.probe
-    seeded = _SEEDED.match(told.origin)
-    if given is None and told.texts:
-        given = list(told.texts)
+    reported = report.probe
+    seeded = _SEEDED.match(reported.origin)
+    if given is None and reported.texts:
+        given = list(reported.texts)
     elif given is None and not seeded:
         raise UsageError(
-            f"The report does not hold its probe ({told.origin}), only its hash. Give it again, as "
-            "it was given to verify: --ids, --probe (probe=)."
+            f"The report does not hold its probe ({reported.origin}), only its hash. Give it "
+            "again, as it was given to verify: --ids, --probe (probe=)."
         )
-    shape = next(iter(told.inputs.values())).shape if told.inputs else ()
+    shape = next(iter(reported.inputs.values())).shape if reported.inputs else ()
     made = make_probe(
         model,
         given,
@@ -192,10 +192,10 @@ def _probe(
         length=length or (shape[1] if len(shape) == 2 else None),
         seed=seed if seed is not None else int(seeded[1]) if seeded else 0,
     )
-    if made.sha256 != told.sha256:
+    if made.sha256 != reported.sha256:
         raise ProbeError(
             f"This is not the probe of the report: its hash is {made.sha256[:12]}, the report's is "
-            f"{told.sha256[:12]}. Give what was given to verify: --prompt, --ids or --probe, "
+            f"{reported.sha256[:12]}. Give what was given to verify: --prompt, --ids or --probe, "
             "--batch, --length, --seed."
         )
     return made
@@ -219,33 +219,33 @@ def _traced(
 
 def _replayed(truth: Backend, trace: Trace, point: str) -> Array:
     """What the truth makes at a point of the candidate's states before it."""
-    found: dict[str, Array] = {}
+    replayed: dict[str, Array] = {}
 
     def meet(state: State) -> None:
         if state.point.name == point:
-            found[point] = state.array
+            replayed[point] = state.array
 
     replay_trace(truth, trace, meet)
     own = trace.state(point)
-    if own is None or point not in found or own.array.shape != found[point].shape:
+    if own is None or point not in replayed or own.array.shape != replayed[point].shape:
         raise BackendError(
             f"{trace.backend.spec} has no state at {point} that could be held against the truth's; "
             f"it has {', '.join(trace.names)}."
         )
-    return found[point]
+    return replayed[point]
 
 
-def _check_number(report: Report, point: str, found: Norms, reported: Norms | None) -> None:
+def _check_number(report: Report, point: str, introduced: Norms, reported: Norms | None) -> None:
     """A candidate that computes something else now would make a bundle that shows nothing."""
-    if reported is None or found.l2 == reported.l2:
+    if reported is None or introduced.l2 == reported.l2:
         return
-    if not abs(found.l2 - reported.l2) <= CLOSE * reported.l2:
+    if not abs(introduced.l2 - reported.l2) <= CLOSE * reported.l2:
         versions = ", ".join(f"{name} {text}" for name, text in report.candidate.versions.items())
         raise BackendError(
-            f"{report.candidate.spec} introduces {found.l2:.6g} at {point} here; in the report it "
-            f"was {reported.l2:.6g}. Either the candidate was an object in a program: give it "
-            "again, from Python, driftwalk.extract(..., candidate=...). Or versions or hardware "
-            f"differ: it ran under {versions} on "
+            f"{report.candidate.spec} introduces {introduced.l2:.6g} at {point} here; in the "
+            f"report it was {reported.l2:.6g}. Either the candidate was an object in a program: "
+            "give it again, from Python, driftwalk.extract(..., candidate=...). Or versions or "
+            f"hardware differ: it ran under {versions} on "
             f"{report.environment.get('platform', 'another machine')}."
         )
 
@@ -256,7 +256,7 @@ def _plain(norms: Norms) -> list[Any]:
 
 
 def _facts(
-    report: Report, layer: LayerDrift, found: Norms, reported: Norms | None
+    report: Report, layer: LayerDrift, introduced: Norms, reported: Norms | None
 ) -> dict[str, Any]:
     return {
         "bundle_version": 1,
@@ -270,7 +270,7 @@ def _facts(
         "backend": encode(report.candidate),
         "probe": report.probe.sha256,
         "environment": encode(report.environment),
-        "introduced": _plain(found),
+        "introduced": _plain(introduced),
         "reported": None if reported is None else _plain(reported),
     }
 

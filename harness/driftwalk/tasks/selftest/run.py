@@ -114,7 +114,7 @@ def selftest(
         k=K,
         trials=tuple(trials),
         kinds=tuple(Count.of(kind, trials) for kind in KINDS if kind not in planned.absent),
-        layers=tuple(_sensitivity(point, trials, gate.known) for point in trace.names),
+        layers=tuple(_sensitivity(point, trials, gate.calibration) for point in trace.names),
         not_applicable={**planned.absent, **lies.absent},
         trusted=lies.trials,
         trusted_kinds=lies.kinds,
@@ -129,7 +129,7 @@ class _Gate:
         self, witness: Witness, info: BackendInfo, reference: Backend, trace: Trace
     ) -> None:
         self._dtype = info.dtype
-        self.known = _needed(witness, info.dtype)
+        self.calibration = _needed(witness, info.dtype)
         _needed(witness, trace.backend.dtype)
         self._witness = witness
         self._probe = trace.probe
@@ -141,12 +141,12 @@ class _Gate:
         """Verdict, first divergence and root cause of one candidate."""
         trace = candidate.trace(self._probe)
         judged = self._witness.judged(self._reference)
-        walk = Walk(self._reference, candidate.info, self._policy, (), self.known, judged)
+        walk = Walk(self._reference, candidate.info, self._policy, (), self.calibration, judged)
         walk.meet_all(trace, self._runs)
         layers = walk.layers()
         verdict, _ = run_verdict(layers, coverage(layers), {})
         first = next((layer.point.name for layer in layers if not layer.ok), None)
-        cause = root_cause(blame(self._witness.truth, self.known, trace), layers)
+        cause = root_cause(blame(self._witness.truth, self.calibration, trace), layers)
         return verdict, first, cause
 
     def check_clean(self, candidate: Backend) -> None:
@@ -184,15 +184,15 @@ class _Gate:
         """What a fault does in float64, compared with honest arithmetic of a dtype."""
         from driftwalk_backends.faults.trusted.lie import Weighed
 
-        known = _needed(self._witness, dtype)
+        calibration = _needed(self._witness, dtype)
         with create("truth", faulty) as wrong:
-            effects = self._effects(wrong, known)
+            effects = self._effects(wrong, calibration)
         fault = faulty.fault
         right = next((p for p in fault.points if self._is_seen(p, effects[p])), None)
         if right is None:
             return None
-        effect = ratio(effects[right].l2, known.size(right).l2)
-        return Weighed(fault, right, effects[right].over(known.allowed_own(right))[0], effect)
+        effect = ratio(effects[right].l2, calibration.size(right).l2)
+        return Weighed(fault, right, effects[right].over(calibration.allowed_own(right))[0], effect)
 
     def is_plain(self, candidate: Backend) -> bool:
         """Whether the dtype table alone, without any witness, shows that a candidate is wrong."""
@@ -201,37 +201,37 @@ class _Gate:
             walk.meet_trace(candidate.trace(self._probe))
         return not all(row.ok for row in walk.layers())
 
-    def _effects(self, wrong: Backend, known: Calibration) -> dict[str, Norms]:
+    def _effects(self, wrong: Backend, calibration: Calibration) -> dict[str, Norms]:
         """What each block of the faulty copy makes of the truth's states, against the truth."""
-        effects = dict.fromkeys(known.truth.names, ZERO)
+        effects = dict.fromkeys(calibration.truth.names, ZERO)
 
         def meet(state: State) -> None:
             name = state.point.name
-            true = known.truth.state(name)
+            true = calibration.truth.state(name)
             if true is not None:
-                effects[name] = known.own_error(name, state.array, true.array)
+                effects[name] = calibration.own_error(name, state.array, true.array)
 
-        replay_trace(wrong, known.truth, meet)
+        replay_trace(wrong, calibration.truth, meet)
         return effects
 
     def _is_seen(self, point: str, effect: Norms) -> bool:
-        known = self.known.own.get(point)
-        return known is None or effect.over(known.size.scaled(NO_EFFECT))[0] > 1
+        own = self.calibration.own.get(point)
+        return own is None or effect.over(own.size.scaled(NO_EFFECT))[0] > 1
 
 
 def _needed(witness: Witness, dtype: str) -> Calibration:
-    known = witness.calibration(dtype)
-    if known is None:
+    calibration = witness.calibration(dtype)
+    if calibration is None:
         why = witness.doubt(dtype) or " ".join(witness.notes(dtype))
         raise BackendError(f"A self-test needs the calibrated policy. {why}")
-    return known
+    return calibration
 
 
 def _unknown_layout(**extra: object) -> object:
     raise BackendError("The reference ran, but left no points behind: a bug in driftwalk.")
 
 
-def _trial(fault: Fault, outcome: Outcome, **found: object) -> Trial:
+def _trial(fault: Fault, outcome: Outcome, **judged: object) -> Trial:
     return Trial(
         fault.kind,
         fault.target,
@@ -239,19 +239,19 @@ def _trial(fault: Fault, outcome: Outcome, **found: object) -> Trial:
         fault.points,
         fault.structural,
         outcome,
-        **found,  # type: ignore[arg-type]
+        **judged,  # type: ignore[arg-type]
     )
 
 
-def _sensitivity(point: str, trials: list[Trial], known: Calibration) -> Sensitivity:
+def _sensitivity(point: str, trials: list[Trial], calibration: Calibration) -> Sensitivity:
     ours = [trial for trial in trials if trial.right == point]
     caught = [trial.effect for trial in ours if trial.caught]
     missed = [trial.effect for trial in ours if not trial.caught]
-    allowed = known.allowed_own(point)
+    allowed = calibration.allowed_own(point)
     return Sensitivity(
         point,
         len(ours),
         min(caught, default=None),
         max(missed, default=None),
-        ratio(allowed.l2, known.size(point).l2),
+        ratio(allowed.l2, calibration.size(point).l2),
     )

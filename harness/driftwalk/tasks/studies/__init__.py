@@ -5,5 +5,5 @@ geometry.py     where labelled sentences lie at each layer; clouds.py has the fo
 visibility.py   what a state sees of earlier states, and which later ones see it
 effects.py      what `verify` adds to a report when asked
 inputs.py       pairs of inputs, and labelled sentences
-*_result.py     the outcome of each study, frozen
+results.py      the outcomes, frozen
 """

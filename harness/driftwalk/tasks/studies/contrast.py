@@ -19,8 +19,8 @@ from ...measure.tokens import TokenErrors
 from ...progress import Progress
 from ...stage import Setting, open_sides
 from ...states import OUTPUT, Point, Probe, State
-from .contrast_result import AlignedRow, Contrast, ContrastLayer
 from .inputs import IDS, RowPair, make_pair, paired, single_row
+from .results import AlignedRow, Contrast, ContrastLayer
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -118,8 +118,8 @@ def _causality(model: LoadedModel, backend: Backend, probe: Probe) -> Causality:
     ids = probe.inputs.get(IDS)
     if ids is None or ids.ndim != 2 or any(name.startswith("decoder_") for name in probe.inputs):
         return Causality(None, "inputs are not one row of tokens that one stack reads")
-    known = FORMATS.get(backend.info.dtype)
-    slack = ROUNDOFFS * known.roundoff if known and has_experts(model.module) else 0.0
+    number = FORMATS.get(backend.info.dtype)
+    slack = ROUNDOFFS * number.roundoff if number and has_experts(model.module) else 0.0
     declared = declared_causal(model)
     if declared is not None:
         return Causality(declared, "the model's attention says so", slack)

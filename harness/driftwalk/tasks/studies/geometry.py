@@ -23,8 +23,8 @@ from ...stage import Setting, make_probe, open_sides
 from ...states import Point, Probe, State
 from . import clouds
 from .contrast import declared_causal
-from .geometry_result import Agreement, Geometry, GeometryLayer, Spot
 from .inputs import Dataset, load_dataset
+from .results import Agreement, Geometry, GeometryLayer, Spot
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel

@@ -23,7 +23,7 @@ from ...dtypes import Array
 from ...errors import ModelError, ProbeError, UsageError, nearest
 from ...stage import make_probe
 from ...states import Probe
-from .contrast_result import AlignedRow
+from .results import AlignedRow
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel

@@ -14,7 +14,7 @@ from ...errors import ModelError, ProbeError, UsageError
 from ...progress import Progress
 from ...stage import Setting, make_probe, open_sides
 from .inputs import has_tokenizer
-from .visibility_result import Leak, Pairs, Visibility
+from .results import Leak, Pairs, Visibility
 
 if TYPE_CHECKING:
     from driftwalk_backends.jacobians import Jacobians
@@ -87,29 +87,31 @@ def visibility(
             drawn = np.random.default_rng(seed).standard_normal((width, min(count, width)))
             return np.asarray(np.linalg.qr(drawn)[0])
 
-        found = jacobians(runner, probe, columns, stack, MOST_STATES, show)
-        notes = (*loaded.notes, *_stack_notes(found))
+        measured = jacobians(runner, probe, columns, stack, MOST_STATES, show)
+        notes = (*loaded.notes, *_stack_notes(measured))
         top = head(command, loaded.describe(), notes) | {"backend": runner.info}
-    row, at = _chosen(found.points, found.norms.shape[1], layer, position)
-    influence = np.sqrt(found.squares / found.width)
+    row, at = _chosen(measured.points, measured.norms.shape[1], layer, position)
+    influence = np.sqrt(measured.squares / measured.width)
     if not np.isfinite(influence).all():
         first = int(np.argmin(np.isfinite(influence).all(axis=(1, 2, 3))))
-        raise ModelError(f"A derivative of {found.points[first]} is not finite; nothing to map.")
+        raise ModelError(f"A derivative of {measured.points[first]} is not finite; nothing to map.")
     return Visibility(
         **top,
         text=probe.texts[0] if probe.texts else "",
-        tokens=_tokens(probe, found),
-        points=found.points,
-        stack=found.stack,
-        point=found.points[row],
+        tokens=_tokens(probe, measured),
+        points=measured.points,
+        stack=measured.stack,
+        point=measured.points[row],
         position=at,
-        width=found.width,
-        directions=found.directions,
-        error=standard_error(found.squares, found.spread, found.directions, found.width),
-        norms=tuple(map(tuple, found.norms.tolist())),
+        width=measured.width,
+        directions=measured.directions,
+        error=standard_error(
+            measured.squares, measured.spread, measured.directions, measured.width
+        ),
+        norms=tuple(map(tuple, measured.norms.tolist())),
         pairs=Pairs.of(influence),
-        causal=found.causal if causal is None else causal,
-        leak=look_ahead(found.points, influence),
+        causal=measured.causal if causal is None else causal,
+        leak=look_ahead(measured.points, influence),
         seconds=time.perf_counter() - start,
     )
 
@@ -136,22 +138,27 @@ def _chosen(
     return row, at % positions
 
 
-def _tokens(probe: Probe, found: Jacobians) -> tuple[str, ...]:
-    positions = found.norms.shape[1]
+def _tokens(probe: Probe, measured: Jacobians) -> tuple[str, ...]:
+    positions = measured.norms.shape[1]
     words = probe.tokens[0] if probe.tokens else ()
     # A decoder reads the same text behind a start token.
-    if found.stack == "decoder" and len(words) == positions and "decoder_input_ids" in probe.inputs:
+    if (
+        measured.stack == "decoder"
+        and len(words) == positions
+        and "decoder_input_ids" in probe.inputs
+    ):
         return ("<start>", *words[:-1])
     return words if len(words) == positions else tuple(map(str, range(positions)))
 
 
-def _stack_notes(found: Jacobians) -> tuple[str, ...]:
-    others = [name for name in found.stacks if name != found.stack]
+def _stack_notes(measured: Jacobians) -> tuple[str, ...]:
+    others = [name for name in measured.stacks if name != measured.stack]
     if not others:
         return ()
     return (
-        f"The model has {len(found.stacks)} stacks; this is the map of {found.stack} alone. What "
-        f"it sees of {', '.join(others)} is not in it; --stack {others[0]} makes the other map.",
+        f"The model has {len(measured.stacks)} stacks; this is the map of {measured.stack} alone. "
+        f"What it sees of {', '.join(others)} is not in it; --stack {others[0]} makes the other "
+        "map.",
     )
 
 
