@@ -10,12 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-<<<<<<< HEAD
-from driftwalk.tasks.studies.contrast_result import AlignedRow, Contrast
-=======
-from driftwalk.measure.tokens import TokenErrors
-from driftwalk.tasks.studies.results import AlignedRow, Contrast, ContrastLayer
->>>>>>> w-studies
+from driftwalk.tasks.studies.results import AlignedRow, Contrast
 
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw
