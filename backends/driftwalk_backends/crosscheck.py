@@ -25,8 +25,7 @@ from .hooks import capture
 from .model_outputs import LOSS, find_outputs, given_by
 from .points import Layout, Stack, find_stacks, stacks_by_hand
 from .shared import watch_shared
-from .slots import get
-from .tensors import output_tensors, same_values
+from .tensors import get, output_tensors, same_values
 from .watching import Hook, hooked
 
 Run = Callable[..., Any]

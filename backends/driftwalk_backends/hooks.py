@@ -20,8 +20,14 @@ from driftwalk.states import Point
 
 from .depth import INPUT, Look, Part, parts_of
 from .points import Layout, Stack
-from .slots import from_call, with_call
-from .tensors import output_tensors, stream_input, with_stream_input, with_stream_output
+from .tensors import (
+    from_call,
+    output_tensors,
+    stream_input,
+    with_call,
+    with_stream_input,
+    with_stream_output,
+)
 from .watching import Hook, hooked
 
 TensorSink = Callable[[Point, torch.Tensor], torch.Tensor | None]

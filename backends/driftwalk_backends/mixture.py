@@ -33,8 +33,7 @@ from .hooks import TensorSink
 from .loaded import LoadedModel
 from .points import Layout
 from .precision import castable, converted
-from .slots import from_call, with_call
-from .tensors import TORCH_DTYPES, is_float, stream_slot
+from .tensors import TORCH_DTYPES, from_call, is_float, stream_slot, with_call
 from .torch_eager import TorchEager
 from .torch_runtime import Inputs
 from .watching import hooked

@@ -24,7 +24,7 @@ from driftwalk.states import Point
 from .depth import BLOCKS, Look
 from .model_outputs import NO_OUTPUTS, OutputPoints
 from .shared import Shared
-from .slots import Slot
+from .tensors import Slot
 from .watching import Call, Group, Lineage, is_norm, watch
 
 _SMALL_STACK = 0.1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from torch import nn
 
 from driftwalk.states import SHARED, Point
 
-from .slots import Slot, call_tensors
-from .watching import same
+from .tensors import Slot, call_tensors
+from .watching import hooked, same
 
 DROPPED = -9999.0
 """What is added to a score that must not count is no greater than this."""
@@ -120,10 +120,7 @@ def watch_shared(
             shared.append(Shared(unique, slot, tuple(calls), _is_mask(tensor)))
         return tuple(shared)
 
-    with ExitStack() as hooks:
-        for path in dict.fromkeys(blocks):
-            block = module.get_submodule(path)
-            hooks.callback(block.register_forward_pre_hook(hook, with_kwargs=True).remove)
+    with hooked((module.get_submodule(path), hook, None) for path in dict.fromkeys(blocks)):
         yield result
 
 

@@ -1,18 +1,28 @@
-"""Torch tensors in calls and outputs: finding them, naming them, copying them to numpy."""
+"""Torch tensors in calls and outputs: finding them, naming them, copying them to numpy.
+
+A tensor stands in a *slot*: a path through tuples, dicts and plain objects. A call is the pair
+(args, kwargs): its slots begin with a position or with a keyword. An output's begin with whatever
+it is made of; the slot of an output that is itself a tensor is empty.
+"""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from driftwalk.dtypes import FORMATS, Array
 
-from .slots import Slot, call_tensors, from_call, members, put, tensors_in, with_call
+Slot = tuple[Any, ...]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -20,15 +30,91 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
+_DEPTH = 3
+"""How deep containers are looked into; what lies deeper is a cache, not a state."""
+
+
+def members(value: Any) -> list[tuple[Any, Any]]:
+    """What a container holds, each by its index, key or attribute; nothing of anything else."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, tuple | list):
+        return list(enumerate(value))
+    if isinstance(value, type | torch.Tensor | nn.Module):
+        return []
+    if dataclasses.is_dataclass(value):
+        named = [field.name for field in dataclasses.fields(value)]
+        return [(name, getattr(value, name)) for name in named if hasattr(value, name)]
+    home = type(value).__module__.partition(".")[0]
+    if home in ("builtins", "torch", "transformers") or not hasattr(value, "__dict__"):
+        return []
+    return list(vars(value).items())
+
+
+def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Slot, torch.Tensor]]:
+    """Every tensor in a value, in order, by its slot."""
+    if isinstance(value, torch.Tensor):
+        yield (), value
+    elif depth:
+        for key, item in members(value):
+            for rest, tensor in tensors_in(item, depth - 1):
+                yield (key, *rest), tensor
+
+
+def call_tensors(args: Args, kwargs: Kwargs) -> Iterator[tuple[Slot, torch.Tensor]]:
+    """Every tensor of a call, positions before keywords."""
+    yield from tensors_in(tuple(args), _DEPTH + 1)
+    yield from tensors_in(dict(kwargs), _DEPTH + 1)
+
+
+def get(value: Any, slot: Slot) -> Any:
+    """What stands in a slot; None where there is no such slot."""
+    for key in slot:
+        value = dict(members(value)).get(key)
+    return value
+
+
+def put(value: Any, slot: Slot, tensor: Any) -> Any:
+    """The value with another tensor in a slot: the same object where it can be written to."""
+    if not slot:
+        return tensor
+    key, rest = slot[0], slot[1:]
+    item = put(dict(members(value))[key], rest, tensor)
+    if isinstance(value, tuple):
+        items = [*value[:key], item, *value[key + 1 :]]
+        made: Callable[..., Any] = type(value)
+        return made(*items) if hasattr(value, "_fields") else made(items)
+    if isinstance(value, list | MutableMapping):
+        value[key] = item
+        return value
+    if isinstance(value, Mapping):
+        return {**value, key: item}
+    try:
+        setattr(value, key, item)
+    except AttributeError:  # a frozen dataclass
+        value = copy.copy(value)
+        object.__setattr__(value, key, item)
+    return value
+
+
+def from_call(args: Args, kwargs: Kwargs, slot: Slot) -> Any:
+    """What stands in a slot of a call; None where there is no such slot."""
+    return get(args, slot) if isinstance(slot[0], int) else get(dict(kwargs), slot)
+
+
+def with_call(args: Args, kwargs: Kwargs, slot: Slot, tensor: Any) -> tuple[Args, dict[str, Any]]:
+    """The same call with another tensor in a slot."""
+    if isinstance(slot[0], int):
+        changed: Args = put(args, slot, tensor)
+        return changed, dict(kwargs)
+    return args, put(dict(kwargs), slot, tensor)
 
 
 def is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def stream_slot(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], known: Slot | None = None
-) -> Slot | None:
+def stream_slot(args: Args, kwargs: Kwargs, known: Slot | None = None) -> Slot | None:
     """Where a block takes the residual stream, by its place in the call; None if nowhere.
 
     That is where it is known to, if a float tensor stands there; else where the first one does.
@@ -41,20 +127,15 @@ def stream_slot(
     return next(chain[Slot](positions, names, nested), None)
 
 
-def stream_input(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], slot: Slot | None = None
-) -> torch.Tensor | None:
+def stream_input(args: Args, kwargs: Kwargs, slot: Slot | None = None) -> torch.Tensor | None:
     """The residual stream of a call."""
     slot = stream_slot(args, kwargs, slot)
     return None if slot is None else cast("torch.Tensor", from_call(args, kwargs, slot))
 
 
 def with_stream_input(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    tensor: torch.Tensor,
-    slot: Slot | None = None,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args: Args, kwargs: Kwargs, tensor: torch.Tensor, slot: Slot | None = None
+) -> tuple[Args, dict[str, Any]]:
     """The same call with another tensor on the residual stream."""
     slot = stream_slot(args, kwargs, slot)
     assert slot is not None

@@ -19,8 +19,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .slots import Slot, call_tensors
-from .tensors import float_outputs, is_float, same_values, stream_input, stream_slot
+from .tensors import (
+    Slot,
+    call_tensors,
+    float_outputs,
+    is_float,
+    same_values,
+    stream_input,
+    stream_slot,
+)
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 
