@@ -21,14 +21,16 @@ def test_a_lap_takes_time_and_counts_no_loading(spec):
     model = open_model("demo:decoder")
     probe = make_probe(model)
     with driftwalk.backend(spec, model) as backend:
+        start = time.perf_counter()
         first = backend.lap(probe)
+        passed = time.perf_counter() - start
         start = time.perf_counter()
         second = backend.lap(probe)
         assert 0 < second.seconds < time.perf_counter() - start
         assert (second.copy_in, second.copy_out, second.device) == (0.0, 0.0, None)
         booked = sum(s for name, s in backend.seconds.items() if name in ("load", "export"))
         assert booked > 0
-        assert first.seconds < 100 * second.seconds + 0.5 * booked
+        assert first.seconds + booked <= passed, "one after the other"
 
 
 @pytest.mark.parametrize("spec", ["torch", "onnxruntime"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from browser import pages
+from processes import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request
@@ -40,7 +41,7 @@ class Reader:
         if not path.exists():
             pages.write(path)
         opened = self._context(options).new_page()
-        opened.set_default_timeout(5_000)
+        opened.set_default_timeout(1_000 * PATIENCE)
         opened.set_viewport_size({"width": width, "height": height})
         self._watch(opened)
         if before:
