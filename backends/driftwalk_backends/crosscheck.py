@@ -1,7 +1,10 @@
 """Points of a model, confirmed by the model itself: captures against its `hidden_states`.
 
-`hidden_states[i]` must equal the capture before block i bit for bit; the last one must equal either
-the raw output of the last block (ViT) or the state after the final norm (GPT-2, Llama).
+In most models `hidden_states[i]` equals the capture before block i bit for bit, and the last one
+either the raw output of the last block (ViT) or the state after the final norm (GPT-2, Llama). Where
+the tuple means something else (one entry per stage, states in another order of axes), its entries
+are found among the captures by their values. An entry that is none of them is noted: points are
+what blocks gave, whatever a model calls its hidden states.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftwalk.errors import ModelError
 from driftwalk.states import Point
 
 from .hooks import capture
@@ -29,6 +31,7 @@ from .tensors import get, output_tensors, same_values
 from .watching import Hook, hooked
 
 Run = Callable[..., Any]
+UNCHECKED = "unchecked"
 States = dict[str, torch.Tensor]
 
 
@@ -76,21 +79,10 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     )
     skipped = (*(name for name in plain if name == LOSS), *skipped)
     outputs = replace(find_outputs(plain, output, states, made.maker), skipped=skipped)
-    confirmed = "unchecked"
-    if wants:
-        strict = blocks is None and not any(_has_hooks(module, stack) for stack in stacks)
-        confirmed = _confirm(stacks, states, output, strict=strict, unhooked=unhooked)
-    return Layout(stacks, outputs, confirmed, notes)
-
-
-def _has_hooks(module: nn.Module, stack: Stack) -> bool:
-    """Whether blocks have hooks of the user's own, which are part of what they compute.
-
-    The model's hidden_states may be taken before or after such a hook; captures come after it.
-    """
-    parts = [module.get_submodule(path) for path in (*stack.blocks, *filter(None, [stack.norm]))]
-    hooks = (h for p in parts for h in (*p._forward_hooks.values(), *p._forward_pre_hooks.values()))
-    return any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
+    confirmed, contradictions = (
+        _confirm(stacks, states, output, unhooked) if wants else (UNCHECKED, ())
+    )
+    return Layout(stacks, outputs, confirmed, (*notes, *contradictions))
 
 
 def _takes_hidden_states(module: nn.Module) -> bool:
@@ -126,45 +118,35 @@ class _Made:
 
 
 def _confirm(
-    stacks: Sequence[Stack], states: States, output: Any, strict: bool, unhooked: States
-) -> str:
-    """Which of the model's tuples confirmed which stack, in words; a contradiction is an error."""
+    stacks: Sequence[Stack], states: States, output: Any, unhooked: States
+) -> tuple[str, tuple[str, ...]]:
+    """What the model's tuples say of the captures, in words, and notes on what contradicts them."""
+    words, notes, speaks_for = [], [], set()
     tuples = {
-        key: value
+        key: [entry for entry in value if isinstance(entry, torch.Tensor)]
         for key in ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
-        if isinstance(value := get(output, (key,)), tuple | list) and len(value)
+        if isinstance(value := get(output, (key,)), tuple | list)
     }
-    if not tuples:
-        return "unchecked"
-    words, problems = [], []
+    tuples = {key: entries for key, entries in tuples.items() if entries}
     for stack in stacks:
-        own = tuples.get(f"{stack.prefix}_hidden_states", tuples.get("hidden_states"))
-        if own is None:
-            continue
-        problem, last = _compare(stack, states, own, unhooked)
-        if problem:
-            problems.append(problem)
-        else:
+        key = f"{stack.prefix}_hidden_states"
+        key = key if key in tuples else "hidden_states"
+        if key in tuples and (last := _last_of(stack, states, tuples[key], unhooked)):
             words.append(f"{stack.name('hidden_states[-1]')} is {last}")
-    # With several stacks, one `hidden_states` tuple can speak for one of them only.
-    if problems and (not words or len(tuples) > 1):
-        if not strict:
-            return f"not confirmed: {problems[0]}"
-        raise ModelError(
-            "The states captured from the blocks are not the model's own hidden_states: "
-            f"{problems[0]}. driftwalk does not trust its own reading of this model. Name the "
-            "stack of blocks by hand: blocks='path.to.stack' (--blocks)."
-        )
-    return "; ".join(words)
+            speaks_for.add(key)
+    for key in tuples.keys() - speaks_for:  # a tuple that confirms a stack need say no more
+        named = [_named(entry, (states, unhooked)) for entry in tuples[key]]
+        words += [f"{key}[{i}] is {name}" for i, name in enumerate(named) if name]
+        if others := [str(i) for i, name in enumerate(named) if not name]:
+            notes.append(_note(key, others, len(named)))
+    return "; ".join(words) or ("not confirmed" if tuples else UNCHECKED), tuple(notes)
 
 
-def _compare(
+def _last_of(
     stack: Stack, states: States, own: Sequence[torch.Tensor], unhooked: States
-) -> tuple[str, str]:
-    """A problem, or what the last hidden state is: `raw` or `normed`."""
+) -> str | None:
+    """Where a tuple is the stack's states in order: what its last entry is, `raw` or `normed`."""
     depth = len(stack.blocks)
-    if len(own) != depth + 1:
-        return f"{stack.path} has {depth} blocks, but hidden_states has {len(own)} entries", ""
 
     def is_state(number: int, name: str) -> bool:
         """Bit for bit, except that NaN equals NaN, and that the model may cast a state for the
@@ -173,11 +155,31 @@ def _compare(
         return any(same_values(own[number], tensor) for tensor in captured)
 
     embed, *layers = (point.name for point in stack.points[: depth + 1])
-    for number, name in enumerate([embed, *layers[:-1]]):
-        if not is_state(number, name):
-            return f"{name} differs from hidden_states[{number}]", ""
+    if len(own) != depth + 1 or not all(map(is_state, range(depth), [embed, *layers[:-1]])):
+        return None
     if is_state(-1, layers[-1]):
-        return "", "raw"
-    if stack.norm and is_state(-1, stack.points[-1].name):
-        return "", "normed"
-    return "hidden_states[-1] is neither the last block's output nor the final norm's", ""
+        return "raw"
+    return "normed" if stack.norm and is_state(-1, stack.points[-1].name) else None
+
+
+def _named(entry: torch.Tensor, captures: Sequence[States]) -> str | None:
+    """The point whose state an entry holds, with its axes in whatever order."""
+    for states in captures:
+        for name, state in states.items():
+            if state.numel() == entry.numel() and _same_numbers(state, entry):
+                return name
+    return None
+
+
+def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
+    flat = a.flatten(), b.flatten()
+    return same_values(*flat) or same_values(*(tensor.sort().values for tensor in flat))
+
+
+def _note(key: str, others: Sequence[str], count: int) -> str:
+    return (
+        f"Of the {count} entries of the model's own {key}, {len(others)} are no state that was "
+        f"captured ({', '.join(others[:6])}{', ...' if len(others) > 6 else ''}, counted from 0): "
+        "points are what the blocks gave. If other modules are the model's layers, name them: "
+        "blocks='path.to.stack' (--blocks)."
+    )

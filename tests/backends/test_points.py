@@ -306,12 +306,16 @@ def lying_gpt2() -> nn.Module:
     return module
 
 
-def test_hidden_states_that_contradict_the_capture_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"layer\.1 differs from hidden_states\[2\].*blocks="):
-        traced(lying_gpt2())
-    _, backend = traced(lying_gpt2(), blocks="transformer.h")
+@pytest.mark.parametrize("blocks", [None, "transformer.h"])
+def test_hidden_states_that_contradict_the_capture_are_noted(blocks: str | None) -> None:
+    """They confirm, and are no condition: the points are what the blocks gave."""
+    _, backend = traced(lying_gpt2(), blocks=blocks)
     assert backend.layout is not None
-    assert backend.layout.confirmed.startswith("not confirmed: layer.1 differs")
+    assert "hidden_states[1] is layer.0" in backend.layout.confirmed
+    assert "hidden_states[2]" not in backend.layout.confirmed
+    (note,) = backend.layout.notes
+    assert "1 are no state that was captured (2, counted from 0)" in note
+    assert "--blocks" in note
 
 
 class Shrinking(Stacked):
