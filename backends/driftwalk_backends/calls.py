@@ -26,7 +26,7 @@ _QUIET = {"use_cache": False, "return_dict": True}
 """What every transformers model is asked for: no cache among the outputs, outputs by name."""
 _ITS_OWN = {"_parameters", "_modules", "training"}
 """Attributes of a module that are not looked into: weights are no trace of a run."""
-_FIXED = (bool, int, float, str, tuple, type(None))
+_FIXED = {bool, int, float, str, tuple, type(None)}
 _SMALL = 1 << 16
 """Bytes of a plain tensor or buffer up to which its values are kept, too."""
 
@@ -122,7 +122,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
 
 def _content(value: Any, depth: int = 2) -> Any:
     """What a run could change inside a value; None for what it can only replace."""
-    if isinstance(value, _FIXED):  # most values, and looked at before each run
+    if type(value) in _FIXED:  # most values, and looked at before each run
         return None
     if isinstance(value, torch.Tensor):
         small = value.device.type == "cpu" and value.numel() * value.element_size() <= _SMALL

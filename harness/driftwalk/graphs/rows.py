@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..dtypes import FORMATS, Array, Format, dtype_name, format_of
+from ..judge.depth import alone
 from ..judge.walk import judge
 from ..layer_drift import Allowed, Dtypes, LayerDrift
 from ..measure.metrics import Measured, measure
@@ -157,28 +157,19 @@ def without_shared(reference: Array, candidate: Array) -> tuple[Array, Array, in
 
 
 def unmatched(
-    reference: Mapping[str, Array], candidate: Mapping[str, Array], allow: Iterable[str]
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], allow: Sequence[str]
 ) -> list[LayerDrift]:
     """Rows for outputs that only one side has."""
-    globs = tuple(allow)
-    rows: list[LayerDrift] = []
-    for name, array in {**reference, **candidate}.items():
-        missing = name not in candidate
-        if not missing and name in reference:
-            continue
-        own = dtype_name(array)
-        rows.append(
-            LayerDrift(
-                Point(name, "output"),
-                0,
-                array.shape,
-                Dtypes(own, None) if missing else Dtypes(None, own),
-                "missing" if missing else "extra",
-                note=f"the {'candidate' if missing else 'reference'} has no such output",
-                allowed=any(fnmatchcase(name, glob) for glob in globs),
-            )
-        )
-    return rows
+    rows = [
+        alone(Point(name, "output"), array.shape, dtype_name(array), "missing", allow)
+        for name, array in reference.items()
+        if name not in candidate
+    ]
+    return rows + [
+        alone(Point(name, "output"), array.shape, dtype_name(array), "extra", allow)
+        for name, array in candidate.items()
+        if name not in reference
+    ]
 
 
 @dataclass(frozen=True)
