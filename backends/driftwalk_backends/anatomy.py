@@ -23,7 +23,7 @@ from driftwalk.states import Point, Probe
 from .calls import call, inputs_for, quietly
 from .eager_run import watched
 from .loaded import LoadedModel
-from .points import Layout
+from .layout import Layout
 from .tensors import output_tensors, stream_input
 from .watching import hooked
 
@@ -88,8 +88,9 @@ class _Seen:
 
     def __init__(self, layout: Layout) -> None:
         states = [point.name for stack in layout.stacks for point in stack.points]
-        self._next = dict(pairwise([*states, layout.points[-1].name]))
-        self._current = states[0]
+        states += [layout.points[-1].name] if layout.points else []
+        self._next = dict(pairwise(states))
+        self._current = states[0] if states else ""
         """The point that is being computed; what runs between two blocks makes the next state."""
         self.blocks = {p.name: p.module for stack in layout.stacks for p in stack.layers}
         self.modules: dict[str, set[str]] = defaultdict(set)

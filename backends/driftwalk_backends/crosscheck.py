@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,13 +25,16 @@ from driftwalk.states import Point
 
 from .hooks import capture
 from .model_outputs import LOSS, find_outputs, given_by
-from .points import Layout, Stack, find_stacks, stacks_by_hand
+from .layout import Layout, Stack
+from .points import find_stacks, stacks_by_hand
 from .shared import watch_shared
 from .tensors import get, output_tensors, same_values
 from .watching import Hook, hooked
 
 Run = Callable[..., Any]
 UNCHECKED = "unchecked"
+_MOST_WORDS = 8
+"""Entries of a tuple that are named one by one."""
 States = dict[str, torch.Tensor]
 
 
@@ -67,15 +70,16 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         # Transformers records hidden_states with a hook, which may be older than the user's own.
         unchanged = capture(module, Layout(stacks), partial(keep, unhooked), first=True)
         watched.enter_context(unchanged)
-        shared = [
-            watched.enter_context(watch_shared(module, stack.blocks, stack.takes, stack.before))
+        shared = {
+            stack.prefix: watched.enter_context(watch_shared(module, stack.numbers, stack.takes))
             for stack in stacks
-        ]
+            if not stack.walked
+        }
         output = run(output_hidden_states=True) if wants else run()
         finish(())  # which outputs are points is what we are about to find out
     stacks = tuple(
-        replace(stack, shared=shared_with(states.values()))
-        for stack, shared_with in zip(stacks, shared, strict=True)
+        replace(stack, shared=shared[stack.prefix](states.values())) if not stack.walked else stack
+        for stack in stacks
     )
     skipped = (*(name for name in plain if name == LOSS), *skipped)
     outputs = replace(find_outputs(plain, output, states, made.maker), skipped=skipped)
@@ -134,9 +138,13 @@ def _confirm(
         if key in tuples and (last := _last_of(stack, states, tuples[key], unhooked)):
             words.append(f"{stack.name('hidden_states[-1]')} is {last}")
             speaks_for.add(key)
-    for key in tuples.keys() - speaks_for:  # a tuple that confirms a stack need say no more
-        named = [_named(entry, (states, unhooked)) for entry in tuples[key]]
-        words += [f"{key}[{i}] is {name}" for i, name in enumerate(named) if name]
+    by_size = _by_size((states, unhooked))
+    for key in [key for key in tuples if key not in speaks_for]:
+        named = [_named(entry, by_size) for entry in tuples[key]]
+        places = [f"{key}[{i}] is {name}" for i, name in enumerate(named) if name]
+        words += places[:_MOST_WORDS]
+        if len(places) > _MOST_WORDS:
+            words.append(f"{len(places) - _MOST_WORDS} more of {key} are states, too")
         if others := [str(i) for i, name in enumerate(named) if not name]:
             notes.append(_note(key, others, len(named)))
     return "; ".join(words) or ("not confirmed" if tuples else UNCHECKED), tuple(notes)
@@ -147,6 +155,8 @@ def _last_of(
 ) -> str | None:
     """Where a tuple is the stack's states in order: what its last entry is, `raw` or `normed`."""
     depth = len(stack.blocks)
+    if stack.walked or len(own) != depth + 1:
+        return None
 
     def is_state(number: int, name: str) -> bool:
         """Bit for bit, except that NaN equals NaN, and that the model may cast a state for the
@@ -155,19 +165,44 @@ def _last_of(
         return any(same_values(own[number], tensor) for tensor in captured)
 
     embed, *layers = (point.name for point in stack.points[: depth + 1])
-    if len(own) != depth + 1 or not all(map(is_state, range(depth), [embed, *layers[:-1]])):
+    if not all(map(is_state, range(depth), [embed, *layers[:-1]])):
         return None
     if is_state(-1, layers[-1]):
         return "raw"
     return "normed" if stack.norm and is_state(-1, stack.points[-1].name) else None
 
 
-def _named(entry: torch.Tensor, captures: Sequence[States]) -> str | None:
-    """The point whose state an entry holds, with its axes in whatever order."""
+def _by_size(captures: Sequence[States]) -> dict[int, list[_Capture]]:
+    """All captures by their number of elements, with what tells most of them apart."""
+    found: dict[int, list[_Capture]] = {}
     for states in captures:
         for name, state in states.items():
-            if state.numel() == entry.numel() and _same_numbers(state, entry):
-                return name
+            found.setdefault(state.numel(), []).append(_Capture(name, state, _extremes(state)))
+    return found
+
+
+class _Capture(NamedTuple):
+    name: str
+    state: torch.Tensor
+    extremes: tuple[float, float]
+    """The least and the greatest number: equal in whatever order the axes are."""
+
+
+def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    if not tensor.numel():
+        return 0.0, 0.0
+    least, greatest = tensor.aminmax()
+    return float(least), float(greatest)
+
+
+def _named(entry: torch.Tensor, captures: Mapping[int, list[_Capture]]) -> str | None:
+    """The point whose state an entry holds, with its axes in whatever order."""
+    if not entry.is_floating_point():
+        return None
+    extremes = _extremes(entry)
+    for name, state, of_state in captures.get(entry.numel(), ()):
+        if of_state == extremes and _same_numbers(state, entry):
+            return name
     return None
 
 

@@ -17,7 +17,7 @@ from driftwalk.states import Held, HeldState, Point, State
 
 from .hooks import TensorSink, capture
 from .model_outputs import named_outputs
-from .points import Layout
+from .layout import Layout
 from .tensors import to_numpy
 
 

@@ -25,7 +25,7 @@ from driftwalk.states import Point, Probe
 from .calls import call, check_names, first_line, with_floats
 from .eager_run import watched
 from .loaded import LoadedModel
-from .points import Layout
+from .layout import Layout
 from .tensors import TORCH_DTYPES, from_numpy
 
 _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {

@@ -19,11 +19,16 @@ from driftwalk.errors import BackendError
 from driftwalk.states import Point
 
 from .depth import INPUT, Look, Part, parts_of
-from .points import Layout, Stack
+from .layout import Layout, Stack
 from .tensors import (
+    Slot,
+    float_outputs,
     from_call,
+    is_float,
     output_tensors,
+    put,
     stream_input,
+    tensors_in,
     with_call,
     with_stream_input,
     with_stream_output,
@@ -46,7 +51,11 @@ class _StackCapture:
         self._shared = stack.shared if look.shared else ()
         self._instead: dict[str, torch.Tensor] = {}
         self._points, self._layers = stack.points, stack.layers
-        self._calls = -stack.before
+        self._numbers = stack.numbers
+        self._open: list[int | None] = []
+        """The blocks that are being computed, by number; None for a call that is no block."""
+        self._done = 0
+        self._normed = False
         self._running: Point | None = None
         """The layer whose block is being computed."""
         self._part_calls: Counter[str] = Counter()
@@ -54,8 +63,8 @@ class _StackCapture:
         """What the running block took, and what was seen inside it since."""
 
     def hooks(self, module: nn.Module) -> Iterator[Hook]:
-        for path in dict.fromkeys(self._stack.blocks):
-            yield module.get_submodule(path), self._before_block, self._after_block
+        for path in self._numbers.paths:
+            yield module.get_submodule(path), partial(self._before_block, path), self._after_block
         if self._stack.norm:
             yield module.get_submodule(self._stack.norm), None, self._after_norm
         for path in dict.fromkeys(p.module for p in self._layers if self._look.into(p.name)):
@@ -63,19 +72,16 @@ class _StackCapture:
                 before = partial(self._before_part, path, part) if self._look.layer else None
                 yield part.module, before, partial(self._after_part, path, part)
 
-    @property
-    def _elsewhere(self) -> bool:
-        """Whether this call belongs to another run of the same blocks."""
-        blocks = len(self._layers)
-        return self._calls < 0 or blocks <= self._calls < blocks + self._stack.after
-
-    def _before_block(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self._elsewhere:
+    def _before_block(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        number = self._numbers.next(path)
+        self._open.append(number)
+        if number is None:
             return None
-        replaced, number, takes = False, self._calls, self._stack.takes
-        self._running = self._layers[number] if number < len(self._layers) else None
-        if number == 0 and (taken := stream_input(args, kwargs, takes)) is not None:
-            instead = self._keep(self._points[0], taken)
+        replaced, takes = False, self._stack.takes
+        self._running = self._layers[number]
+        embed = None if number or self._stack.walked else stream_input(args, kwargs, takes)
+        if embed is not None:
+            instead = self._keep(self._points[0], embed)
             if instead is not None:
                 args, kwargs = with_stream_input(args, kwargs, instead, takes)
                 replaced = True
@@ -99,29 +105,41 @@ class _StackCapture:
         return (args, kwargs) if replaced else None
 
     def _after_block(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        elsewhere, number, self._calls = self._elsewhere, self._calls, self._calls + 1
-        if elsewhere:
+        number = self._open.pop()
+        if number is None:
             return None
-        point, self._running = self._running, None
-        given = output_tensors(output, self._stack.gives)
-        if point is None or not given:
+        point, self._running = self._layers[number], None
+        self._done = number + 1
+        given = self._states_in(output)
+        if not given:
             raise BackendError(
-                f"Block {number} of {self._stack.path} was not expected: the model ran "
-                f"{len(self._layers)} blocks when its points were found. A model whose depth "
-                "depends on its input cannot be walked."
+                f"{point.module} gave no float tensor; it did when the points were found. A model "
+                "whose blocks give something else on other inputs cannot be walked."
             )
-        instead = self._keep(point, given[0])
-        # A second stream beside the first (two-stream blocks) is a state of its own.
-        for extra, tensor in enumerate(given[1:], start=1):
-            if tensor.shape == given[0].shape:
-                self._keep(Point(f"{point.name}.out{extra}", point.module), tensor)
-        if instead is None:
-            return None
-        return with_stream_output(output, instead, self._stack.gives)
+        replaced = False
+        for extra, (slot, tensor) in enumerate(given):
+            if extra and not self._stack.walked and tensor.shape != given[0][1].shape:
+                continue  # a second stream (two-stream blocks) has the form of the first
+            name = f"{point.name}.out{extra}" if extra else point.name
+            instead = self._keep(Point(name, point.module), tensor)
+            if instead is not None:
+                output, replaced = put(output, slot, instead), True
+        return output if replaced else None
+
+    def _states_in(self, output: Any) -> list[tuple[Slot, torch.Tensor]]:
+        """What a block gave, the stream first.
+
+        A part of the module tree has no stream: all it gives may be of use to what follows.
+        """
+        if self._stack.walked:
+            return [(slot, tensor) for slot, tensor in tensors_in(output) if is_float(tensor)]
+        given = float_outputs(output)
+        return sorted(given, key=lambda one: one[0] != self._stack.gives)
 
     def _after_norm(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        if self._calls != len(self._layers):
+        if self._done != len(self._layers) or self._normed:
             return None
+        self._normed = True  # a model may use the same norm again, for something else
         instead = self._keep(self._points[-1], output_tensors(output)[0])
         return None if instead is None else with_stream_output(output, instead)
 
@@ -160,14 +178,16 @@ class _StackCapture:
     def finish(self) -> None:
         """Check that all blocks ran, and forget the run: one that is compiled with its hooks must
         always find the same."""
-        stack, ran = self._stack, self._calls + self._stack.before
-        expected = stack.before + len(stack.blocks) + stack.after
-        if ran != expected:
+        stack, ran = self._stack, self._numbers.ran
+        if ran != stack.ran:
             raise BackendError(
-                f"{stack.path}: {ran} blocks ran, {expected} were "
-                "expected from the run in which the points were found."
+                f"{stack.path or 'The model'}: {ran} blocks ran, {stack.ran} were expected from "
+                "the run in which the points were found. A model whose depth depends on its input "
+                "cannot be walked."
             )
-        self._calls = -stack.before
+        self._numbers.forget()
+        self._open.clear()
+        self._done, self._normed = 0, False
         self._instead.clear()
         self._part_calls.clear()
         self._seen = []

@@ -30,7 +30,7 @@ from driftwalk.states import OUTPUT, Point, Probe, State
 from .calls import call
 from .depth import BLOCKS
 from .hooks import capture
-from .points import Layout, Stack
+from .layout import Layout, Stack
 from .tensors import from_numpy, to_numpy
 from .torch_eager import TorchEager
 
@@ -161,8 +161,10 @@ def _declared(module: nn.Module, stack: Stack) -> bool | None:
 
 def _chosen(layout: Layout, name: str | None) -> Stack:
     """The stack of that name; the last one, a decoder where there are two, if none was named."""
+    if not layout.stacks:
+        raise UsageError("The model has no stack of blocks, so that no state sees another.")
     if name is None:
-        return layout.stacks[-1]
+        return next((s for s in reversed(layout.stacks) if not s.walked), layout.stacks[-1])
     names = [_name(stack) for stack in layout.stacks]
     if name not in names:
         raise UsageError(f"There is no stack {name!r} in this model. {nearest(name, names)}")

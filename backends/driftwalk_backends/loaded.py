@@ -20,7 +20,7 @@ from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
 from .fingerprint import Evidence, fingerprint, has_known_code, versions
-from .points import Layout
+from .layout import Layout
 from .precision import converted, has_experts, is_in
 from .tensors import from_numpy
 

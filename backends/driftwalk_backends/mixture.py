@@ -31,7 +31,7 @@ from .eager_run import watched
 from .emulated import HalfArithmetic
 from .hooks import TensorSink
 from .loaded import LoadedModel
-from .points import Layout
+from .layout import Layout
 from .precision import castable, converted
 from .tensors import TORCH_DTYPES, from_call, is_float, stream_slot, with_call
 from .torch_eager import TorchEager

@@ -24,7 +24,7 @@ from .calls import call, explaining, inputs_for, quietly
 from .eager_run import watched
 from .loaded import LoadedModel
 from .model_outputs import named_outputs
-from .points import Layout
+from .layout import Layout
 
 States = dict[str, Array]
 

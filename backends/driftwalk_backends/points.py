@@ -2,15 +2,19 @@
 
 Nothing here knows a model by name. One run is watched: a *stack* is a numbered group of sibling
 modules (a ModuleList, a Sequential, `block1`, `block2` ...) whose calls hand a float tensor on from
-one to the next without changing its shape. The outermost such groups are the stacks. Where a list
-of blocks would be left out by that, a second run is watched in which a block may also take what was
-only computed from the block before it: what lies between two blocks belongs to the second.
+one to the next without changing its shape (blocks of one class in one list may change it). The
+outermost such groups are the stacks. Where a list of blocks would be left out by that, a second run
+is watched in which a block may also take what was only computed from the block before it: what lies
+between two blocks belongs to the second. Large parts of a model outside of all stacks, and models
+that have none, are walked over their module tree (tree.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -18,73 +22,15 @@ from typing import Any
 from torch import nn
 
 from driftwalk.errors import ModelError
-from driftwalk.names import EMBED, NORM, in_stack, layer
-from driftwalk.states import Point
 
-from .depth import BLOCKS, Look
-from .model_outputs import NO_OUTPUTS, OutputPoints
-from .shared import Shared
+from . import tree
+from .layout import Stack
 from .tensors import Slot
-from .watching import Call, Group, Lineage, is_norm, watch
+from .tree import Visit, Visits
+from .watching import Call, Group, Lineage, Watched, is_norm, watch
 
 _SMALL_STACK = 0.1
 """A stack with less than this share of the largest one's parameters is part of a head."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """A run of blocks in order of execution; a block applied L times stands here L times."""
-
-    prefix: str
-    path: str
-    blocks: tuple[str, ...]
-    norm: str | None = None
-    takes: Slot | None = None
-    """Where the blocks take the residual stream; None: their first float tensor."""
-    gives: Slot | None = None
-    """Where they give it."""
-    shared: tuple[Shared, ...] = ()
-    """What several blocks are handed beside the stream."""
-    before: int = 0
-    """Calls of these blocks before this run of them, in a model that runs them several times."""
-    after: int = 0
-    """Calls after it."""
-
-    def name(self, rest: str) -> str:
-        return in_stack(self.prefix, rest)
-
-    @property
-    def layers(self) -> tuple[Point, ...]:
-        return tuple(Point(self.name(layer(i)), path) for i, path in enumerate(self.blocks))
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        norm = [Point(self.name(NORM), self.norm)] if self.norm else []
-        return (Point(self.name(EMBED), f"input of {self.blocks[0]}"), *self.layers, *norm)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """All points of a model, in order of execution, and how they were confirmed."""
-
-    stacks: tuple[Stack, ...]
-    outputs: OutputPoints = NO_OUTPUTS
-    """Which of the model's outputs are points."""
-    confirmed: str = "unchecked"
-    """What the model's own hidden_states said: see crosscheck.py."""
-    notes: tuple[str, ...] = ()
-    """What a reader of a report must know about how the points were found."""
-    look: Look = BLOCKS
-    """How far inside the blocks; `points` are those of block depth at any look."""
-
-    @property
-    def key(self) -> str:
-        """Tells layouts apart: every point, its module, and where its blocks take and give it."""
-        return repr((self.stacks, self.points))
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        return (*(p for stack in self.stacks for p in stack.points), *self.outputs.points)
 
 
 @dataclass(frozen=True)
@@ -95,18 +41,27 @@ class Link:
     gives: Slot
     directly: bool = True
     """Whether nothing is computed between two blocks."""
+    any_shape: bool = False
+    """Whether a block may give another shape than it takes: blocks of one class in one list."""
 
     @classmethod
-    def of(cls, calls: Sequence[Call], directly: bool) -> Link:
+    def of(cls, calls: Sequence[Call], directly: bool, any_shape: bool = False) -> Link:
         """The input and the output by which most calls are chained; else the first of each."""
-        first = cls(calls[0].stream, next(iter(calls[0].gives)), directly)
-        others = [cls(t, g, directly) for t in calls[0].takes for g in calls[0].gives]
+        first = cls(calls[0].stream, next(iter(calls[0].gives)), directly, any_shape)
+        slots = [(takes, gives) for takes in calls[0].takes for gives in calls[0].gives]
+        others = [cls(takes, gives, directly, any_shape) for takes, gives in slots]
 
-        def fits(link: Link) -> tuple[int, int]:
-            keeps = [call for call in calls if link.keeps_shape(call)]
-            return sum(map(link.chained, keeps)), len(keeps)
+        def fits(link: Link) -> tuple[int, int, int]:
+            carried = [call for call in calls if link.carries(call)]
+            keeps = sum(map(link.keeps_shape, carried))
+            return sum(map(link.chained, carried)), len(carried), keeps
 
         return max([first, *others], key=fits)
+
+    def carries(self, call: Call) -> bool:
+        """Whether a call can be a block of a stack."""
+        both = self.takes in call.takes and self.gives in call.gives
+        return both and (self.any_shape or self.keeps_shape(call))
 
     def keeps_shape(self, call: Call) -> bool:
         taken, given = call.takes.get(self.takes), call.gives.get(self.gives)
@@ -125,17 +80,42 @@ class _Chain:
     group: Group
     calls: list[Call]
     link: Link
+    runs: tuple[list[Call], ...] = ()
+    """All chains of the same blocks in order, where a model runs them several times."""
 
     @cached_property
     def weights(self) -> int:
         return _count_weights(self.calls)
 
+    @cached_property
+    def kinds(self) -> set[type[nn.Module]]:
+        return {type(call.module) for call in self.calls}
+
+    @property
+    def has_parts(self) -> bool:
+        return all(any(call.module.children()) for call in self.calls)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is the only block that ran of its list."""
+        return self.group.is_list and len({call.path for call in self.group.calls}) == 1
+
+    @property
+    def keeps_shape(self) -> bool:
+        return all(map(self.link.keeps_shape, self.calls))
+
     def takes_turns(self, calls: Sequence[Call]) -> bool:
         """Whether other calls begin before these end, and end after these began."""
         return self.calls[0].order < calls[-1].order and calls[0].order < self.calls[-1].order
 
-    def stack(self) -> Stack:
-        group, calls, link = self.group, self.calls, self.link
+    def stacks(self, prefix: str, ran: Counter[str]) -> Iterator[tuple[int, Stack]]:
+        """A stack for each run, and when it begins."""
+        for number, calls in enumerate(self.runs or (self.calls,), start=1):
+            again = f"@{number}" if number > 1 else ""
+            yield calls[0].order, self._stack(f"{prefix}{again}", calls, ran)
+
+    def _stack(self, prefix: str, calls: list[Call], ran: Counter[str]) -> Stack:
+        group, link = self.group, self.link
         last = group.calls.index(calls[-1]) + 1 if calls[-1] in group.calls else len(group.calls)
         norm = group.norms.get((last, link.gives))
         if norm is None and last < len(group.calls) and is_norm(group.calls[last].module):
@@ -143,54 +123,128 @@ class _Chain:
         if norm is None and not link.directly:
             norm = group.later_norms.get((last, link.gives))
         paths = tuple(call.path for call in calls)
-        of_blocks = [call for call in group.calls if call.path in paths]
-        before = of_blocks.index(calls[0]) if calls[0] in of_blocks else 0
-        after = max(0, len(of_blocks) - before - len(calls))
-        takes = link.takes or None
-        return Stack("", group.path, paths, norm, takes, link.gives, before=before, after=after)
+        return Stack(
+            prefix,
+            group.path,
+            paths,
+            tuple(call.number for call in calls),
+            sum(ran[path] for path in set(paths)),
+            norm,
+            link.takes or None,
+            link.gives,
+        )
 
 
 def find_stacks(
     module: nn.Module, run: Callable[[], Any]
 ) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
-    """Watch a run and name the stacks, with notes on lists of blocks that are none of them.
-
-    No stack at all is an error that says what to do.
-    """
-    groups = watch(module, run)
-    chains = _chains(groups.values(), directly=True)
-    left = _left_out(groups.values(), chains)
+    """Watch a run and name the stacks, with notes on what of the model is none of them."""
+    watched = watch(module, run)
+    chains = _chains(watched.groups.values(), directly=True)
+    left = _left_out(watched.groups.values(), chains)
     if left or not chains:
-        groups = watch(module, run, Lineage())
-        derived = _chains(groups.values(), directly=False)
-        still_left = _left_out(groups.values(), derived)
+        again = watch(module, run, Lineage())
+        derived = _chains(again.groups.values(), directly=False)
+        still_left = _left_out(again.groups.values(), derived)
         if derived and (not chains or sum(still_left.values()) < sum(left.values())):
-            chains, left = derived, still_left
-    if not chains:
-        raise ModelError(
-            f"No stack of repeated blocks was found in {type(module).__name__}. Looked for "
-            "numbered sibling modules (nn.ModuleList, nn.Sequential, block1, block2, ...) that "
-            "hand a float tensor on from one to the next without changing its shape. Name the "
-            f"stack by hand: blocks='path.to.stack' (--blocks). {_lists(module)}"
+            watched, chains, left = again, derived, still_left
+    computing = watched.visits.computing()
+    if _share({c.module for chain in chains for c in chain.calls}, computing) < _SMALL_STACK:
+        return _walked(watched.visits, sum(computing.values()))
+    stacks = _stacks_of(chains, watched.visits.counts)
+    stacks += _beside(watched.visits, stacks, computing)
+    stacks.sort(key=lambda placed: placed[0])
+    blocks = {path for _, stack in stacks for path in stack.blocks}
+    notes = [
+        _note_on_list(watched.groups[path], count)
+        for path, count in left.items()
+        if not any(_inside(block, {path}) for block in blocks)
+    ]
+    notes += [note for _, stack in stacks if (note := _note_on_runs(stack, stacks))]
+    notes += _note_on_share(watched.visits, blocks, computing)
+    return tuple(stack for _, stack in stacks), tuple(dict.fromkeys(notes))
+
+
+def _share(modules: Iterable[nn.Module], computing: Mapping[int, int]) -> float:
+    """How much of the weights that compute in a run belongs to these modules."""
+    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    total = sum(computing.values())
+    return sum(size for key, size in computing.items() if key in own) / total if total else 0.0
+
+
+def _walked(visits: Visits, total: int) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
+    """The whole model as a walk over its module tree; without parts only outputs are compared."""
+    parts = tree.parts_of([visits.root] if visits.root else [], visits.outputs, total)
+    if not parts:
+        return (), (
+            "No part of the model could be looked at: what it computes lies in one module, or in "
+            "none. Its outputs alone are compared.",
         )
-    stacks = _prefixed([chain.stack() for chain in chains])
-    notes = [_note_on_list(groups[path], count) for path, count in left.items()]
-    notes += [_note_on_runs(stack) for stack in stacks if stack.before or stack.after]
-    return stacks, tuple(notes)
+    return (_walk("", "", parts, visits.counts),), (
+        "No stack of repeated blocks was found that is most of the model, so its module tree is "
+        f"walked: {len(parts)} parts, from {parts[0].path} to {parts[-1].path}. If a list of "
+        "blocks is what should be walked, name it: blocks='path.to.stack' (--blocks).",
+    )
+
+
+def _walk(prefix: str, path: str, parts: Sequence[Visit], ran: Counter[str]) -> Stack:
+    paths = tuple(part.path for part in parts)
+    calls = tuple(part.call for part in parts)
+    return Stack(prefix, path, paths, calls, sum(ran[p] for p in set(paths)), walked=True)
+
+
+def _beside(
+    visits: Visits, stacks: Sequence[tuple[int, Stack]], computing: Mapping[int, int]
+) -> list[tuple[int, Stack]]:
+    """Large parts of the model outside of all stacks: a backbone, a neck, a head."""
+    blocks = {path for _, stack in stacks for path in (*stack.blocks, stack.norm) if path}
+    places: dict[str, list[Visit]] = {}
+    for visit in visits.outside(blocks):
+        if not isinstance(visit.module, nn.Embedding):
+            places.setdefault(tree.list_of(visit.path), []).append(visit)
+    taken = [stack.path for _, stack in stacks]
+    found: list[tuple[int, Stack]] = []
+    for path, calls in places.items():
+        if _share({visit.module for visit in calls}, computing) < _SMALL_STACK:
+            continue
+        if parts := tree.parts_of(calls, visits.outputs, sum(computing.values())):
+            stack = _walk(_name_beside(path, taken), path, parts, visits.counts)
+            found.append((parts[0].order, stack))
+            taken.append(path)
+    return found
+
+
+def _name_beside(path: str, others: Sequence[str]) -> str:
+    """The first component of a path that no other stack has in this place; else the whole path."""
+    steps = path.split(".")
+    for n, name in enumerate(steps):
+        alike = (other.split(".")[: n + 1] == steps[: n + 1] for other in others)
+        if not name.isdigit() and not any(alike):
+            return name
+    return path
+
+
+def _stacks_of(chains: Sequence[_Chain], ran: Counter[str]) -> list[tuple[int, Stack]]:
+    names = _prefixes([chain.group.path for chain in chains])
+    return [s for chain, n in zip(chains, names, strict=True) for s in chain.stacks(n, ran)]
 
 
 def _chains(groups: Iterable[Group], directly: bool) -> list[_Chain]:
     """The longest chains of the outermost groups, in order of execution."""
     chains = [chain for group in groups if (chain := _longest_chain(group, directly)) is not None]
     repeated = [chain for chain in chains if len(chain.calls) > 1]
-    # `fc1` and `fc2` with something between them are a stack only where there is no other.
+    # `fc1` and `fc2` with something between them are no blocks; `block1` and `block2` are, where
+    # there are no others.
     sure = [chain for chain in repeated if chain.group.is_list or chain.link.directly]
-    chains = sure or repeated or [chain for chain in chains if chain.group.is_list]
+    compound = [chain for chain in repeated if chain.has_parts]
+    chains = sure or compound or [chain for chain in chains if chain.is_alone]
+    chains = [chain for chain in chains if not _is_of_stages(chain, chains)]
     blocks = {call.path for chain in chains for call in chain.calls}
     chains = [c for c in chains if not _inside(c.calls[0].path.rpartition(".")[0], blocks)]
     chains.sort(key=lambda chain: chain.calls[0].order)
     most = max((chain.weights for chain in chains), default=0)
-    chains = [chain for chain in chains if chain.weights >= _SMALL_STACK * most]
+    large = {kind for c in chains if c.weights >= _SMALL_STACK * most for kind in c.kinds}
+    chains = [c for c in chains if c.weights >= _SMALL_STACK * most or c.kinds <= large]
 
     def lies_between(chain: _Chain, other: _Chain) -> bool:
         """Of two lists whose members take turns, the smaller lies between the larger's blocks."""
@@ -204,20 +258,38 @@ def _chains(groups: Iterable[Group], directly: bool) -> list[_Chain]:
     ]
 
 
+def _is_of_stages(chain: _Chain, chains: Sequence[_Chain]) -> bool:
+    """Whether its members are stages, which change the shape, and most of them is blocks."""
+    paths = {call.path for call in chain.calls}
+    inner = [c for c in chains if _inside(c.calls[0].path.rpartition(".")[0], paths)]
+    return not chain.keeps_shape and sum(c.weights for c in inner) >= chain.weights / 2
+
+
 def _longest_chain(group: Group, directly: bool) -> _Chain | None:
-    """The longest run of chained, shape-keeping calls, and how they are chained."""
+    """The longest run of chained calls, and how they are chained."""
     if not group.calls:
         return None
-    links = [Link.of(group.calls, way) for way in ((True,) if directly else (True, False))]
-    chains = [_Chain(group, _longest_run(group, link), link) for link in links]
-    longest = max(chains, key=lambda chain: len(chain.calls))
-    return longest if longest.calls else None
+    kinds = {type(call.module) for call in group.calls}
+    # Blocks of one class, one right after the other: stages of a CNN change the shape.
+    any_shape = group.container is not None and len(kinds) == 1
+    links = [Link.of(group.calls, True, any_shape)]
+    if not directly:
+        links.append(Link.of(group.calls, False))
+    chains = []
+    for link in links:
+        runs = _runs(group, link)
+        longest = max(runs, key=len)
+        paths = [call.path for call in longest]
+        again = tuple(run for run in runs if [call.path for call in run] == paths)
+        chains.append(_Chain(group, longest, link, again))
+    best = max(chains, key=lambda chain: len(chain.calls))
+    return best if best.calls else None
 
 
-def _longest_run(group: Group, link: Link) -> list[Call]:
+def _runs(group: Group, link: Link) -> list[list[Call]]:
     runs: list[list[Call]] = [[]]
     for call in group.calls:
-        if not link.keeps_shape(call):
+        if not link.carries(call):
             runs.append([])
         elif link.chained(call) and runs[-1]:
             runs[-1].append(call)
@@ -225,13 +297,16 @@ def _longest_run(group: Group, link: Link) -> list[Call]:
             runs.append([call])
     if isinstance(group.container, nn.Sequential):
         runs = [part for run in runs for part in _same_class_parts(run)]
-    return max(runs, key=len)
+    return runs or [[]]
 
 
 def _same_class_parts(run: list[Call]) -> list[list[Call]]:
-    """In a Sequential, the longest run of one class is the stack, if there is one at all."""
+    """In a Sequential, the longest run of one class is the stack, if there is one at all; modules
+    of several classes are one only if all have parts: a convolution and its norm are no blocks."""
     parts = [list(calls) for _, calls in groupby(run, key=lambda call: type(call.module))]
-    return parts if len(parts) < len(run) else [run]
+    if len(parts) < len(run) or len(run) == 1:
+        return parts
+    return [run] if all(any(call.module.children()) for call in run) else []
 
 
 def _left_out(groups: Iterable[Group], chains: list[_Chain]) -> dict[str, int]:
@@ -272,56 +347,101 @@ def _note_on_list(group: Group, count: int) -> str:
     )
 
 
-def _note_on_runs(stack: Stack) -> str:
-    calls = stack.before + len(stack.blocks) + stack.after
+def _note_on_runs(stack: Stack, stacks: Iterable[tuple[int, Stack]]) -> str:
+    """Calls of a stack's blocks that no run of it has as points."""
+    seen = {
+        (path, call)
+        for _, other in stacks
+        for path, call in zip(other.blocks, other.calls, strict=True)
+        if path in stack.blocks
+    }
+    if stack.ran == len(seen):
+        return ""
     return (
-        f"The blocks of {stack.path} were called {calls} times, of which "
-        f"{len(stack.blocks)} in a row are points. An error in the other calls shows at the "
-        "next point."
+        f"The blocks of {stack.path} were called {stack.ran} times, of which {len(seen)} in a row "
+        "are points. An error in the other calls shows at the next point."
     )
+
+
+def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int]) -> list[str]:
+    """What no point encloses, where that is most of the model."""
+    called = {visit.path: visit.module for visit in visits.all()}
+    inside = _share([called[path] for path in blocks], computing)
+    if inside >= 0.5:
+        return []
+    places = {v.path: _share([v.module], computing) for v in visits.outside(blocks) if v.weights}
+    largest = sorted(places, key=lambda path: -places[path])[:4]
+    return [
+        f"The points enclose {inside:.0%} of the weights that compute in a run. Outside of them are "
+        f"{', '.join(f'{path} ({places[path]:.0%})' for path in largest)}: an error there shows at "
+        "the next point or output."
+    ]
 
 
 def stacks_by_hand(
     module: nn.Module, paths: Iterable[str], run: Callable[[], Any]
 ) -> tuple[Stack, ...]:
-    """The stacks a user named: containers of blocks, in the order their blocks are called."""
-    groups = watch(module, run, Lineage())
-    stacks = []
+    """The stacks a user named: lists of blocks, single modules, or all modules that a glob names.
+
+    In a list the children are the blocks, in the order they are called. A module without children,
+    and what a glob matches, is a part of its own.
+    """
+    watched = watch(module, run, Lineage())
+    parts: list[Visit] = []
+    chains: list[_Chain] = []
     for path in paths:
-        try:
-            container = module.get_submodule(path)
-        except AttributeError:
-            raise ModelError(f"blocks={path!r}: no such module. {_lists(module)}") from None
-        children = {f"{path}.{name}" for name, _ in container.named_children()}
-        watched = [g for g in groups.values() if any(c.path in children for c in g.calls)]
-        calls = sorted((c for g in watched for c in g.calls), key=lambda call: call.order)
-        if not calls:
+        named = [p for p, _ in module.named_modules() if p and fnmatchcase(p, path)]
+        if not named:
+            raise ModelError(f"blocks={path!r}: no such module. {_lists(module)}")
+        children = {f"{path}.{name}" for name, _ in module.get_submodule(named[0]).named_children()}
+        if named == [path] and children:
+            chains.append(_chain_by_hand(module, path, children, watched))
+            continue
+        called = [visit for visit in watched.visits.all() if visit.path in named]
+        if not called:
             raise ModelError(
-                f"blocks={path!r}: none of its {len(children)} children was called with a float "
-                f"tensor in a run of the model. {_lists(module)}"
+                f"blocks={path!r}: none of its {len(named)} modules was called in a run of the "
+                f"model. {_lists(module)}"
             )
-        links = [Link.of(calls, directly) for directly in (True, False)]
-        link = max(links, key=lambda link: sum(map(link.chained, calls)))
-        stacks.append(_Chain(watched[0], calls, link).stack())
-    return _prefixed(stacks)
+        parts += called
+    stacks = _stacks_of(chains, watched.visits.counts)
+    if parts:
+        parts.sort(key=lambda part: part.order)
+        name = _name_beside(parts[0].path, [c.group.path for c in chains]) if chains else ""
+        stacks.append((parts[0].order, _walk(name, "", parts, watched.visits.counts)))
+    stacks.sort(key=lambda placed: placed[0])
+    return tuple(stack for _, stack in stacks)
+
+
+def _chain_by_hand(
+    module: nn.Module, path: str, children: set[str], watched: Watched
+) -> _Chain:
+    groups = [g for g in watched.groups.values() if any(c.path in children for c in g.calls)]
+    calls = sorted((c for g in groups for c in g.calls), key=lambda call: call.order)
+    if not calls:
+        raise ModelError(
+            f"blocks={path!r}: none of its {len(children)} children was called with a float "
+            f"tensor in a run of the model. {_lists(module)}"
+        )
+    links = [Link.of(calls, directly) for directly in (True, False)]
+    link = max(links, key=lambda link: sum(map(link.chained, calls)))
+    return _Chain(groups[0], calls, link)
 
 
 def has_modules(module: nn.Module, blocks: str) -> bool:
-    """Whether a module has every stack that `blocks` names."""
-    try:
-        return all(module.get_submodule(path.strip()) is not None for path in blocks.split(","))
-    except AttributeError:
-        return False
+    """Whether a module has everything that `blocks` names."""
+    paths = [path for path, _ in module.named_modules()]
+    patterns = [part.strip() for part in blocks.split(",")]
+    return all(any(fnmatchcase(path, pattern) for path in paths) for pattern in patterns)
 
 
-def _prefixed(stacks: list[Stack]) -> tuple[Stack, ...]:
+def _prefixes(paths: Sequence[str]) -> list[str]:
     """Several stacks take the first path component in which they differ: `encoder`, `decoder`."""
-    if len(stacks) == 1:
-        return tuple(stacks)
-    levels = [*zip(*(stack.path.split(".") for stack in stacks), strict=False)]
-    paths = tuple(stack.path for stack in stacks)
-    names = next((level for level in levels if len(set(level)) == len(stacks)), paths)
-    return tuple(replace(stack, prefix=name) for name, stack in zip(names, stacks, strict=True))
+    if len(paths) < 2:
+        return [""] * len(paths)
+    levels = [*zip(*(path.split(".") for path in paths), strict=False)]
+    names = next((level for level in levels if len(set(level)) == len(paths)), tuple(paths))
+    return [f"stage.{name}" if name.isdigit() else name for name in names]
 
 
 def _count_weights(calls: Iterable[Call]) -> int:

@@ -13,15 +13,17 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from driftwalk.names import in_stack
 from driftwalk.states import SHARED, Point
 
 from .tensors import Slot, call_tensors
-from .watching import hooked, same
+from .watching import BlockNumbers, hooked, same
 
 DROPPED = -9999.0
 """What is added to a score that must not count is no greater than this."""
@@ -40,7 +42,7 @@ class Shared:
     def point(self, prefix: str, block: str) -> Point:
         name = f"{SHARED}.{self.name}"
         where = ".".join(map(str, self.slot))
-        return Point(f"{prefix}.{name}" if prefix else name, f"argument {where} of {block}")
+        return Point(in_stack(prefix, name), f"argument {where} of {block}")
 
     def state(self, tensor: torch.Tensor) -> torch.Tensor:
         """What is compared: numbers as they are, of a mask which positions are kept."""
@@ -88,18 +90,14 @@ class _Argument(NamedTuple):
 
 @contextmanager
 def watch_shared(
-    module: nn.Module, blocks: Sequence[str], stream: Slot | None, before: int = 0
+    module: nn.Module, numbers: BlockNumbers, stream: Slot | None
 ) -> Iterator[Callable[[Iterable[torch.Tensor]], tuple[Shared, ...]]]:
-    """Watch one run; then ask what several blocks got that is none of the given states.
-
-    `before` calls of the same blocks come earlier, in a run of them that is not walked.
-    """
+    """Watch one run; then ask what several blocks got that is none of the given states."""
     seen: list[_Argument] = []
-    count = iter(range(-before, 1 << 62))
 
-    def hook(block: nn.Module, args: Any, kwargs: Any) -> None:
-        number = next(count)
-        if not 0 <= number < len(blocks):
+    def hook(path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
+        number = numbers.next(path)
+        if number is None:
             return
         names = list(inspect.signature(block.forward).parameters)
         for slot, tensor in _arguments(args, kwargs, stream):
@@ -116,11 +114,11 @@ def watch_shared(
             if len(calls) < 2 or any(_same(tensor, state) for state in stream_states):
                 continue
             again = sum(other.slot == slot for other in shared)
-            unique = f"{name}@{again + 1}" if again else name
+            unique = f"{name}#{again + 1}" if again else name
             shared.append(Shared(unique, slot, tuple(calls), _is_mask(tensor)))
         return tuple(shared)
 
-    with hooked((module.get_submodule(path), hook, None) for path in dict.fromkeys(blocks)):
+    with hooked((module.get_submodule(p), partial(hook, p), None) for p in numbers.paths):
         yield result
 
 

@@ -34,7 +34,8 @@ from .eager_run import between, stamp, wait, watched
 from .given import GivenModel
 from .hooks import TensorSink, capture
 from .loaded import LoadedModel
-from .points import Layout, has_modules
+from .layout import Layout
+from .points import has_modules
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import Inputs, TorchRuntime
 

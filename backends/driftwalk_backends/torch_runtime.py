@@ -29,7 +29,7 @@ from .fingerprint import versions
 from .given import GivenModel
 from .hooks import TensorSink
 from .on_device.states import Holding
-from .points import Layout
+from .layout import Layout
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from .tensors import (
     stream_input,
     stream_slot,
 )
+from .tree import Visits
 
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 
@@ -50,12 +50,41 @@ def hooked(hooks: Iterable[Hook], first: bool = False) -> Iterator[None]:
         yield
 
 
+class BlockNumbers:
+    """Counts the calls of a stack's modules in a run, and says which block each of them is."""
+
+    def __init__(self, blocks: Iterable[tuple[str, int]]) -> None:
+        self._numbers = {block: number for number, block in enumerate(blocks)}
+        self._ran = dict.fromkeys((path for path, _ in self._numbers), 0)
+
+    @property
+    def paths(self) -> list[str]:
+        return list(self._ran)
+
+    @property
+    def ran(self) -> int:
+        """How many calls there were so far."""
+        return sum(self._ran.values())
+
+    def next(self, path: str) -> int | None:
+        """Count a call of this module; None where that call is no block of the stack."""
+        call = self._ran[path]
+        self._ran[path] = call + 1
+        return self._numbers.get((path, call))
+
+    def forget(self) -> None:
+        for path in self._ran:
+            self._ran[path] = 0
+
+
 @dataclass
 class Call:
     """One call of a numbered module, as seen from outside."""
 
     path: str
     module: nn.Module
+    number: int
+    """Which call of this module in the run, counted from 0."""
     stream: Slot
     """Where its first float tensor stands."""
     takes: dict[Slot, Form]
@@ -70,7 +99,7 @@ class Group:
     """Numbered siblings and their calls; tensors are kept so that their identity is certain."""
 
     def __init__(
-        self, path: str, container: nn.Module | None, clock: Iterator[int], lineage: Lineage | None
+        self, path: str, container: nn.Module | None, visits: Visits, lineage: Lineage | None
     ) -> None:
         self.path = path
         self.container = container
@@ -81,7 +110,7 @@ class Group:
         """Number of calls so far and a slot of the latest output -> the norm that took it."""
         self.later_norms: dict[tuple[int, Slot], str] = {}
         """The same for the first norm that took something computed from it, in its shape."""
-        self._clock = clock
+        self._visits = visits
         self._lineage = lineage
         self._latest: dict[Slot, torch.Tensor] = {}
         self._open: list[Call] = []
@@ -97,14 +126,15 @@ class Group:
         derived = {(given, slot) for slot, t in inputs.items() for given in self._ancestors(t)}
         forms = {slot: _form(tensor) for slot, tensor in inputs.items()}
         stream = stream_slot(args, kwargs) or ()
-        self._open.append(Call(path, block, stream, forms, taken, derived))
+        number = self._visits.counts[path] - 1  # this call is counted already
+        self._open.append(Call(path, block, number, stream, forms, taken, derived))
 
     def after(self, path: str, block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call, given = self._open.pop(), dict(float_outputs(output))
         if not call.takes or not given:
             return
         call.gives = {slot: _form(tensor) for slot, tensor in given.items()}
-        call.order = next(self._clock)
+        call.order = next(self._visits.clock)
         self.calls.append(call)
         self._latest = given
         if self._lineage is not None:
@@ -131,13 +161,19 @@ class Group:
         return {slot for slot in slots if forms.get(slot) == _form(tensor)}
 
 
-def watch(
-    module: nn.Module, run: Callable[[], Any], lineage: Lineage | None = None
-) -> dict[str, Group]:
-    """Run once with hooks on all numbered modules and all norms."""
+@dataclass(frozen=True)
+class Watched:
+    """What one run showed."""
+
+    groups: dict[str, Group]
+    visits: Visits
+
+
+def watch(module: nn.Module, run: Callable[[], Any], lineage: Lineage | None = None) -> Watched:
+    """Run once with hooks on all modules; numbered ones and norms are looked at more closely."""
     groups: dict[str, Group] = {}
-    clock = count()
-    hooks: list[Hook] = []
+    visits = Visits()
+    hooks: list[Hook] = list(visits.hooks(module))
 
     def see_norm(path: str, norm: nn.Module, args: Any, kwargs: Any) -> None:
         taken = stream_input(args, kwargs)
@@ -150,13 +186,13 @@ def watch(
         parent, _, name = path.rpartition(".")
         if match := _NUMBERED.match(name):
             key = f"{parent}.{match['group']}".strip(".")
-            group = groups.setdefault(key, Group(key, parts.get(key), clock, lineage))
+            group = groups.setdefault(key, Group(key, parts.get(key), visits, lineage))
             hooks.append((part, partial(group.before, path), partial(group.after, path)))
         elif is_norm(part):
             hooks.append((part, partial(see_norm, path), None))
     with hooked(hooks), lineage or nullcontext():
         run()
-    return groups
+    return Watched(groups, visits)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ layer.3                what a block gives; `layer.3.out1` is a second stream of 
 layer.3.mlp.fc         inside a block: a sublayer or a module
 norm                   after the final norm
 encoder.layer.3        in a model of several stacks, the stack comes first
+layer.3@2              where a model runs the same blocks again: what the second run gives
 shared.rotary.0        what layers are handed beside the stream
 logits, output.boxes   the model's outputs, the main one first
 """
@@ -23,7 +24,8 @@ SHARED = "shared"
 # The stack is as short as can be: a module inside a layer may be called `layer.0` again.
 _PLACE = re.compile(
     r"(?:(?P<stack>.+?)\.)??"
-    r"(?:(?P<end>embed|norm)|layer\.(?P<number>[0-9]{1,9})(?:\.(?P<inside>.+))?)\Z",
+    r"(?:(?P<end>embed|norm)(?P<again>@[0-9]{1,9})?"
+    r"|layer\.(?P<number>[0-9]{1,9})(?P<run>@[0-9]{1,9})?(?:\.(?P<inside>.+))?)\Z",
     re.DOTALL,
 )
 _SECOND_STREAM = re.compile(r"out\d+\Z")
@@ -34,7 +36,7 @@ class Place:
     """Where in a stack of blocks a state is taken."""
 
     stack: str
-    """Empty where the model has only one."""
+    """Empty where the model has only one; `encoder@2` where this is its second run."""
     number: int | None
     """Of the layer; None for `embed` and `norm`."""
     inside: str = ""
@@ -64,7 +66,8 @@ def place_of(name: str) -> Place | None:
     if match is None:
         return None
     number = None if match["number"] is None else int(match["number"])
-    return Place(match["stack"] or "", number, match["inside"] or "", match["end"] or "")
+    stack = f"{match['stack'] or ''}{match['again'] or match['run'] or ''}"
+    return Place(stack, number, match["inside"] or "", match["end"] or "")
 
 
 def layer_of(name: str) -> str | None:
@@ -90,8 +93,9 @@ def layer(number: int) -> str:
 
 
 def in_stack(stack: str, rest: str) -> str:
-    """A name of one stack in a model that may have several."""
-    return f"{stack}.{rest}" if stack else rest
+    """A name of one stack in a model that may have several; the stack's run stands at the end."""
+    path, again, run = stack.partition("@")
+    return f"{path}.{rest}{again}{run}" if path else f"{rest}{again}{run}"
 
 
 def is_output(name: str) -> bool:

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..anatomy import Anatomy
 from ..loaded import LoadedModel
-from ..points import Layout
+from ..layout import Layout
 from . import code, weights
 from .fault import Fault, NoPlace, Subject
 

@@ -42,7 +42,7 @@ from ..fingerprint import versions
 from ..hooks import capture
 from ..loaded import LoadedModel
 from ..model_outputs import named_outputs
-from ..points import Layout
+from ..layout import Layout
 from .graph import Arrays
 from .reading import parsed
 

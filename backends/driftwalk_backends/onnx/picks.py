@@ -15,7 +15,7 @@ from driftwalk.names import LOGITS, is_on_stream, is_output, stack_of
 from driftwalk.states import Point, Probe, State
 
 from ..matching import MARGIN, Candidate, Hit, Pool, clear, distinct
-from ..points import Layout
+from ..layout import Layout
 from ..torch_eager import TorchEager
 from .backend import common_dtype
 from .feeds import is_float

@@ -82,9 +82,11 @@ def inverted_mask(ground: Ground) -> Iterator[Lie]:
         raise Absent("nothing is padded in this probe")
     if not hasattr(ground.model.module, "config"):
         raise Absent("how it reads its mask is known of transformers models alone")
-    stack = ground.anatomy.layout.stacks[0]
-    path = stack.blocks[-1]
-    point = stack.points[1 + stack.blocks.index(path)].name  # one block may be all layers
+    stacks = ground.anatomy.layout.stacks
+    if not stacks:
+        raise Absent("it has no blocks")
+    path = stacks[0].blocks[-1]
+    point = stacks[0].layers[stacks[0].blocks.index(path)].name  # one block may be all layers
     size = SIZES.get(ground.dtype, 0.01)
     off = OffAt(torch.from_numpy(np.ascontiguousarray(given != 0)), 1 + size)
 
