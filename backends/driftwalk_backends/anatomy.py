@@ -22,8 +22,8 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, inputs_for, quietly
 from .eager_run import watched
-from .loaded import LoadedModel
 from .layout import Layout
+from .loaded import LoadedModel
 from .tensors import output_tensors, stream_input
 from .watching import hooked
 

@@ -1,10 +1,10 @@
 """Points of a model, confirmed by the model itself: captures against its `hidden_states`.
 
 In most models `hidden_states[i]` equals the capture before block i bit for bit, and the last one
-either the raw output of the last block (ViT) or the state after the final norm (GPT-2, Llama). Where
-the tuple means something else (one entry per stage, states in another order of axes), its entries
-are found among the captures by their values. An entry that is none of them is noted: points are
-what blocks gave, whatever a model calls its hidden states.
+either the raw output of the last block (ViT) or the state after the final norm (GPT-2, Llama).
+Where the tuple means something else (one entry per stage, states in another order of axes), its
+entries are found among the captures by their values. An entry that is none of them is noted: points
+are what blocks gave, whatever a model calls its hidden states.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch import nn
 from driftwalk.states import Point
 
 from .hooks import capture
-from .model_outputs import LOSS, find_outputs, given_by
 from .layout import Layout, Stack
+from .model_outputs import LOSS, find_outputs, given_by
 from .points import find_stacks, stacks_by_hand
 from .shared import watch_shared
 from .tensors import get, output_tensors, same_values

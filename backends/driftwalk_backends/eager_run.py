@@ -16,8 +16,8 @@ from driftwalk.names import is_output
 from driftwalk.states import Held, HeldState, Point, State
 
 from .hooks import TensorSink, capture
-from .model_outputs import named_outputs
 from .layout import Layout
+from .model_outputs import named_outputs
 from .tensors import to_numpy
 
 

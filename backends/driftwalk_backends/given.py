@@ -24,8 +24,8 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, check_names, first_line, with_floats
 from .eager_run import watched
-from .loaded import LoadedModel
 from .layout import Layout
+from .loaded import LoadedModel
 from .tensors import TORCH_DTYPES, from_numpy
 
 _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {

@@ -30,8 +30,8 @@ from .calls import call, inputs_for
 from .eager_run import watched
 from .emulated import HalfArithmetic
 from .hooks import TensorSink
-from .loaded import LoadedModel
 from .layout import Layout
+from .loaded import LoadedModel
 from .precision import castable, converted
 from .tensors import TORCH_DTYPES, from_call, is_float, stream_slot, with_call
 from .torch_eager import TorchEager

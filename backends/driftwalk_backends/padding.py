@@ -22,9 +22,9 @@ from driftwalk.states import Point, Probe
 
 from .calls import call, explaining, inputs_for, quietly
 from .eager_run import watched
+from .layout import Layout
 from .loaded import LoadedModel
 from .model_outputs import named_outputs
-from .layout import Layout
 
 States = dict[str, Array]
 

@@ -104,7 +104,7 @@ class _Chain:
     def keeps_shape(self) -> bool:
         return all(map(self.link.keeps_shape, self.calls))
 
-    def takes_turns(self, calls: Sequence[Call]) -> bool:
+    def takes_turns(self, calls: Sequence[Call | Visit]) -> bool:
         """Whether other calls begin before these end, and end after these began."""
         return self.calls[0].order < calls[-1].order and calls[0].order < self.calls[-1].order
 
@@ -152,7 +152,7 @@ def find_stacks(
     if _share({c.module for chain in chains for c in chain.calls}, computing) < _SMALL_STACK:
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
-    stacks += _beside(watched.visits, stacks, computing)
+    stacks += _beside(watched.visits, stacks, chains, computing)
     stacks.sort(key=lambda placed: placed[0])
     blocks = {path for _, stack in stacks for path in stack.blocks}
     notes = [
@@ -194,9 +194,15 @@ def _walk(prefix: str, path: str, parts: Sequence[Visit], ran: Counter[str]) -> 
 
 
 def _beside(
-    visits: Visits, stacks: Sequence[tuple[int, Stack]], computing: Mapping[int, int]
+    visits: Visits,
+    stacks: Sequence[tuple[int, Stack]],
+    chains: Sequence[_Chain],
+    computing: Mapping[int, int],
 ) -> list[tuple[int, Stack]]:
-    """Large parts of the model outside of all stacks: a backbone, a neck, a head."""
+    """Large parts of the model outside of all stacks: a backbone, a neck, a head.
+
+    Norms that take turns with the blocks of a stack lie between them, whatever list they are in.
+    """
     blocks = {path for _, stack in stacks for path in (*stack.blocks, stack.norm) if path}
     places: dict[str, list[Visit]] = {}
     for visit in visits.outside(blocks):
@@ -206,6 +212,8 @@ def _beside(
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
         if _share({visit.module for visit in calls}, computing) < _SMALL_STACK:
+            continue
+        if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
             continue
         if parts := tree.parts_of(calls, visits.outputs, sum(computing.values())):
             stack = _walk(_name_beside(path, taken), path, parts, visits.counts)
@@ -372,7 +380,7 @@ def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int
     places = {v.path: _share([v.module], computing) for v in visits.outside(blocks) if v.weights}
     largest = sorted(places, key=lambda path: -places[path])[:4]
     return [
-        f"The points enclose {inside:.0%} of the weights that compute in a run. Outside of them are "
+        f"The points enclose {inside:.0%} of the weights that compute in a run. Outside are "
         f"{', '.join(f'{path} ({places[path]:.0%})' for path in largest)}: an error there shows at "
         "the next point or output."
     ]
@@ -383,8 +391,8 @@ def stacks_by_hand(
 ) -> tuple[Stack, ...]:
     """The stacks a user named: lists of blocks, single modules, or all modules that a glob names.
 
-    In a list the children are the blocks, in the order they are called. A module without children,
-    and what a glob matches, is a part of its own.
+    In a list the children are the blocks, in the order they are called. Any other module, and what
+    a glob matches, is a part of its own.
     """
     watched = watch(module, run, Lineage())
     parts: list[Visit] = []
@@ -393,15 +401,14 @@ def stacks_by_hand(
         named = [p for p, _ in module.named_modules() if p and fnmatchcase(p, path)]
         if not named:
             raise ModelError(f"blocks={path!r}: no such module. {_lists(module)}")
-        children = {f"{path}.{name}" for name, _ in module.get_submodule(named[0]).named_children()}
-        if named == [path] and children:
-            chains.append(_chain_by_hand(module, path, children, watched))
+        if named == [path] and (chain := _chain_by_hand(path, watched)):
+            chains.append(chain)
             continue
         called = [visit for visit in watched.visits.all() if visit.path in named]
         if not called:
             raise ModelError(
-                f"blocks={path!r}: none of its {len(named)} modules was called in a run of the "
-                f"model. {_lists(module)}"
+                f"blocks={path!r}: it was not called with a float tensor in a run of the model, "
+                f"nor was anything in it. {_lists(module)}"
             )
         parts += called
     stacks = _stacks_of(chains, watched.visits.counts)
@@ -413,16 +420,19 @@ def stacks_by_hand(
     return tuple(stack for _, stack in stacks)
 
 
-def _chain_by_hand(
-    module: nn.Module, path: str, children: set[str], watched: Watched
-) -> _Chain:
-    groups = [g for g in watched.groups.values() if any(c.path in children for c in g.calls)]
+def _chain_by_hand(path: str, watched: Watched) -> _Chain | None:
+    """The numbered children of a module, in the order they are called; None where there are none.
+
+    They may stand in several groups: `conv1`, `block1`, `block2` ...
+    """
+    groups = [
+        group
+        for group in watched.groups.values()
+        if any(call.path.rpartition(".")[0] == path for call in group.calls)
+    ]
     calls = sorted((c for g in groups for c in g.calls), key=lambda call: call.order)
     if not calls:
-        raise ModelError(
-            f"blocks={path!r}: none of its {len(children)} children was called with a float "
-            f"tensor in a run of the model. {_lists(module)}"
-        )
+        return None
     links = [Link.of(calls, directly) for directly in (True, False)]
     link = max(links, key=lambda link: sum(map(link.chained, calls)))
     return _Chain(groups[0], calls, link)

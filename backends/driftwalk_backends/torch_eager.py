@@ -33,8 +33,8 @@ from .depth import BLOCKS
 from .eager_run import between, stamp, wait, watched
 from .given import GivenModel
 from .hooks import TensorSink, capture
-from .loaded import LoadedModel
 from .layout import Layout
+from .loaded import LoadedModel
 from .points import has_modules
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import Inputs, TorchRuntime

@@ -28,8 +28,8 @@ from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
 from .given import GivenModel
 from .hooks import TensorSink
-from .on_device.states import Holding
 from .layout import Layout
+from .on_device.states import Holding
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not

@@ -319,11 +319,14 @@ class Renamed(Net):
         return x
 
 
-def test_blocks_that_are_no_points_are_told() -> None:
+def test_blocks_of_a_list_that_is_no_stack_are_points() -> None:
     report = driftwalk.verify(Apart(), candidate=Apart())
-    note = next(note for note in report.notes if "no points" in note)
-    assert note.startswith("5 of the 5 blocks of blocks (Residual) ran, but are no points")
-    assert "--blocks" in note
+    names = [row.point.name for row in report.layers]
+    assert names[:5] == [f"blocks.layer.{i}" for i in range(5)]
+    broken = Apart()
+    with torch.no_grad():
+        broken.blocks[3].inner.weight *= 1.05
+    assert driftwalk.verify(Apart(), candidate=broken).cause == "blocks.layer.3"
 
 
 def test_blocks_by_hand_hold_for_a_module_as_candidate() -> None:

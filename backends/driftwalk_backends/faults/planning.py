@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from ..anatomy import Anatomy
-from ..loaded import LoadedModel
 from ..layout import Layout
+from ..loaded import LoadedModel
 from . import code, weights
 from .fault import Fault, NoPlace, Subject
 

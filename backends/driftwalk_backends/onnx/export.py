@@ -40,14 +40,16 @@ from ..calls import call, explaining, inputs_for, quietly
 from ..depth import Look
 from ..fingerprint import versions
 from ..hooks import capture
+from ..layout import Layout
 from ..loaded import LoadedModel
 from ..model_outputs import named_outputs
-from ..layout import Layout
 from .graph import Arrays
 from .reading import parsed
 
 TRACED, PLAIN, NAMES = "traced.onnx", "plain.onnx", "names.json"
 STATE_PREFIX = "state:"
+OUTPUT_PREFIX = "output:"
+"""Begins the name of an output that is called like an input of the model."""
 CACHE_VERSION = "3"
 """Of what lies in a stored folder."""
 MADE_WITH, EVIDENCE = "made_with.safetensors", "evidence.txt"
@@ -97,7 +99,7 @@ class Exported:
                 )
                 if not alike:
                     sink(State(point, own))
-        return {name: named[name] for name in self.outputs}
+        return {name.removeprefix(OUTPUT_PREFIX): named[name] for name in self.outputs}
 
 
 class _Exposed(nn.Module):
@@ -136,6 +138,11 @@ def export(
     exposed = _Exposed(module, layout, tuple(inputs))
     exposed(*inputs.values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
+
+    def tensor(output: str) -> str:
+        """An output's name in the graph, in which no input is called so, too."""
+        return OUTPUT_PREFIX + output if output in inputs else output
+
     try:
         with silence():
             program = torch.onnx.export(
@@ -143,7 +150,7 @@ def export(
                 tuple(inputs.values()),
                 dynamo=True,
                 input_names=list(inputs),
-                output_names=[*exposed.outputs, *states],
+                output_names=[*map(tensor, exposed.outputs), *states],
                 verbose=False,
             )
             assert program is not None
@@ -163,10 +170,10 @@ def export(
         return outputs.point(name).name, outputs.point(name).module
 
     names = {
-        "outputs": exposed.outputs,
+        "outputs": [*map(tensor, exposed.outputs)],
         "points": [[point.name, point.module] for point in exposed.points],
-        "given": [[*pair(n), n] for n in outputs.names.values() if n in exposed.outputs],
-        "same": [[*pair(n), n, state] for n, state in outputs.same],
+        "given": [[*pair(n), tensor(n)] for n in outputs.names.values() if n in exposed.outputs],
+        "same": [[*pair(n), tensor(n), state] for n, state in outputs.same],
         "skipped": outputs.skipped,
     }
     (folder / NAMES).write_text(json.dumps(names))

@@ -14,8 +14,8 @@ from driftwalk.dtypes import Array
 from driftwalk.names import LOGITS, is_on_stream, is_output, stack_of
 from driftwalk.states import Point, Probe, State
 
-from ..matching import MARGIN, Candidate, Hit, Pool, clear, distinct
 from ..layout import Layout
+from ..matching import MARGIN, Candidate, Hit, Pool, clear, distinct
 from ..torch_eager import TorchEager
 from .backend import common_dtype
 from .feeds import is_float
