@@ -72,12 +72,16 @@ class Visits:
     """The calls of all modules in one run, as a tree."""
 
     def __init__(self) -> None:
+        self.clock = count()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: a run that failed may be run again."""
         self.root: Visit | None = None
         self.counts: Counter[str] = Counter()
         """How often each module was called."""
         self.outputs: list[torch.Tensor] = []
         """The float tensors that the model gave."""
-        self.clock = count()
         self._open: list[Visit] = []
 
     def hooks(self, module: nn.Module) -> Iterator[tuple[nn.Module, Any, Any]]:

@@ -105,13 +105,17 @@ class Group:
         self.container = container
         """The module of that path, if there is one: `block1`, `block2` ... are in no list."""
         self.is_list = isinstance(container, nn.ModuleList)
+        self._visits = visits
+        self._lineage = lineage
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: a run that failed may be run again."""
         self.calls: list[Call] = []
         self.norms: dict[tuple[int, Slot], str] = {}
         """Number of calls so far and a slot of the latest output -> the norm that took it."""
         self.later_norms: dict[tuple[int, Slot], str] = {}
         """The same for the first norm that took something computed from it, in its shape."""
-        self._visits = visits
-        self._lineage = lineage
         self._latest: dict[Slot, torch.Tensor] = {}
         self._open: list[Call] = []
 
@@ -173,7 +177,13 @@ def watch(module: nn.Module, run: Callable[[], Any], lineage: Lineage | None = N
     """Run once with hooks on all modules; numbered ones and norms are looked at more closely."""
     groups: dict[str, Group] = {}
     visits = Visits()
-    hooks: list[Hook] = list(visits.hooks(module))
+
+    def begin(*_: Any) -> None:
+        visits.forget()
+        for group in groups.values():
+            group.forget()
+
+    hooks: list[Hook] = [(module, begin, None), *visits.hooks(module)]
 
     def see_norm(path: str, norm: nn.Module, args: Any, kwargs: Any) -> None:
         taken = stream_input(args, kwargs)

@@ -60,7 +60,7 @@ def test_a_second_table_has_a_name_of_its_own() -> None:
     torch.manual_seed(0)
     names = shared_names(type(zoo.build("gemma3"))(config).eval(), PADDED)
     between = names[names.index("layer.0") + 1 : names.index("layer.1")]
-    assert between == ["shared.mask@2", "shared.rotary.0@2", "shared.rotary.1@2"]
+    assert between == ["shared.mask#2", "shared.rotary.0#2", "shared.rotary.1#2"]
 
 
 def wrong_theta(module: nn.Module) -> nn.Module:
