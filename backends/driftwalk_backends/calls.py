@@ -165,7 +165,8 @@ def check_names(module: nn.Module, probe: Probe) -> None:
     unknown = [name for name in probe.names if not forward.takes(name)]
     if forward.any_name and hasattr(module, "config"):
         # Transformers passes **kwargs down, and drops without a word what no part of it takes.
-        loose = [name for name in probe.names if name not in forward.names]
+        # Flags that all models take (output_attentions) stand in no signature.
+        loose = [name for name in probe.inputs if name not in forward.names]
         parts = {type(part): part for part in module.modules()} if loose else {}
         inside = {name for part in parts.values() for name in forward_of(part).names}
         unknown = [name for name in loose if name not in inside]
@@ -220,11 +221,13 @@ def arguments_of(
 def quietly(module: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, autocast or other settings around the call; training
     flags and torch's own come back as they were."""
-    training = [part for part in module.modules() if part.training]
+    # A frozen TorchScript module has no such flag any more.
+    training = [part for part in module.modules() if getattr(part, "training", False)]
     # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
     # would compute differently after a bf16 candidate has run.
     onednn = torch._C._get_mkldnn_enabled()
-    module.eval()
+    if training:
+        module.eval()
     try:
         with untouched(module), set_aside(module), torch.no_grad(), warnings.catch_warnings():
             # Said once per process with a C++ stack trace; what it falls back to is right.

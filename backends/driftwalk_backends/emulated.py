@@ -186,6 +186,7 @@ class Emulated(TorchEager):
     """Eager PyTorch on the CPU, every op rounded as the format would."""
 
     name: ClassVar[str] = "emulated"
+    draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
         name: text for name, text in TorchEager.options.items() if name in ("attn", "threads")
     }

@@ -156,7 +156,7 @@ class LoadedModel:
             watched = self._watch.first_run(module, inputs, alone)
             self._layouts[key] = find_layout(module, watched, self.blocks)
             if self._drew and not self.drawing:
-                self.drawing = drawing_modules(module, alone) or ("",)
+                self.drawing = drawing_modules(module, alone)
         return self._layouts[key]
 
     @property

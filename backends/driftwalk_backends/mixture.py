@@ -49,6 +49,7 @@ class Mixed(TorchEager):
     """Plain eager PyTorch, each point in the dtype that a mixture gives it."""
 
     name: ClassVar[str] = "mixed"
+    draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, mixture: Mixture, model: LoadedModel) -> None:

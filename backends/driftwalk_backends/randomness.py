@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from itertools import zip_longest
 from typing import Any
 
@@ -19,22 +20,25 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .tensors import tensors_in, to_numpy
 
-_SEED = 0
+_seed: ContextVar[int] = ContextVar("_seed", default=0)
+_DEPTH = 6
+"""How deep an output is looked into for tensors."""
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 """What a module may hold to draw from."""
 
 
 def begin_alike() -> None:
     """Put every generator of the process into the one state that all runs begin with."""
-    torch.default_generator.manual_seed(_SEED)
+    seed = _seed.get()
+    torch.default_generator.manual_seed(seed)
     if _has_gpu():
-        torch.cuda.manual_seed_all(_SEED)
-    np.random.seed(_SEED)
-    random.seed(_SEED)
+        torch.cuda.manual_seed_all(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 def _has_gpu() -> bool:
@@ -91,7 +95,10 @@ def _states() -> tuple[object, ...]:
 
 
 def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...]:
-    """The innermost modules in which a run draws random numbers, by their paths."""
+    """The innermost modules in which a run draws random numbers, by their paths.
+
+    None where the numbers do not matter: some models draw, and use what they drew in training only.
+    """
     drawn: dict[str, None] = {}
     calls: list[tuple[tuple[object, ...], int]] = []
     """Calls that have not ended: the generators before each, and how many had drawn by then."""
@@ -105,8 +112,13 @@ def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...
             drawn[path] = None
 
     with _watched(module, enter, leave):
-        run()
-    return tuple(drawn)
+        output = _hash_of(run())
+    token = _seed.set(1)
+    try:
+        matters = _hash_of(run()) != output
+    finally:
+        _seed.reset(token)
+    return (tuple(drawn) or ("",)) if matters else ()
 
 
 def unrepeatable_module(module: nn.Module, run: Callable[[], Any]) -> str | None:
@@ -128,7 +140,7 @@ def unrepeatable_module(module: nn.Module, run: Callable[[], Any]) -> str | None
 
 def _hash_of(output: Any) -> str:
     digest = hashlib.sha256()
-    for slot, tensor in tensors_in(output):
+    for slot, tensor in tensors_in(output, _DEPTH):
         digest.update(f"{slot}{tuple(tensor.shape)}".encode())
         digest.update(np.ascontiguousarray(to_numpy(tensor)).tobytes())
     return digest.hexdigest()
@@ -155,8 +167,11 @@ def _watched(
         yield
 
 
-class DrawnOnHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Random numbers of a GPU are those of the CPU: its own generator has others for a seed."""
+class DrawnAlike(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Random numbers are those that a float32 model draws on the CPU, cast to what is asked for.
+
+    For one seed, a GPU has other numbers, and so has every dtype.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -165,28 +180,36 @@ class DrawnOnHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        own = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
-        if not own:
+        own = kwargs.get("generator") is not None
+        if own or torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        place = next((t.device for t in _tensors(args, kwargs)), kwargs.get("device"))
-        if place is None or torch.device(place).type == "cpu":
-            return func(*args, **kwargs)
-        on_host, named = tree_map(_to_host, args), tree_map(_to_host, kwargs)
-        drawn = func(*on_host, **named)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        place = given[0].device if given else kwargs.get("device")
+        floats = [tensor.dtype for tensor in given if tensor.is_floating_point()]
+        wanted = kwargs.get("dtype") or next(iter(floats), None)
+        plain = tree_map(_plain, (args, kwargs))
+        drawn = func(*plain[0], **plain[1])
         if func._schema.is_mutable:
-            args[0].copy_(on_host[0])
-            return args[0]
-        return tree_map(lambda v: v.to(place) if isinstance(v, torch.Tensor) else v, drawn)
+            return args[0].copy_(plain[0][0])
+        return tree_map(lambda value: _as_asked(value, wanted, place), drawn)
 
 
-def _tensors(*values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(values) if torch.is_tensor(leaf)]
-
-
-def _to_host(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """On the CPU, and floats in float32."""
     if isinstance(value, torch.Tensor):
-        return value.cpu()
-    return torch.device("cpu") if isinstance(value, torch.device) else value
+        host = value.cpu()
+        return host.float() if host.is_floating_point() else host
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    is_float = isinstance(value, torch.dtype) and value.is_floating_point
+    return torch.float32 if is_float else value
+
+
+def _as_asked(value: Any, dtype: torch.dtype | None, place: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value if place is None else value.to(place)
+    return value if dtype is None or not value.is_floating_point() else value.to(dtype)
 
 
 def random_note(drawing: tuple[str, ...]) -> str:

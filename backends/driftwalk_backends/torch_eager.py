@@ -225,9 +225,15 @@ def _compiling(compiler: str) -> Iterator[None]:
     """Compilers warn of what is theirs to know; what they fail with becomes one sentence."""
     from torch._dynamo import config
     from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor import config as inductor
 
     try:
-        with warnings.catch_warnings(), config.patch(skip_nnmodule_hook_guards=False):
+        # Random numbers as in eager PyTorch: inductor has a generator of its own.
+        with (
+            warnings.catch_warnings(),
+            config.patch(skip_nnmodule_hook_guards=False),
+            inductor.patch(fallback_random=True),
+        ):
             warnings.simplefilter("ignore")
             yield
     except TorchDynamoException as error:

@@ -30,7 +30,7 @@ from .given import GivenModel
 from .hooks import TensorSink
 from .on_device.states import Holding
 from .points import Layout
-from .randomness import DrawnOnHost, unrepeatable_module
+from .randomness import DrawnAlike, unrepeatable_module
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
@@ -46,6 +46,9 @@ class TorchRuntime(Looks, Backend):
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
         "threads": THREADS_HELP,
     }
+
+    draws_as_float32: ClassVar[bool] = False
+    """Whether its arithmetic draws the random numbers of a float32 model, whatever its dtype is."""
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
@@ -169,9 +172,10 @@ class TorchRuntime(Looks, Backend):
                 yield module, inputs, layout
 
     def _drawing(self) -> AbstractContextManager[object]:
-        """Random numbers as on the CPU, in a model that is known to draw some."""
-        elsewhere = self._device.type != "cpu" and self._model.drawing
-        return DrawnOnHost() if elsewhere else nullcontext()
+        """Random numbers as a float32 model draws them, in a model that is known to draw some."""
+        plain = self._device.type == "cpu" and self._mixture == Mixture("fp32")
+        alike = not self._model.drawing or self.draws_as_float32 or plain
+        return nullcontext() if alike else DrawnAlike()
 
     def unrepeatable(self, probe: Probe) -> str | None:
         """The innermost module that gives something else in every run; None where none does."""

@@ -60,16 +60,22 @@ class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._retrying: list[_Retrying] = []
+        self._entered = 0
+        self._retrying: _Retrying | None = None
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
-        self._retrying.append(_Retrying(self.wider, self.narrowed))
-        self._retrying[-1].__enter__()  # type: ignore[no-untyped-call]
+        self._entered += 1
+        if self._entered == 1 and self.wider:  # not again for the parts of an operation
+            self._retrying = _Retrying(self.wider, self.narrowed)
+            self._retrying.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._retrying.pop().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._entered -= 1
+        if not self._entered and self._retrying is not None:
+            self._retrying.__exit__(*raised)  # type: ignore[no-untyped-call]
+            self._retrying = None
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def narrowed(self, given: Any, taken: list[torch.Tensor]) -> Any:
