@@ -14,7 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -78,19 +80,34 @@ class Forward:
 
 def forward_of(module: Callable[..., Any]) -> Forward:
     """What a module's forward, or a function, takes; of what does not say, anything in order."""
-    function = module.function if isinstance(module, Function) else module
-    function = getattr(function, "forward", function)
+    function = getattr(module, "forward", None) if isinstance(module, nn.Module) else module
+    if isinstance(module, Function):
+        function = module.function
+    if function is None:
+        return Forward(any_position=True)
     arguments = getattr(getattr(function, "schema", None), "arguments", None)
     if arguments is not None:  # TorchScript
         own = [a for a in arguments if a.name != "self"]
         needed = tuple(a.name for a in own if not a.has_default_value())
         return Forward(tuple(a.name for a in own), needed=needed)
+    method = getattr(function, "__func__", None)
+    if not isinstance(method, FunctionType):
+        return _signature(function)
+    if method not in _signatures:  # asked for in every run, and slow to read
+        _signatures[method] = _signature(function)
+    return _signatures[method]
+
+
+_signatures: WeakKeyDictionary[Any, Forward] = WeakKeyDictionary()
+
+
+def _signature(function: Callable[..., Any]) -> Forward:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):  # compiled code
         return Forward(any_position=True)
-    alone, both, keyword = inspect.Parameter.POSITIONAL_ONLY, *_BY_NAME
-    plain = [p for p in parameters if p.kind in (alone, both, keyword)]
+    alone, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+    plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return Forward(
         tuple(p.name for p in plain if p.kind is not keyword),
         tuple(p.name for p in plain if p.kind is alone),
@@ -99,9 +116,6 @@ def forward_of(module: Callable[..., Any]) -> Forward:
         any(p.kind is p.VAR_POSITIONAL for p in parameters),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
-
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def inputs_for(module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
