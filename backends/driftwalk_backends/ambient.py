@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from .randomness import begin_alike, generators_kept
+
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -37,8 +39,8 @@ def set_aside(module: nn.Module) -> Iterator[None]:
             torch.set_float32_matmul_precision("highest")
         if torch.get_default_device().type != "cpu":
             restore.enter_context(device)
-        restore.callback(torch.set_rng_state, torch.get_rng_state())
-        torch.default_generator.manual_seed(0)
+        restore.enter_context(generators_kept())
+        begin_alike()
         yield
 
 

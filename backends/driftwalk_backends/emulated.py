@@ -48,6 +48,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         self._wide = {dtype: torch.float32}
         if dtype is torch.float16:
             self._wide[torch.complex32] = torch.complex64
+        self.wider = self._wide
         self._dtypes: dict[Any, list[torch.dtype] | None] = {}
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -101,6 +102,18 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         floats = [t for t in flat if t.is_floating_point() or t.is_complex()]
         counting = [t for t in floats if t.ndim] or floats
         return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+
+    def narrowed(self, given: Any, taken: list[torch.Tensor]) -> Any:
+        """Rounded to what the inputs promote to; there are no complex numbers of bfloat16."""
+        dtype = self._promoted(taken)
+        complex_dtype = torch.complex32 if dtype in (torch.float16, torch.complex32) else None
+
+        def rounded(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.is_complex():
+                return value if complex_dtype is None else _rounded(value, complex_dtype)
+            return _rounded(value, torch.float16 if complex_dtype else dtype)
+
+        return tree_map(rounded, given)
 
     def _widened(self, value: Any) -> Any:
         half = isinstance(value, torch.Tensor) and value.dtype in self._wide
@@ -173,6 +186,7 @@ class Emulated(TorchEager):
     """Eager PyTorch on the CPU, every op rounded as the format would."""
 
     name: ClassVar[str] = "emulated"
+    draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
         name: text for name, text in TorchEager.options.items() if name in ("attn", "threads")
     }

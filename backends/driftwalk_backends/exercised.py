@@ -8,7 +8,6 @@ config; a plain module without a config says little.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from driftwalk.exercised import (
     Touched,
 )
 
+from .calls import forward_of, kept_in, tensors_only
 from .tensors import to_numpy
 from .touching import Touching, Weight
 
@@ -50,7 +50,7 @@ _ONE_SIDED = ("sliding_window", "attention_chunk_size")
 _TWO_SIDED = ("local_attention", "attention_window")
 """Windows of so many positions, half of them on either side."""
 
-Inputs = Mapping[str, torch.Tensor]
+Inputs = Mapping[str, Any]
 
 
 class Watch:
@@ -79,7 +79,7 @@ class Watch:
         why = _unwatchable(module)
         if not why:
             try:
-                touching = Touching(module, inputs)
+                touching = Touching(module, tensors_only(inputs))
                 with touching:
                     output = run()
             except Exception as error:  # of the model itself? Then it fails again, and says so.
@@ -130,6 +130,9 @@ def _key(inputs: Inputs) -> str:
     """The same for a probe at every dtype that a model may have."""
     digest = hashlib.sha256()
     for name, tensor in sorted(inputs.items()):
+        if not isinstance(tensor, torch.Tensor):
+            digest.update(f"{name}{kept_in(name, tensor)}".encode())
+            continue
         value = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
         array = np.ascontiguousarray(to_numpy(value))
         digest.update(f"{name}{array.dtype}{array.shape}".encode())
@@ -263,10 +266,10 @@ def _paths(weight: Weight) -> Iterator[str]:
 
 def _untried(module: nn.Module, inputs: Inputs, has_positions: bool) -> Iterator[Touched]:
     """Positions, padding, rows, windows and the cache; `has_positions`: a table counted them."""
-    takes = inspect.signature(module.forward).parameters
+    takes, tensors = forward_of(module).names, tensors_only(inputs)
     config = getattr(module, "config", None)
     causal, paired = _is_causal(module), bool(getattr(config, "is_encoder_decoder", False))
-    texts = [inputs[name] for name in _IDS if name in inputs and inputs[name].ndim > 1]
+    texts = [tensors[name] for name in _IDS if name in tensors and tensors[name].ndim > 1]
     length = max((text.shape[1] for text in texts), default=0)
     most = most_positions(module)
     if length and most and not has_positions and not paired:
@@ -277,9 +280,9 @@ def _untried(module: nn.Module, inputs: Inputs, has_positions: bool) -> Iterator
     padding = None
     masked = any(name in inputs for name in ("input_ids", "inputs_embeds"))
     if masked and "attention_mask" in takes:  # a mask of audio or pixels is another matter
-        padding = _padding(inputs.get("attention_mask"), causal and not paired)
+        padding = _padding(tensors.get("attention_mask"), causal and not paired)
         yield padding
-    rows = min((len(tensor) for tensor in inputs.values() if tensor.ndim > 1), default=0)
+    rows = min((len(tensor) for tensor in tensors.values() if tensor.ndim > 1), default=0)
     if rows:
         asked = padding is not None and padding.advice  # that is a second row already
         yield _touched(BATCH, "rows", min(rows, 2), 2, "" if asked else "a second row")

@@ -9,7 +9,7 @@ dtype of its state.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from torch.utils._pytree import tree_leaves
 from driftwalk.dtypes import FORMATS
 from driftwalk.errors import ModelError, UsageError
 from driftwalk.mixture import Mixture
+from driftwalk.other_inputs import arrays_in
 from driftwalk.states import Point, Probe
 
-from .calls import call, check_names, first_line, with_floats
+from .calls import Inputs, call, check_names, first_line, on_device, with_floats
 from .eager_run import watched
 from .layout import Layout
 from .loaded import LoadedModel
-from .tensors import TORCH_DTYPES, from_numpy
+from .tensors import TORCH_DTYPES, is_float
 
 _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {
     torch.complex32: "fp16",
@@ -79,12 +80,10 @@ class GivenModel(LoadedModel):
     ) -> nn.Module:
         return self.module
 
-    def inputs(
-        self, module: nn.Module, probe: Probe, device: torch.device
-    ) -> dict[str, torch.Tensor]:
+    def inputs(self, module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
         check_names(module, probe)
-        tensors = {name: from_numpy(array, device) for name, array in probe.inputs.items()}
-        if not any(tensor.is_floating_point() for tensor in tensors.values()):
+        tensors = on_device(probe, device)
+        if not any(map(is_float, arrays_in(tensors))):
             return tensors
         if not self.is_mixed:
             return with_floats(tensors, TORCH_DTYPES[self.mixture.dtype])
@@ -93,7 +92,7 @@ class GivenModel(LoadedModel):
             self._takes[names] = self._first_taken(tensors)
         return with_floats(tensors, self._takes[names])
 
-    def _first_taken(self, tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
+    def _first_taken(self, tensors: Inputs) -> torch.dtype:
         """The finest of its dtypes in which the model takes float inputs."""
         failed = []
         for name in self._dtypes:

@@ -15,14 +15,14 @@ from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.states import Probe
 
-from .calls import first_line, inputs_for, untouched
+from .calls import first_line, inputs_for, kept_in, on_device, untouched
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
 from .fingerprint import Evidence, fingerprint, has_known_code, versions
 from .layout import Layout
 from .precision import converted, has_experts, is_in
-from .tensors import from_numpy
+from .randomness import drawing_modules, has_drawn, random_note
 
 
 @dataclass(eq=False, repr=False)
@@ -43,6 +43,9 @@ class LoadedModel:
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._watch = Watch()
+        self._drew = False
+        self.drawing: tuple[str, ...] = ()
+        """The modules that draw random numbers, as far as was seen; `""` is the model itself."""
         if hasattr(self.module, "_orig_mod"):  # what torch.compile makes of a module
             raise UsageError(
                 f"{self.label} is compiled already, and its layers cannot be seen. Give the module "
@@ -53,7 +56,8 @@ class LoadedModel:
     def notes(self) -> tuple[str, ...]:
         """What a report must say of the model: how it was loaded, what of it has no point."""
         notes = (note for layout in self._layouts.values() for note in layout.notes)
-        return (*self.loading_notes, *dict.fromkeys(notes))
+        drawn = (random_note(self.drawing),) if self.drawing else ()
+        return (*self.loading_notes, *dict.fromkeys(notes), *drawn)
 
     @property
     def config(self) -> Any:
@@ -129,24 +133,30 @@ class LoadedModel:
         except (ValueError, ImportError) as error:
             raise ModelError(f"{self.label} cannot take attn={attn}: {error}") from error
 
-    def inputs(
-        self, module: nn.Module, probe: Probe, device: torch.device
-    ) -> dict[str, torch.Tensor]:
+    def inputs(self, module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
         """The probe's arrays as tensors on the device, floats in a dtype that the module takes."""
         return inputs_for(module, probe, device)
 
     def layout(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Layout:
         """The model's points; found once for each set of input names, on the first run."""
-        key = tuple(sorted(inputs))
+        # A flag may lead another way through the model.
+        key = tuple(
+            name if isinstance(value, torch.Tensor) else f"{name}={kept_in(name, value)}"
+            for name, value in sorted(inputs.items())
+        )
 
         def alone(**extra: Any) -> Any:
             with untouched(module):  # or blocks would not run again in a model that remembers
-                return run(**extra)
+                output = run(**extra)
+                self._drew = self._drew or has_drawn()
+                return output
 
         if key not in self._layouts:
             # The first of these runs serves to see which weights the probe uses, too.
             watched = self._watch.first_run(module, inputs, alone)
             self._layouts[key] = find_layout(module, watched, self.blocks)
+            if self._drew and not self.drawing:
+                self.drawing = drawing_modules(module, alone)
         return self._layouts[key]
 
     @property
@@ -155,9 +165,7 @@ class LoadedModel:
         layouts = self._layouts.values()
         return tuple(dict.fromkeys(n for layout in layouts for n in layout.outputs.skipped))
 
-    def exercised(
-        self, module: nn.Module, inputs: Mapping[str, torch.Tensor], run: Run
-    ) -> Exercised | None:
+    def exercised(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Exercised | None:
         """What these inputs use of the model; run once more if no run of theirs was watched."""
         if self._watch.known(inputs) is None:
             self._watch.run(module, inputs, run)
@@ -165,7 +173,7 @@ class LoadedModel:
 
     def exercised_by(self, probe: Probe) -> Exercised | None:
         """What a probe uses of the model; None where it was not run with it."""
-        return self._watch.known({name: from_numpy(a) for name, a in probe.inputs.items()})
+        return self._watch.known(on_device(probe, "cpu"))
 
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())

@@ -23,19 +23,20 @@ from torch.utils._pytree import tree_map
 from driftwalk.adapter import BackendInfo
 from driftwalk.errors import BackendError
 from driftwalk.mixture import Mixture
+from driftwalk.other_inputs import arrays_in
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe
 
-from .calls import call, inputs_for
+from .calls import Inputs, call_as_it_is, inputs_for, own_copies
 from .eager_run import watched
 from .emulated import HalfArithmetic
 from .hooks import TensorSink
 from .layout import Layout
 from .loaded import LoadedModel
 from .precision import castable, converted
+from .randomness import begin_alike
 from .tensors import TORCH_DTYPES, from_call, is_float, stream_slot, with_call
 from .torch_eager import TorchEager
-from .torch_runtime import Inputs
 from .watching import hooked
 from .widening import Args, Kwargs
 
@@ -48,6 +49,7 @@ class Mixed(TorchEager):
     """Plain eager PyTorch, each point in the dtype that a mixture gives it."""
 
     name: ClassVar[str] = "mixed"
+    draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, mixture: Mixture, model: LoadedModel) -> None:
@@ -69,10 +71,8 @@ class Mixed(TorchEager):
             self._module = converted(self._model.module, "fp32", "cpu")
         return self._module
 
-    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
-        inputs = inputs_for(module, probe, self._device)
-        self._rounds.inputs = {id(tensor): tensor for tensor in inputs.values()}
-        return inputs
+    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, Any]:
+        return inputs_for(module, probe, self._device)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
@@ -84,11 +84,14 @@ class Mixed(TorchEager):
         return self._watched(module, inputs, layout, lambda point, tensor: None)
 
     def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        own = own_copies(inputs)
+        self._rounds.inputs = {id(tensor): tensor for tensor in arrays_in(own)}
         course = _Course(module, layout, self._wanted, self._rounds, sink)
         blocks = dict.fromkeys(path for stack in layout.stacks for path in stack.blocks)
         try:
             with hooked([(module.get_submodule(path), course.enter, None) for path in blocks]):
-                return watched(module, layout, course.meet, partial(call, module, inputs))
+                begin_alike()
+                return watched(module, layout, course.meet, partial(call_as_it_is, module, own))
         finally:
             course.end()
 

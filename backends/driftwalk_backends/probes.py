@@ -9,18 +9,22 @@ optimum is not installed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import ProbeError
+from driftwalk.other_inputs import as_array, in_words, is_array, is_list_of_numbers
 from driftwalk.states import Probe
 
-from .calls import check_names
+from .calls import call, check_names, first_line, forward_of, lacks, quietly
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel, graph_probe
@@ -64,27 +68,53 @@ def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int)
     if isinstance(given, str):
         return _from_texts(model, [given])
     if isinstance(given, Mapping):
-        return Probe({str(name): _array(name, value) for name, value in given.items()})
+        return _from_mapping(model.module, {str(name): value for name, value in given.items()})
     if isinstance(given, Sequence) and all(isinstance(item, str) for item in given):
         return _from_texts(model, list(given))
-    return Probe({_main_input(model.module): _array("probe", given)}, origin="ids or array")
+    made = _from_mapping(model.module, {_main_input(model.module): given})
+    return replace(made, origin="ids or array")
 
 
-def _array(name: object, value: object) -> Array:
+def _from_mapping(module: nn.Module, given: Mapping[str, Any]) -> Probe:
+    """Arrays, tensors and lists of numbers as arrays; all else as it was given."""
+    arrays: dict[str, Array] = {}
+    others: dict[str, Any] = {}
+    for name, value in given.items():
+        listed = is_list_of_numbers(value) and not _wants_list(module, name)
+        array = _array(value) if is_array(value) or listed else None
+        if array is None:
+            others[name] = value
+        else:
+            arrays[name] = array.astype(np.int64) if array.dtype.kind in "iu" else array
+    return Probe(arrays, others=others)
+
+
+def _array(value: Any) -> Array | None:
+    """As one array; None for a list of rows of unequal length."""
     try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise ProbeError(
-            f"Probe input {name!r} cannot be read as an array: {error}. Rows of unequal length "
-            "must be padded, with an attention_mask."
-        ) from None
-    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+        return as_array(value)
+    except ValueError:
+        return None
+
+
+def _wants_list(module: nn.Module, name: str) -> bool:
+    """Whether forward says that it takes a list or tuple there, and no tensor."""
+    try:
+        said = str(inspect.signature(module.forward).parameters[name].annotation)
+    except (ValueError, TypeError, KeyError):
+        return False
+    words = set(re.findall(r"\w+", said.lower()))
+    return bool(words & {"list", "tuple", "sequence"}) and not words & {
+        "tensor",
+        "floattensor",
+        "longtensor",
+    }
 
 
 def _main_input(module: nn.Module) -> str:
     """The first thing forward takes."""
     name = getattr(module, "main_input_name", None)
-    return name or next(iter(inspect.signature(module.forward).parameters), "input")
+    return name or next(iter(forward_of(module).names), "input")
 
 
 def _from_texts(model: LoadedModel, texts: list[str]) -> Probe:
@@ -125,32 +155,75 @@ def _from_texts(model: LoadedModel, texts: list[str]) -> Probe:
 
 
 def check_values(model: LoadedModel, probe: Probe) -> None:
+    """What looks wrong for a model of texts is an error if the model cannot run with it.
+
+    Ids beyond the vocabulary may stand for images, a mask may cover a cache as well: only the model
+    knows.
+    """
+    doubt = _lacking(model.module, probe) or next(_doubts(model, probe), "")
+    if not doubt:
+        return
+    try:
+        _try(model, probe)
+    except ProbeError:
+        raise
+    except Exception as error:  # whatever the model raises
+        raise ProbeError(
+            f"{doubt} The model says: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _try(model: LoadedModel, probe: Probe) -> None:
+    module, host = model.module, torch.device("cpu")
+    if any(parameter.device != host for parameter in module.parameters()):
+        module = model.at("fp32", "cpu")  # an index out of range stops a GPU for good
+    with quietly(module):
+        call(module, model.inputs(module, probe, host))
+
+
+def _lacking(module: nn.Module, probe: Probe) -> str:
+    """Transformers declares every input optional, and fails inside."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return ""
+    of_decoder = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
+    mains = [str(getattr(module, "main_input_name", "")), *of_decoder]
+    names = forward_of(module).names
+    lacking = [n for n in dict.fromkeys(mains) if n in names and n not in probe.names]
+    if not lacking or (lacking == ["input_ids"] and "inputs_embeds" in probe.names):
+        return ""
+    return lacks(module, probe, lacking)
+
+
+def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
     """Ids inside the vocabulary, no more positions than the model has, a mask for each of them."""
     vocabulary = _table_size(model.module)
     for name in ("input_ids", "decoder_input_ids"):
+        if name in probe.others:
+            yield (
+                f"{name} is {in_words(probe.others[name])}; token ids are whole numbers of shape "
+                "[rows, positions]. Rows of unequal length must be padded, with an attention_mask."
+            )
         ids = probe.inputs.get(name)
         if ids is None:
             continue
         mask = probe.inputs.get(name.replace("input_ids", "attention_mask"))
         most = _max_positions(model, name)
-        problem = ""
         if ids.dtype.kind not in "iu" or (model.config is not None and ids.ndim < 2):
-            problem = (
-                f"is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers of shape "
-                "[rows, positions]."
+            yield (
+                f"{name} is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers of "
+                "shape [rows, positions]."
             )
         elif mask is not None and mask.ndim == ids.ndim and mask.shape != ids.shape:
             shapes = f"{list(ids.shape)}, its attention mask {list(mask.shape)}"
-            problem = f"has shape {shapes}; they must be the same."
+            yield f"{name} has shape {shapes}; the model does not take them so."
         elif vocabulary and (ids.min() < 0 or ids.max() >= vocabulary):
             bad = int(ids[(ids < 0) | (ids >= vocabulary)][0])
             ids_run = f"ids run from 0 to {vocabulary - 1} in {model.label}"
-            problem = f"holds {bad}, outside the vocabulary: {ids_run}."
+            yield f"{name} holds {bad}, outside the vocabulary: {ids_run}."
         elif most and ids.ndim >= 2 and ids.shape[1] > most:
             allowed = f"{model.label} allows at most {most}"
-            problem = f"has {ids.shape[1]} positions; {allowed}. Shorten the prompt."
-        if problem:
-            raise ProbeError(f"{name} {problem}")
+            yield f"{name} has {ids.shape[1]} positions; {allowed}. Shorten the prompt."
 
 
 def _table_size(module: nn.Module) -> int | None:
@@ -188,7 +261,7 @@ def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> di
     if model.config is None:
         return _plain_inputs(model.module, batch, length, rng)
     config, module = model.config, model.module
-    parameters = inspect.signature(module.forward).parameters
+    parameters = forward_of(module).names
     main = str(getattr(module, "main_input_name", "input_ids"))
     inputs: dict[str, Array] = {}
     if main in _FLOAT_INPUTS:
@@ -260,8 +333,7 @@ def _plain_inputs(
     module: nn.Module, batch: int, length: int, rng: np.random.Generator
 ) -> dict[str, Array]:
     """For a module without a config: one input, read off the first layer that has weights."""
-    parameters = inspect.signature(module.forward).parameters
-    needed = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
+    parameters, needed = forward_of(module).names, forward_of(module).needed
     first = next((m for m in module.modules() if any(True for _ in m.parameters(False))), None)
     if len(needed) == 1 and isinstance(first, nn.Embedding):
         return {needed[0]: rng.integers(0, first.num_embeddings, (batch, length))}

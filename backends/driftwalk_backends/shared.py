@@ -9,7 +9,6 @@ be meant either way round. Handed on is which positions are kept, as ones and ze
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import nn
 from driftwalk.names import in_stack
 from driftwalk.states import SHARED, Point
 
+from .calls import forward_of
 from .tensors import Slot, call_tensors
 from .watching import BlockNumbers, hooked, same
 
@@ -99,7 +99,7 @@ def watch_shared(
         number = numbers.next(path)
         if number is None:
             return
-        names = list(inspect.signature(block.forward).parameters)
+        names = forward_of(block).positions
         for slot, tensor in _arguments(args, kwargs, stream):
             alike = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))
             argument = next(alike, None)

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from driftwalk.errors import ModelError, UsageError
 
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
+from .functions import Function, name_of
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel
 
-__all__ = ["AnyModel", "LoadedModel", "open_model", "torch_model"]
+__all__ = ["AnyModel", "LoadedModel", "as_module", "open_model", "torch_model"]
 
 AnyModel = LoadedModel | OnnxModel
 
@@ -40,12 +42,14 @@ def open_model(
     if isinstance(given, nn.Module):
         folder = getattr(getattr(given, "config", None), "name_or_path", "") or None
         return LoadedModel(given, type(given).__name__, blocks=blocks, folder=folder)
+    if callable(given) and not isinstance(given, type):
+        return LoadedModel(as_module(given), name_of(given), "function", blocks=blocks)
     if isinstance(given, os.PathLike):
         given = os.fspath(given)
     if not isinstance(given, str) or not given.strip():
         raise UsageError(
-            f"Cannot take {given!r} for a model; give a hub id, a folder, an nn.Module or "
-            "'package.module:factory'."
+            f"Cannot take {given!r} for a model; give a hub id, a folder, an nn.Module, a "
+            "function or 'package.module:factory'."
         )
     if given in DEMOS:
         tokenizer = ByteTokenizer()
@@ -64,6 +68,11 @@ def open_model(
     if given.startswith((".", "/", "~")) or given.count("/") > 1:
         raise ModelError(f"There is no folder {given!r}.")
     return _from_pretrained(given, "hub", blocks, trust_remote_code)
+
+
+def as_module(given: Callable[..., Any]) -> nn.Module:
+    """A module; a function that is none becomes one."""
+    return given if isinstance(given, nn.Module) else Function(given)
 
 
 def torch_model(
@@ -93,6 +102,8 @@ def _from_factory(given: str, blocks: str | None) -> LoadedModel:
         raise ModelError(
             f"{given!r}: the factory raised {type(error).__name__}: {first_line(error)}"
         ) from error
+    if not isinstance(made, nn.Module) and callable(made) and not isinstance(made, type):
+        made = Function(made)
     if not isinstance(made, nn.Module):
         raise ModelError(f"{given!r} gave a {type(made).__name__}; a factory returns an nn.Module.")
     return LoadedModel(made, given, source="factory", blocks=blocks)

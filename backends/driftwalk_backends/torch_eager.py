@@ -28,7 +28,7 @@ from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
-from .calls import call
+from .calls import Inputs, arguments_of, call, kept_in, own_copies
 from .depth import BLOCKS
 from .eager_run import between, stamp, wait, watched
 from .given import GivenModel
@@ -36,8 +36,9 @@ from .hooks import TensorSink, capture
 from .layout import Layout
 from .loaded import LoadedModel
 from .points import has_modules
+from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
-from .torch_runtime import Inputs, TorchRuntime
+from .torch_runtime import TorchRuntime
 
 States = list[tuple[Point, torch.Tensor]]
 
@@ -150,7 +151,10 @@ class TorchCompiled(TorchRuntime):
     def _compiled_for(self, module: nn.Module, inputs: Inputs, layout: Layout | None) -> _Compiled:
         """Compiled for these shapes alone: others would count as recompilations, and after some of
         those PyTorch goes on without compiling."""
-        shapes = ((name, tuple(t.shape), t.dtype) for name, t in sorted(inputs.items()))
+        shapes = (
+            (n, tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else (n, kept_in(n, v))
+            for n, v in sorted(inputs.items())
+        )
         key = (None if layout is None else (layout.look, layout.points), *shapes)
         if key not in self._known:
             start = time.perf_counter()
@@ -181,8 +185,10 @@ class _Compiled:
             module = copy.deepcopy(module, shared)
             self._finish = self._hooks.enter_context(capture(module, layout, self._keep))
 
-        def run(inputs: Inputs) -> Any:
-            return call(module, inputs)
+        self._module = module
+
+        def run(positions: list[Any], keywords: dict[str, Any]) -> Any:
+            return module(*positions, **keywords)
 
         # Compiled code is kept with the function's, where one with other hooks would find it.
         own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
@@ -195,8 +201,10 @@ class _Compiled:
     def __call__(self, inputs: Inputs) -> tuple[Any, States]:
         """What the model gives, and the states on the way to it."""
         self._seen.clear()
+        positions, keywords = arguments_of(self._module, own_copies(inputs))
+        begin_alike()
         with _compiling(self._compiler):
-            output = self._run(inputs)
+            output = self._run(positions, keywords)
         if self._finish is not None:
             self._finish(output)
         return output, list(self._seen)
@@ -218,9 +226,15 @@ def _compiling(compiler: str) -> Iterator[None]:
     """Compilers warn of what is theirs to know; what they fail with becomes one sentence."""
     from torch._dynamo import config
     from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor import config as inductor
 
     try:
-        with warnings.catch_warnings(), config.patch(skip_nnmodule_hook_guards=False):
+        # Random numbers as in eager PyTorch: inductor has a generator of its own.
+        with (
+            warnings.catch_warnings(),
+            config.patch(skip_nnmodule_hook_guards=False),
+            inductor.patch(fallback_random=True),
+        ):
             warnings.simplefilter("ignore")
             yield
     except TorchDynamoException as error:

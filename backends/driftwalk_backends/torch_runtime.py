@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
 from .ambient import settings_set_aside
-from .calls import call, explaining, quietly
+from .calls import Inputs, call, explaining, quietly, untouched
 from .depth import Looks
 from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
@@ -30,11 +30,10 @@ from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
 from .on_device.states import Holding
+from .randomness import DrawnAlike, unrepeatable_module
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
-
-Inputs = Mapping[str, torch.Tensor]
 
 
 class TorchRuntime(Looks, Backend):
@@ -47,6 +46,9 @@ class TorchRuntime(Looks, Backend):
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
         "threads": THREADS_HELP,
     }
+
+    draws_as_float32: ClassVar[bool] = False
+    """Whether its arithmetic draws the random numbers of a float32 model, whatever its dtype is."""
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
@@ -142,9 +144,11 @@ class TorchRuntime(Looks, Backend):
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         with self._ready(probe) as (module, inputs):
             if sink is None:
-                return output_arrays(self._plain(module, inputs))
+                with self._drawing():
+                    return output_arrays(self._plain(module, inputs))
             run = partial(self._watched, module, inputs, self._find_layout(module, inputs))
-            return as_arrays(run, sink, Holding(self._device).keep if self._hold else None)
+            with self._drawing():
+                return as_arrays(run, sink, Holding(self._device).keep if self._hold else None)
 
     @contextmanager
     def _running(self) -> Iterator[nn.Module]:
@@ -163,9 +167,27 @@ class TorchRuntime(Looks, Backend):
     def at_work(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs, Layout]]:
         """The module, the probe's tensors and the points, ready for a run of another kind."""
         with self._ready(probe) as (module, inputs):
-            yield module, inputs, self._find_layout(module, inputs)
+            layout = self._find_layout(module, inputs)
+            with self._drawing():
+                yield module, inputs, layout
 
-    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, torch.Tensor]:
+    def _drawing(self) -> AbstractContextManager[object]:
+        """Random numbers as a float32 model draws them, in a model that is known to draw some."""
+        plain = self._device.type == "cpu" and self._mixture == Mixture("fp32")
+        alike = not self._model.drawing or self.draws_as_float32 or plain
+        return nullcontext() if alike else DrawnAlike()
+
+    def unrepeatable(self, probe: Probe) -> str | None:
+        """The innermost module that gives something else in every run; None where none does."""
+        with self._ready(probe) as (module, inputs):
+
+            def run() -> Any:
+                with untouched(module):
+                    return call(module, inputs)
+
+            return unrepeatable_module(module, run)
+
+    def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, Any]:
         return self._model.inputs(module, probe, self._device)
 
     @abstractmethod

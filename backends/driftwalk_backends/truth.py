@@ -28,6 +28,7 @@ class Truth(TorchEager):
     """
 
     name: ClassVar[str] = "truth"
+    draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
         "casts": "widened (default) or kept: what the model's own casts to float32 do",
         "threads": TorchEager.options["threads"],

@@ -10,11 +10,12 @@ are computed twice, in float64 for what is continuous and in the model's own dty
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -25,6 +26,9 @@ Kwargs = dict[str, Any]
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _NARROW = {wide: narrow for narrow, wide in _WIDE.items()}
+_HALVES = {torch.float16: torch.float64, torch.bfloat16: torch.float64}
+_HALVES |= {torch.complex32: torch.complex128}
+_WIDER = _WIDE | _HALVES
 
 _STEPS = {"ceil", "floor", "floor_divide", "fmod", "frac", "heaviside", "remainder", "round"}
 _STEPS |= {"sgn", "sign", "trunc"}
@@ -44,10 +48,39 @@ MOVES = {
 
 
 class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation; in inference mode also those that others are made of."""
+    """Sees every operation; in inference mode also those that others are made of.
+
+    Some functions refuse a dtype, or a mixture of dtypes, before any operation is seen: Fourier
+    transforms of halves, attention with a query wider than its keys. `wider` has these run on
+    wider inputs.
+    """
+
+    wider: Mapping[torch.dtype, torch.dtype] = {}
+    """The dtypes that a function which refuses them is given wider, and how wide."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._entered = 0
+        self._retrying: _Retrying | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._entered += 1
+        if self._entered == 1 and self.wider:  # not again for the parts of an operation
+            self._retrying = _Retrying(self.wider, self.narrowed)
+            self._retrying.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._entered -= 1
+        if not self._entered and self._retrying is not None:
+            self._retrying.__exit__(*raised)  # type: ignore[no-untyped-call]
+            self._retrying = None
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def narrowed(self, given: Any, taken: list[torch.Tensor]) -> Any:
+        """What a function gave on wider inputs, as it would have been for those it was given."""
+        return given
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -63,8 +96,43 @@ class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
         raise NotImplementedError
 
 
+class _Retrying(TorchFunctionMode):
+    """Calls a function that refuses its inputs once more, on wider ones."""
+
+    def __init__(
+        self,
+        wider: Mapping[torch.dtype, torch.dtype],
+        narrowed: Callable[[Any, list[torch.Tensor]], Any],
+    ) -> None:
+        super().__init__()
+        self._wider = wider
+        self._narrowed = narrowed
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError):
+            taken = tensors_of(args, kwargs)
+            writes = str(getattr(func, "__name__", "")).endswith("_") or "out" in kwargs
+            if writes or not any(t.dtype in self._wider for t in taken):
+                raise
+            widen = partial(_cast, dtypes=self._wider)
+            try:
+                given = func(*tree_map(widen, args), **tree_map(widen, kwargs))
+            except (RuntimeError, NotImplementedError, TypeError):
+                given = None
+            if given is None:
+                raise  # it was not the dtype
+            return self._narrowed(given, taken)
+
+
 class MixedOps(EachOp):  # type: ignore[no-untyped-call]
     """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
+
+    wider = _WIDER
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         tensors = tensors_of(args, kwargs)
@@ -82,6 +150,8 @@ class _Own(NamedTuple):
 
 class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
     """Casts to float32 and complex64 keep 64 bits a number; jumps stay where the model has them."""
+
+    wider = _WIDER
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)

@@ -233,6 +233,10 @@ class Backend(ABC):
     def _close(self) -> None:  # noqa: B027 - optional hook
         """Free sessions, device memory, files."""
 
+    def unrepeatable(self, probe: Probe) -> str | None:
+        """The path of a module that gives something else in every run; None: none is known."""
+        return None
+
     def stream(self, probe: Probe, sink: Sink) -> Mapping[str, Array]:
         """Run instrumented, handing each state on as it is made, so that none need be kept."""
         seen: set[str] = set()

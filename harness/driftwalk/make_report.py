@@ -12,6 +12,7 @@ from .judge.gate import run_verdict
 from .judge.walk import Walk, coverage
 from .layer_drift import LayerDrift, both_or_one
 from .measure.decisions import Decisions
+from .other_inputs import in_words
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
 from .states import Probe, Trace
 from .tolerance import Policy
@@ -96,4 +97,5 @@ def _idle(allow_missing: Iterable[str], layers: Iterable[LayerDrift]) -> list[st
 def probe_info(probe: Probe) -> ProbeInfo:
     """A probe without its arrays."""
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
-    return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens)
+    others = {name: in_words(value) for name, value in probe.others.items()}
+    return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens, others)

@@ -19,6 +19,7 @@ from .errors import ProbeError, UsageError
 from .files import write_atomically
 from .jsonable import Later, Sparse, decode
 from .names import is_shared
+from .other_inputs import ARRAY, as_array, content, from_plain, in_words, is_array, kept, to_plain
 
 
 def read_only(array: Array) -> Array:
@@ -127,12 +128,31 @@ class Probe:
     masks say that transformers models take."""
     remarks: tuple[str, ...] = ()
     """What is to be said of the masks."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that are not one array (other_inputs.py); nobody may change what lies in them."""
 
     def __post_init__(self) -> None:
-        if not self.inputs:
+        if not self.inputs and not self.others:
             raise ProbeError("The probe has no inputs at all; give texts, ids or arrays.")
         arrays = {name: read_only(_own_copy(name, a)) for name, a in self.inputs.items()}
         object.__setattr__(self, "inputs", MappingProxyType(arrays))
+        others = {name: kept(name, value) for name, value in self.others.items()}
+        if twice := arrays.keys() & others.keys():
+            raise ProbeError(f"Probe input {min(twice)!r} was given twice.")
+        object.__setattr__(self, "others", MappingProxyType(others))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all inputs."""
+        return (*self.inputs, *self.others)
+
+    def refuse_others(self, who: str) -> None:
+        """For a backend that takes arrays alone."""
+        for name, value in self.others.items():
+            raise ProbeError(
+                f"{who} takes arrays alone, and probe input {name!r} is {in_words(value)}. Leave "
+                "it out, give it as an array, or compare backends that run in PyTorch."
+            )
 
     @cached_property
     def sha256(self) -> str:
@@ -142,11 +162,16 @@ class Probe:
             array = self.inputs[name]
             digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
             digest.update(array.tobytes())
+        for name in sorted(self.others):
+            digest.update(f"{name}|".encode())
+            for part in content(self.others[name]):
+                digest.update(part)
         return digest.hexdigest()
 
     def forms(self) -> list[str]:
         """Name, shape and dtype of each input: what a graph is made for."""
-        return [f"{n}{a.shape}{a.dtype}" for n, a in sorted(self.inputs.items())]
+        arrays = [f"{n}{a.shape}{a.dtype}" for n, a in sorted(self.inputs.items())]
+        return [*arrays, *(f"{n}={_hash_of(v)}" for n, v in sorted(self.others.items()))]
 
     def difference(self, other: Probe) -> str:
         """In what two probes differ, in words; empty where they are the same inputs."""
@@ -161,6 +186,14 @@ class Probe:
             elif ours.tobytes() != theirs.tobytes():
                 count = int(np.count_nonzero(ours != theirs))
                 words.append(f"{name} differs in {count} of {ours.size} elements")
+        for name in sorted(self.others.keys() | other.others.keys()):
+            if name not in self.others or name not in other.others:
+                words.append(
+                    f"{name} is only in the {'first' if name in self.others else 'second'}"
+                )
+            elif _hash_of(self.others[name]) != _hash_of(other.others[name]):
+                both = [in_words(probe.others[name]) for probe in (self, other)]
+                words.append(f"{name} differs: {' and '.join(both)}")
         return "; ".join(words)
 
     def keep(self, point: str, shape: tuple[int, ...]) -> Array | None:
@@ -197,12 +230,21 @@ class Probe:
         return (*left_out, *self.remarks)
 
     def save(self, path: str | Path) -> Path:
-        """Write the probe to one safetensors file."""
+        """Write the probe to one safetensors file; an input that is an object is refused."""
         from safetensors.numpy import save
 
-        notes = {"origin": self.origin, "texts": self.texts, "tokens": self.tokens}
-        data = save(dict(self.inputs), metadata={"driftwalk.probe": json.dumps(notes)})
+        notes: dict[str, Any] = {"origin": self.origin, "texts": self.texts, "tokens": self.tokens}
+        arrays, others = self.plain_others()
+        if others:
+            notes["others"] = others
+        tensors = {**self.inputs, **arrays}
+        data = save(tensors, metadata={"driftwalk.probe": json.dumps(notes)})
         return write_atomically(Path(path), data)
+
+    def plain_others(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """What is not one array as JSON, and the arrays in it, for a file."""
+        arrays: dict[str, Array] = {}
+        return arrays, {n: to_plain(f"{n!r}", v, arrays) for n, v in self.others.items()}
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:
@@ -214,13 +256,15 @@ class Probe:
                 inputs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 text = (file.metadata() or {}).get("driftwalk.probe", "{}")
             notes = decode(_Notes, json.loads(text), "driftwalk.probe")
-        except (OSError, SafetensorError, ValueError, UsageError) as error:
+            inside = {n: inputs.pop(n) for n in list(inputs) if notes.others and n[:6] == ARRAY}
+            others = {name: from_plain(data, inside) for name, data in notes.others.items()}
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError, UsageError) as error:
             raise ProbeError(
                 f"Cannot read a probe from {str(path)!r}: {error}. "
                 "A probe file is a safetensors file with one tensor per model input."
             ) from None
         origin = notes.origin or f"file {Path(path).name}"
-        return cls(inputs, origin, notes.texts, notes.tokens)
+        return cls(inputs, origin, notes.texts, notes.tokens, others=others)
 
 
 @dataclass(frozen=True)
@@ -230,15 +274,20 @@ class _Notes:
     origin: str = ""
     texts: tuple[str, ...] = ()
     tokens: tuple[tuple[str, ...], ...] = ()
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(b"".join(content(value))).hexdigest()
 
 
 def _own_copy(name: str, given: Any) -> Array:
     """A copy in native byte order: what was hashed cannot be changed through the caller's array."""
     try:
-        array = np.array(given, order="C")
+        array = np.array(as_array(given) if is_array(given) else given, order="C")
     except ValueError:  # rows of unequal length
         array = np.array(None)
-    if array.dtype.kind not in "fiubV" or array.dtype.type is np.void:
+    if array.dtype.kind not in "fiubcV" or array.dtype.type is np.void:
         raise ProbeError(
             f"Probe input {name!r} is not an array of numbers (dtype {array.dtype}). "
             "Rows of unequal length must be padded, with an attention_mask."

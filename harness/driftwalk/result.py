@@ -61,6 +61,8 @@ class ProbeInfo:
     inputs: Mapping[str, InputInfo]
     texts: tuple[str, ...] = ()
     tokens: tuple[tuple[str, ...], ...] = ()
+    others: Sparse[Mapping[str, str]] = field(default_factory=dict)
+    """Inputs that are not one array, each in a few words."""
 
 
 @dataclass(frozen=True)

@@ -158,9 +158,10 @@ def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:
 
 
 def as_backend(given: object, model: AnyModel) -> Backend:
-    """A backend from a spec, a Backend, or an nn.Module that is another implementation."""
+    """A backend from a spec, a Backend, or a module or function: another implementation."""
     from torch import nn
 
+    from driftwalk_backends.sources import as_module
     from driftwalk_backends.torch_eager import TorchEager
 
     if isinstance(given, Backend):
@@ -169,6 +170,8 @@ def as_backend(given: object, model: AnyModel) -> Backend:
         return TorchEager.around(given, blocks=model.blocks)
     if isinstance(given, str):
         return create(given, model)
+    if callable(given) and not isinstance(given, type):
+        return TorchEager.around(as_module(given), blocks=model.blocks)
     raise UsageError(
-        f"Cannot take {given!r} for a backend; give a spec, a Backend or an nn.Module."
+        f"Cannot take {given!r} for a backend; give a spec, a Backend, an nn.Module or a function."
     )

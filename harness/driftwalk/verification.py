@@ -185,7 +185,8 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
             walk.judge_layers(witness.introduced(candidate, both[0]))
     with show.stage("observer check"):
         observer = {"reference": run.observer, "candidate": looked_at.check()}
-    notes = (*stage.model.notes, *probe.notes, *terms.notes)
+    unsteady = _unsteady({"reference": reference, "candidate": candidate}, observer, probe)
+    notes = (*stage.model.notes, *probe.notes, *unsteady, *terms.notes)
     terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
     if blame is True or (blame == "auto" and report.verdict == "drift"):
@@ -210,6 +211,23 @@ def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> M
     met = candidate.trace(probe)
     walk.meet_all(met, reference)
     return met.outputs
+
+
+def _unsteady(
+    sides: Mapping[str, Backend], observer: Mapping[str, Observer], probe: Probe
+) -> list[str]:
+    """What to say of sides whose runs differ: which module gives something else every time."""
+    notes = []
+    for name, side in sides.items():
+        path = None if observer[name].bit_identical else side.unrepeatable(probe)
+        if path is not None:
+            where = path or "the model itself"
+            notes.append(
+                f"The {name} gives something else in every run: it begins in {where}, "
+                "which draws from a generator that cannot be reset (one of its own, seeded by the "
+                "clock), or computes without a fixed order."
+            )
+    return notes
 
 
 def backend(spec: str, model: object, depth: str = "block", **options: Any) -> Backend:

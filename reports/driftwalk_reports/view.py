@@ -98,7 +98,8 @@ def look(report: Report) -> View:
 
 def _about(report: Report) -> tuple[Fact, ...]:
     probe, rules = report.probe, "; ".join(map(_rule, report.policy.rules))
-    inputs = ", ".join(f"{name} {ints(i.shape)}" for name, i in probe.inputs.items())
+    arrays = [f"{name} {ints(i.shape)}" for name, i in probe.inputs.items()]
+    inputs = ", ".join([*arrays, *(f"{name} {words}" for name, words in probe.others.items())])
     return (
         ("model", model_name(report.model)),
         ("reference", _side(report.reference)),

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from driftwalk.judge.honest import SAME, allowed, honest
+from driftwalk.measure import norms
 from driftwalk.measure.norms import (
+    FAR,
     Norms,
     Weights,
     distance,
@@ -224,3 +226,56 @@ def test_the_scale_of_a_state_bounds_all_its_norms():
     size, own = norms_of(a), distance(a, np.zeros_like(a))
     assert size.spectral >= own.spectral
     assert (size.l2, size.max_abs) == (own.l2, own.max_abs)
+
+
+SIZES = (5e-324, 1e-320, 1e-300, 1e-60, 1e-46, 1e-44, 1e-39, 1e-37, 1e-12, 1.0, 1e12, 1e37, 1e39)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 5, 3), (2, 9, 64), (1, 40, 8)], ids=str)
+@pytest.mark.parametrize("size", [*SIZES, 1e150])
+def test_the_strongest_pattern_of_numbers_of_any_size(size, shape, compiled, monkeypatch):
+    """At least what it is, at most L2; and never an error."""
+    if not compiled:
+        monkeypatch.setattr(norms, "fast_difference", lambda *_: None)
+        monkeypatch.setattr(norms, "fast_products", lambda *_: None)
+    rng = np.random.default_rng(0)
+    patterns = {
+        "noise": rng.standard_normal(shape),
+        "one element": np.where(np.arange(np.prod(shape)).reshape(shape) == 0, 1.0, 0.0),
+        "rank one": rng.standard_normal((*shape[:-1], 1)) * rng.standard_normal(shape[-1]),
+        "graded": rng.standard_normal(shape) * 10.0 ** -np.arange(shape[-1]),
+    }
+    for kind, pattern in patterns.items():
+        state = pattern * size
+        found = distance(state, np.zeros_like(state))
+        if size < 1e-150:  # squares are 0 there, and so is every sum of them
+            assert found.spectral == found.spread == 0.0, kind
+            continue
+        scale = np.abs(state).max()
+        whole = (state / scale).reshape(-1, shape[-1])
+        exact = float(np.linalg.svd(whole, compute_uv=False)[0]) * scale
+        assert 0.85 * exact <= found.spectral * (1 + 1e-6), kind
+        assert found.spectral <= max(found.spread, exact) * (1 + 1e-5), kind
+
+
+@pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
+def test_what_is_not_a_number_is_far(broken):
+    state = np.zeros((1, 9, 16))
+    state[0, 3, 2] = broken
+    assert distance(state, np.zeros_like(state)) == FAR
+
+
+def test_an_iteration_that_does_not_end_is_bounded(monkeypatch):
+    """LAPACK may give up; what is said then is never less than the norm, nor more than L2."""
+    rng = np.random.default_rng(0)
+    state = rng.standard_normal((1, 30, 64))
+    right = distance(state, np.zeros_like(state))
+
+    def fails(*_):
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigvalsh", fails)
+    bound = distance(state, np.zeros_like(state))
+    assert right.spectral <= bound.spectral <= right.spread

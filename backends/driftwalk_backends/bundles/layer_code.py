@@ -20,8 +20,9 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Point, Probe
 
-from ..calls import call, first_line, quietly
+from ..calls import call_as_it_is, first_line, own_copies, quietly
 from ..hooks import capture
+from ..randomness import begin_alike
 from ..tensors import from_numpy
 from ..torch_runtime import TorchRuntime
 
@@ -73,8 +74,11 @@ def layer_code(
                 fits = instead is not None and instead.shape == tensor.shape
                 return instead.to(tensor.dtype) if fits and instead is not None else None
 
+            cast = {n: named[n].to(inputs[n].dtype) for n in taken}
+            others = own_copies({n: value for n, value in inputs.items() if n not in taken})
+            begin_alike()
             with backend._arithmetic(), capture(module, layout, exchange) as finish:
-                finish(call(module, {n: named[n].to(inputs[n].dtype) for n in inputs}))
+                finish(call_as_it_is(module, others | cast))
             if point not in made:
                 raise BackendError(f"{backend.spec} has no point {point!r}.")
             return made[point]

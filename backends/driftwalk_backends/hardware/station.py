@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import platform
 import time
@@ -17,7 +16,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
 from driftwalk.tasks.hardware.result import Difference
 
-from ..calls import first_line
+from ..calls import first_line, forward_of
 from ..loaded import LoadedModel
 from ..sources import torch_model
 from ..tensors import from_numpy, to_numpy
@@ -131,7 +130,7 @@ class Station:
     def token_facts(self, model: LoadedModel) -> tuple[int, bool]:
         """The id that pads, and whether the model can be told where each token stands."""
         pad = getattr(model.config, "pad_token_id", None)
-        takes = "position_ids" in inspect.signature(model.module.forward).parameters
+        takes = "position_ids" in forward_of(model.module).names
         return (pad if isinstance(pad, int) else 0), takes
 
     def threads(self) -> int:

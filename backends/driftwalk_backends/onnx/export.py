@@ -18,7 +18,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,13 +36,23 @@ from driftwalk.files import release
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
-from ..calls import call, explaining, inputs_for, quietly
+from ..calls import (
+    Inputs,
+    call,
+    call_as_it_is,
+    explaining,
+    inputs_for,
+    own_copies,
+    quietly,
+    tensors_only,
+)
 from ..depth import Look
 from ..fingerprint import versions
 from ..hooks import capture
 from ..layout import Layout
 from ..loaded import LoadedModel
 from ..model_outputs import named_outputs
+from ..randomness import who
 from .graph import Arrays
 from .reading import parsed
 
@@ -105,11 +115,15 @@ class Exported:
 class _Exposed(nn.Module):
     """The model as a function of positional tensors, giving its outputs and then its states."""
 
-    def __init__(self, module: nn.Module, layout: Layout, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, module: nn.Module, layout: Layout, names: tuple[str, ...], others: Inputs
+    ) -> None:
         super().__init__()
         self.module = module
         self._layout = layout
         self._names = names
+        self._others = others
+        """Inputs that are not one tensor: part of the graph."""
         self.outputs: tuple[str, ...] = ()
         self.points: tuple[Point, ...] = ()
 
@@ -117,7 +131,8 @@ class _Exposed(nn.Module):
         captured: list[tuple[Point, torch.Tensor]] = []
         layout = self._layout
         with capture(self.module, layout, lambda p, t: captured.append((p, t.clone()))) as finish:
-            output = call(self.module, dict(zip(self._names, arrays, strict=True)))
+            inputs = dict(zip(self._names, arrays, strict=True))
+            output = call_as_it_is(self.module, {**inputs, **own_copies(self._others)})
             finish(())  # the outputs are there already
         named = named_outputs(output)
         if not self.outputs:
@@ -129,14 +144,14 @@ class _Exposed(nn.Module):
         return (*named.values(), *(states[point] for point in self.points))
 
 
-def export(
-    module: nn.Module, layout: Layout, inputs: Mapping[str, torch.Tensor], folder: Path
-) -> None:
+def export(module: nn.Module, layout: Layout, inputs: Inputs, folder: Path) -> None:
     """Write both graphs, their weights and the names of their outputs into `folder`."""
     import onnx
 
-    exposed = _Exposed(module, layout, tuple(inputs))
-    exposed(*inputs.values())  # names the outputs
+    tensors = tensors_only(inputs)
+    others = {name: value for name, value in inputs.items() if name not in tensors}
+    exposed = _Exposed(module, layout, tuple(tensors), others)
+    exposed(*own_copies(tensors).values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
 
     def tensor(output: str) -> str:
@@ -147,9 +162,9 @@ def export(
         with silence():
             program = torch.onnx.export(
                 exposed,
-                tuple(inputs.values()),
+                tuple(tensors.values()),
                 dynamo=True,
-                input_names=list(inputs),
+                input_names=list(tensors),
                 output_names=[*map(tensor, exposed.outputs), *states],
                 verbose=False,
             )
@@ -258,11 +273,13 @@ class Exports:
         shape_key = "|".join(asked)
         if shape_key in self._made:
             return self._made[shape_key]
+        probe.plain_others()  # an object cannot be part of a graph, and is refused
         start = time.perf_counter()
 
         def make(folder: Path) -> None:
             module = self.model.at(self.dtype, "cpu", for_export=True)
             layout = replace(self._layout(module, probe), look=look)
+            self._refuse_randomness()
             with quietly(module), explaining(self.model.label, self.spec):
                 export(module, layout, inputs_for(module, probe, torch.device("cpu")), folder)
             if key:
@@ -284,6 +301,15 @@ class Exports:
         self.seconds["export"] = time.perf_counter() - start
         return self._made[shape_key]
 
+    def _refuse_randomness(self) -> None:
+        if self.model.drawing:
+            raise BackendError(
+                f"{self.model.label} draws random numbers in its forward "
+                f"({who(self.model.drawing)}), and the runtime of an exported graph would draw "
+                "others: the two could not be compared. Hand the numbers in as an input, or make "
+                "the model choose without them."
+            )
+
     def _believed(self, folder: Path) -> bool:
         """Whether the model gives, on the inputs that a stored graph was made with, what it did."""
         try:
@@ -299,10 +325,10 @@ class Exports:
         inputs = inputs_for(module, probe, device)
 
         def run(**extra: Any) -> Any:
-            with quietly(module), explaining(self.model.label, self.spec):
-                return call(module, inputs, **extra)
+            return call(module, inputs, **extra)
 
-        return self.model.layout(module, inputs, run)
+        with quietly(module), explaining(self.model.label, self.spec):
+            return self.model.layout(module, inputs, run)
 
     @property
     def outputs_skipped(self) -> tuple[str, ...]:

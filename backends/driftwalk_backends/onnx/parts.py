@@ -46,6 +46,7 @@ class Part:
 
     def feeds(self, probe: Probe, handed_on: Arrays) -> list[Feed]:
         """Every way to feed this graph: the probe, under the names that a half of a model has."""
+        probe.refuse_others(f"The graph {self.graph.path.name}")
         given = dict(probe.inputs)
         if self.role:
             mine = {n: a for n, a in probe.inputs.items() if n.startswith("decoder_")}

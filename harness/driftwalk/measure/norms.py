@@ -38,6 +38,7 @@ _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
 """Where products of float32 stay in its range."""
+_TINIEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 _UPPER = 0.95
 """The quantile that stands for the upper tail of the tokens."""
 _WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
@@ -271,12 +272,15 @@ def fast_difference(
 def _spectral(whole: Array | None, largest: float, l2: float) -> float:
     if whole is None or not largest:
         return 0.0
-    # Beyond float32 (a flipped exponent bit, replayed in float64) L2 bounds it well enough.
-    if largest > float(np.finfo(np.float32).max):
+    # Beyond float32 (a flipped exponent bit, replayed in float64) or below it (what is left of a
+    # product of tiny numbers in float64), where `whole` is 0, L2 bounds it well enough.
+    if not _TINIEST <= largest <= _LARGEST:
         return l2
     if _LOW < largest < _HIGH:
-        return _largest_singular_value(whole)
-    return _largest_singular_value(whole / largest) * largest
+        found = _largest_singular_value(whole)
+    else:
+        found = _largest_singular_value(whole / np.float32(largest)) * largest
+    return found if math.isfinite(found) else l2
 
 
 def _largest_singular_value(matrix: Array) -> float:
@@ -289,7 +293,11 @@ def _largest_singular_value(matrix: Array) -> float:
     for _ in range(_PASSES):
         basis, _ = np.linalg.qr(times(sketch))
         sketch = times_back(basis)
-    return math.sqrt(float(np.linalg.eigvalsh(sketch.T @ sketch)[-1]))
+    try:
+        return math.sqrt(max(0.0, float(np.linalg.eigvalsh(sketch.T @ sketch)[-1])))
+    except np.linalg.LinAlgError:  # an iteration of LAPACK that did not end
+        # The L2 of the few strongest patterns: never less than the strongest alone.
+        return math.sqrt(float(np.square(sketch, dtype=np.float64).sum()))
 
 
 def fast_products(matrix: Array) -> tuple[Product, Product] | None:

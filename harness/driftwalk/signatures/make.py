@@ -234,6 +234,8 @@ def _samples(part: Elements, seed: int) -> tuple[float | None, ...]:
 def few_inputs(probe: Probe) -> dict[str, tuple[int, ...]]:
     """All inputs, where they are whole numbers and few; else none."""
     arrays = probe.inputs.values()
+    if probe.others:
+        return {}
     if any(a.dtype.kind not in "iub" for a in arrays) or sum(a.size for a in arrays) > _MOST_INPUTS:
         return {}
     return {name: tuple(int(v) for v in a.reshape(-1)) for name, a in probe.inputs.items()}

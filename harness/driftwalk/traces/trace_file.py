@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
-from ..jsonable import decode, encode
+from ..jsonable import Sparse, decode, encode
+from ..other_inputs import from_plain
 from ..point import BackendInfo, Point, Probe, State
 from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
 
@@ -60,6 +61,9 @@ class StoredProbe:
     inputs: tuple[Stored, ...] = ()
     kept: Mapping[str, tuple[str, ...]] | None = None
     """What is not padding, by the beginning of points' names: a row of 0s and 1s for each row."""
+    others: Sparse[Mapping[str, Any]] = field(default_factory=dict)
+    """Inputs that are not one array (other_inputs.py), and the arrays that lie inside them."""
+    inside: Sparse[tuple[Stored, ...]] = ()
 
 
 _NOBODY = BackendInfo("", "", "", "")
@@ -86,8 +90,10 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
         raise UsageError(
             f"{str(path)!r} is there, and is no trace; nothing was written. Name another folder."
         )
+    inside, others = trace.probe.plain_others()
     tensors: dict[str, Array] = {state.point.name: state.array for state in trace}
     tensors |= {INPUT + name: array for name, array in trace.probe.inputs.items()}
+    tensors |= {INPUT + name: array for name, array in inside.items()}
     tensors |= {OUTPUT + name: array for name, array in trace.outputs.items()}
 
     def manifest(hashes: Mapping[str, str]) -> Manifest:
@@ -97,11 +103,12 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
         probe = trace.probe
         inputs = tuple(stored(INPUT, *item) for item in probe.inputs.items())
         kept = None if probe.kept is None else {n: _as_digits(k) for n, k in probe.kept.items()}
-        said = probe.sha256, probe.origin, probe.texts, probe.tokens, inputs, kept
+        said = probe.sha256, probe.origin, probe.texts, probe.tokens, inputs, kept, others
+        arrays = tuple(stored(INPUT, *item) for item in inside.items())
         return Manifest(
             points=tuple(stored("", s.point.name, s.array, s.point.module) for s in trace),
             outputs=tuple(stored(OUTPUT, *item) for item in trace.outputs.items()),
-            probe=StoredProbe(*said),
+            probe=StoredProbe(*said, arrays),
             backend=trace.backend,
             model=trace.model,
             environment=trace.environment,
@@ -215,8 +222,10 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
     outputs = {s.name: found[OUTPUT + s.name] for s in manifest.outputs}
     inputs = {s.name: found[INPUT + s.name] for s in manifest.probe.inputs}
     note = manifest.probe
-    if inputs:
-        made = Probe(inputs, note.origin, note.texts, note.tokens, _read(note.kept))
+    if inputs or note.others:
+        others = _others(path, note, found)
+        kept = _read(note.kept)
+        made = Probe(inputs, note.origin, note.texts, note.tokens, kept, others=others)
     elif probe is not None:
         made = probe
     else:
@@ -230,6 +239,14 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
     ordered = {s.name: dtypes[s.name] for s in manifest.points if s.name in dtypes}
     backend = replace(manifest.backend, dtypes=ordered | dict(dtypes))
     return states, made, backend, outputs, manifest.model, manifest.environment
+
+
+def _others(path: Path, note: StoredProbe, found: Mapping[str, Array]) -> dict[str, Any]:
+    try:
+        arrays = {stored.name: found[INPUT + stored.name] for stored in note.inside}
+        return {name: from_plain(data, arrays) for name, data in note.others.items()}
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"The trace {str(path)!r} has inputs that cannot be: {error}") from None
 
 
 def _manifest(path: Path) -> Manifest:
@@ -251,7 +268,8 @@ def _manifest(path: Path) -> Manifest:
 
 def _checked(path: Path, tensors: Mapping[str, Array], manifest: Manifest) -> dict[str, Array]:
     """All that a manifest lists, by its name in the file, in the shape, dtype and bytes it says."""
-    kinds = (("", manifest.points), (OUTPUT, manifest.outputs), (INPUT, manifest.probe.inputs))
+    inputs = (*manifest.probe.inputs, *manifest.probe.inside)
+    kinds = (("", manifest.points), (OUTPUT, manifest.outputs), (INPUT, inputs))
     listed = [(kind + stored.name, stored) for kind, items in kinds for stored in items]
     for name, stored in listed:
         if name not in tensors:

@@ -142,6 +142,7 @@ def _read(model: OnnxModel, taken: Sequence[Value], given: object) -> tuple[dict
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".safetensors")):
         given = GraphProbe.load(given)
     if isinstance(given, Probe):
+        given.refuse_others(f"The graph {model.label}")
         return dict(given.inputs), given.origin
     if isinstance(given, Mapping):
         return {str(name): _array(name, value) for name, value in given.items()}, "arrays"

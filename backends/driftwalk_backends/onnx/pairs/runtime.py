@@ -88,6 +88,7 @@ class GraphRuntime(OnnxBackend):
         return self._sessions.level != "off"
 
     def feed(self, probe: Probe) -> dict[str, Any]:
+        probe.refuse_others(f"The graph {self.path.name}")
         return fed(self.path.name, self.graph.inputs, probe.inputs)
 
     @cached_property

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...adapter import Lap
 from ...environment import head
 from ...errors import UsageError
+from ...other_inputs import arrays_in
 from ...progress import Progress
 from ...registry import backend_class
 from ...result import Benchmark, Report
@@ -153,8 +154,8 @@ def _probes(
     """Every shape asked for, each with its probe."""
     if given is not None:
         probe = make_probe(model, given)
-        first = next(iter(probe.inputs.values()))
-        return [((len(first), first.shape[1] if first.ndim > 1 else None), probe)]
+        shape = _shape(probe)
+        return [((shape[0], shape[1] if len(shape) > 1 else None), probe)]
     rows, tokens = default_shape()
     shapes = [(b, n) for b in batch or (rows,) for n in length or (tokens,)]
     return [((b, n), make_probe(model, None, b, n, seed)) for b, n in shapes]
@@ -238,8 +239,14 @@ def _tokens(probe: Probe) -> int:
     mask = probe.inputs.get("attention_mask")
     if mask is not None:
         return int((mask != 0).sum())
-    first = next(iter(probe.inputs.values()))
-    return int(first.shape[0] * (first.shape[1] if first.ndim == 2 else 1))
+    shape = _shape(probe)
+    return int(shape[0] * (shape[1] if len(shape) == 2 else 1))
+
+
+def _shape(probe: Probe) -> tuple[int, ...]:
+    """Of the first input that has rows."""
+    arrays = (*probe.inputs.values(), *arrays_in(dict(probe.others)))
+    return next((array.shape for array in arrays if array.ndim), (1,))
 
 
 def _busy() -> str:

@@ -146,7 +146,7 @@ def _seen_causal(backend: Backend, probe: Probe, slack: float) -> bool:
         if old is not None and old.ndim >= 3 and old.shape[1] == last + 1:
             same.append(_leak(old, state.array, last, slack) == 0)
 
-    backend.stream(Probe({**probe.inputs, IDS: ids}), check)
+    backend.stream(Probe({**probe.inputs, IDS: ids}, others=probe.others), check)
     return bool(same) and all(same)
 
 

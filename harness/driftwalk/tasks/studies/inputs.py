@@ -84,7 +84,8 @@ def make_pair(model: LoadedModel, first: object, second: object) -> tuple[Probe,
     middle = ids.shape[1] // 2
     ids[0, middle] = ids[0, middle] - 1 if ids[0, middle] > 0 else 1
     origin = f"{probe.origin}, token {middle} changed"
-    return probe, make_probe(model, Probe({**probe.inputs, IDS: ids}, origin))
+    changed = Probe({**probe.inputs, IDS: ids}, origin, others=probe.others)
+    return probe, make_probe(model, changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +153,7 @@ def single_row(probe: Probe, number: int) -> Probe:
     tokens: tuple[tuple[str, ...], ...] = ()
     if len(probe.tokens) == len(ids) and len(probe.tokens[number]) == len(keep):
         tokens = (tuple(compress(probe.tokens[number], keep)),)
-    return Probe(inputs, probe.origin, texts, tokens)
+    return Probe(inputs, probe.origin, texts, tokens, others=probe.others)
 
 
 def _shortened(probe: Probe, length: int) -> Probe:
@@ -161,7 +162,7 @@ def _shortened(probe: Probe, length: int) -> Probe:
         for name, array in probe.inputs.items()
     }
     tokens = tuple(row[:length] for row in probe.tokens)
-    return Probe(inputs, probe.origin, probe.texts, tokens)
+    return Probe(inputs, probe.origin, probe.texts, tokens, others=probe.others)
 
 
 # ---- labelled sentences ----
