@@ -12,7 +12,7 @@ that have none, are walked over their module tree (tree.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -100,7 +100,7 @@ def _beside(
     for visit in visits.outside(blocks):
         if not isinstance(visit.module, nn.Embedding):
             places.setdefault(tree.list_of(visit.path), []).append(visit)
-    taken = [stack.path for _, stack in stacks]
+    taken, names = [stack.path for _, stack in stacks], {stack.prefix for _, stack in stacks}
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
         if _share({visit.module for visit in calls}, computing) < SMALL:
@@ -108,18 +108,19 @@ def _beside(
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
             continue
         if parts := tree.parts_of(calls, visits.outputs, sum(computing.values())):
-            stack = _walk(_name_beside(path, taken), path, parts, visits.counts)
-            found.append((parts[0].order, stack))
+            name = _name_beside(path, taken, names)
+            found.append((parts[0].order, _walk(name, path, parts, visits.counts)))
             taken.append(path)
+            names.add(name)
     return found
 
 
-def _name_beside(path: str, others: Sequence[str]) -> str:
+def _name_beside(path: str, others: Sequence[str], names: Set[str] = frozenset()) -> str:
     """The first component of a path that no other stack has in this place; else the whole path."""
     steps = path.split(".")
     for n, name in enumerate(steps):
         alike = (other.split(".")[: n + 1] == steps[: n + 1] for other in others)
-        if not name.isdigit() and not any(alike):
+        if not name.isdigit() and not any(alike) and name not in names:
             return name
     return path
 

@@ -10,7 +10,8 @@ are computed twice, in float64 for what is continuous and in the model's own dty
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -45,6 +46,15 @@ MOVES = {
     *(aten.embedding.default, aten.index_select.default, aten.cat.default),
 }
 """Ops that only move numbers: exact in any dtype."""
+
+_EXACT = MOVES | {
+    *(aten.gather.default, aten.index.Tensor, aten.masked_select.default, aten.where.self),
+    *(aten.scatter.src, aten.scatter.value, aten.index_put.default),
+    *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.constant_pad_nd.default),
+    *(aten.flip.default, aten.roll.default, aten.repeat.default, aten.tril.default),
+    *(aten.triu.default, aten.relu.default, aten.neg.default, aten.abs.default),
+}
+"""These and more that round nothing: a one among zeros stays a one."""
 
 
 class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -205,12 +215,13 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
         if not (_has_steps(func, kwargs) or is_random(func)):
             if kwargs.get("dtype") in _WIDE:
                 kwargs["dtype"] = _WIDE[kwargs["dtype"]]
-            wide = tree_leaves(func(*tree_map(_widened, args), **tree_map(_widened, kwargs)))
+            with _floats_in(torch.float64):  # of whole numbers and a float, too
+                wide = tree_leaves(func(*tree_map(_widened, args), **tree_map(_widened, kwargs)))
             shapes = [
                 [getattr(leaf, "shape", None) for leaf in leaves] for leaves in (wide, natives)
             ]
             if shapes[0] == shapes[1]:
-                return [_widened(w) for w in wide]
+                return [_within(_widened(w), n) for w, n in zip(wide, natives, strict=True)]
         return [_widened(n) for n in natives]
 
     def _born_in_place(
@@ -238,7 +249,7 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         given = func(*args, **kwargs)
-        exact = func.is_view or func in MOVES or func._schema.is_mutable
+        exact = func.is_view or func in _EXACT or func._schema.is_mutable
         return given if exact else tree_map(self._off, given)
 
     def _off(self, value: Any) -> Any:
@@ -248,6 +259,17 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
         noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
         off = value.addcmul(value, noise)
         return torch.where(off.isfinite(), off, value)  # a mask's lowest number stays what it is
+
+
+@contextmanager
+def _floats_in(dtype: torch.dtype) -> Iterator[None]:
+    """What torch makes of Python's floats."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
@@ -272,6 +294,14 @@ def _native(value: Any) -> Any:
         return max(-_MOST, min(_MOST, value))
     own = _own(value) if isinstance(value, torch.Tensor) else None
     return value if own is None else own.tensor
+
+
+def _within(wide: Any, native: Any) -> Any:
+    """What a float32 model cannot hold is its own number: float32's lowest, not float64's."""
+    if not isinstance(native, torch.Tensor) or native.dtype != torch.float32:
+        return wide
+    beyond = wide.abs() > _MOST
+    return torch.where(beyond, native.to(wide.dtype), wide) if beyond.any() else wide
 
 
 def _paired(wide: Any, native: Any, alive: list[bool]) -> Any:
