@@ -204,6 +204,12 @@ def _same_class_parts(run: list[Call]) -> list[list[Call]]:
     return [run] if all(any(call.module.children()) for call in run) else []
 
 
+def may_be_blocks(group: Group) -> bool:
+    """Whether two or more of the siblings ran, and are in a list or have parts themselves."""
+    ran = {call.path: call.module for call in group.calls}
+    return len(ran) > 1 and (group.is_list or all(any(m.children()) for m in ran.values()))
+
+
 def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
     """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
     points = {call.path for chain in chains for call in chain.calls}

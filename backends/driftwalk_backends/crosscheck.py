@@ -59,6 +59,7 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     states: States = {}
     unhooked: States = {}
     made = _Made()
+    hooked_before = any(part._forward_hooks for part in module.modules())
     wants = _takes_hidden_states(module)
 
     def keep(kept: States, point: Point, tensor: torch.Tensor) -> None:
@@ -68,8 +69,9 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
         finish = watched.enter_context(capture(module, Layout(stacks), partial(keep, states)))
         watched.enter_context(hooked(made.hooks(module)))
         # Transformers records hidden_states with a hook, which may be older than the user's own.
-        unchanged = capture(module, Layout(stacks), partial(keep, unhooked), first=True)
-        watched.enter_context(unchanged)
+        if hooked_before:
+            unchanged = capture(module, Layout(stacks), partial(keep, unhooked), first=True)
+            watched.enter_context(unchanged)
         shared = {
             stack.prefix: watched.enter_context(watch_shared(module, stack.numbers, stack.takes))
             for stack in stacks

@@ -21,7 +21,7 @@ from torch import nn
 from driftwalk.errors import ModelError
 
 from . import tree
-from .chains import SMALL, Chain, Link, find_chains, is_inside, left_out
+from .chains import SMALL, Chain, Link, find_chains, is_inside, left_out, may_be_blocks
 from .layout import Stack
 from .tree import Visit, Visits
 from .watching import Group, Lineage, Watched, watch
@@ -34,7 +34,7 @@ def find_stacks(
     watched = watch(module, run)
     chains = find_chains(watched.groups.values(), directly=True)
     left = left_out(watched.groups.values(), chains)
-    if left or not chains:
+    if left or (not chains and any(map(may_be_blocks, watched.groups.values()))):
         again = watch(module, run, Lineage())
         derived = find_chains(again.groups.values(), directly=False)
         still_left = left_out(again.groups.values(), derived)

@@ -171,8 +171,19 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
         if not (a.is_floating_point() and b.is_floating_point()):
             return False
         coarser = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        if not _same_numbers(_first_row(a).to(coarser), _first_row(b).to(coarser)):
+            return False
         a, b = a.to(coarser), b.to(coarser)
+    return _same_numbers(_first_row(a), _first_row(b)) and _same_numbers(a, b)
+
+
+def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _first_row(tensor: torch.Tensor) -> torch.Tensor:
+    """A look at a few numbers tells most tensors apart."""
+    return tensor[(0,) * (tensor.ndim - 1)] if tensor.numel() and tensor.ndim else tensor
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:

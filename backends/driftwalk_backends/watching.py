@@ -146,6 +146,8 @@ class Group:
                 self._lineage.mark(tensor, self.path, len(self.calls), slot, path)
 
     def norm(self, path: str, taken: torch.Tensor) -> None:
+        if all(taken.shape != latest.shape for latest in self._latest.values()):
+            return
         calls = len(self.calls)
         for slot, latest in self._latest.items():
             if same(latest, taken):
