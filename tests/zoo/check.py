@@ -28,21 +28,27 @@ from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.tensors import tensors_in
 
-from .every import NotBuiltError, builds, first_line
+from .every import MOST_SECONDS, NotBuiltError, builds, first_line
 
 STEPS = ("probe", "self", "bf16", "eager", "fault")
-MOST_SECONDS = 40.0
-"""After that, a class that does not run is not shrunk in yet another way."""
 SCALE, VISIBLE = 1.05, 1e-6
 """The fault, and the least relative effect on some output that it must have to count."""
 Row = dict[str, Any]
 
 
-def check(name: str, kind: type[PreTrainedModel], steps: tuple[str, ...] = STEPS) -> Row:
-    """One row; every step that was not reached is missing from it."""
+def check(
+    name: str,
+    kind: type[PreTrainedModel],
+    steps: tuple[str, ...] = STEPS,
+    patience: float = MOST_SECONDS,
+) -> Row:
+    """One row; every step that was not reached is missing from it.
+
+    A class that cannot be built or run in one way is tried in others for `patience` seconds.
+    """
     row: Row = {"name": name, "seconds": {}}
     try:
-        model, probe = _runnable(row, kind)
+        model, probe = _runnable(row, kind, patience)
     except NotBuiltError as error:
         return row | {"built": False, "reason": str(error)}
     except DriftwalkError as error:
@@ -63,12 +69,12 @@ def check(name: str, kind: type[PreTrainedModel], steps: tuple[str, ...] = STEPS
     return row
 
 
-def _runnable(row: Row, kind: type[PreTrainedModel]) -> tuple[nn.Module, Probe]:
+def _runnable(row: Row, kind: type[PreTrainedModel], patience: float) -> tuple[nn.Module, Probe]:
     """The first of a few tiny models that transformers runs with the default probe."""
     refused: DriftwalkError | None = None
     begun = time.monotonic()
-    for built in builds(kind):
-        if refused is not None and time.monotonic() - begun > MOST_SECONDS:
+    for built in builds(kind, patience=patience):
+        if refused is not None and time.monotonic() - begun > patience:
             break
         facts = {"built": True, "parameters": built.parameters, "factor": built.factor}
         try:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import pkgutil
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,7 +21,6 @@ from itertools import product
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -32,7 +30,7 @@ MOST_PARAMETERS = 3_000_000
 """What a model may have at most where some factor gives as little."""
 TOO_MANY = 60_000_000
 """More parameters than that are never made."""
-MOST_SECONDS = 40.0
+MOST_SECONDS = 15.0
 """After that, a class that could not be built in some ways is not tried in others."""
 FACTORS = (8, 16, 4, 32, 2, 1)
 WAYS = ("in place", "anew", "heads")
@@ -55,19 +53,22 @@ class Built:
     parameters: int
 
 
-def classes() -> dict[str, type[PreTrainedModel]]:
-    """Every exported model class with a forward of its own, as `folder.Class`."""
-    import transformers.models as folders
+def folders() -> list[str]:
+    """The folders of transformers that hold an architecture each; nothing is imported for it."""
+    from transformers import models
 
+    return sorted(item.name for item in pkgutil.iter_modules(models.__path__))
+
+
+def classes(of: Iterable[str] | None = None) -> dict[str, type[PreTrainedModel]]:
+    """Every exported model class with a forward of its own, as `folder.Class`."""
     known: dict[str, type[PreTrainedModel]] = {}
-    for folder in sorted(item.name for item in pkgutil.iter_modules(folders.__path__)):
+    for folder in folders() if of is None else of:
         package = importlib.import_module(f"transformers.models.{folder}")
         for item in pkgutil.iter_modules(package.__path__):
-            if not item.name.startswith("modeling_") or "modeling_tf" in item.name:
-                continue
-            if "modeling_flax" in item.name:
-                continue
-            known |= {f"{folder}.{k.__name__}": k for k in _exported(package.__name__, item.name)}
+            if re.match(r"modeling_(?!tf_|flax_)", item.name):
+                kinds = _exported(package.__name__, item.name)
+                known |= {f"{folder}.{kind.__name__}": kind for kind in kinds}
     return known
 
 
@@ -98,19 +99,23 @@ def build(kind: type[PreTrainedModel], seed: int = 0) -> Built:
     return next(builds(kind, seed))
 
 
-def builds(kind: type[PreTrainedModel], seed: int = 0) -> Iterator[Built]:
+def builds(
+    kind: type[PreTrainedModel], seed: int = 0, patience: float = MOST_SECONDS
+) -> Iterator[Built]:
     """Tiny models of a class, shrunk in different ways: not all that can be built can be run."""
     problems: list[str] = []
     too_large: list[Built] = []
     count = 0
     begun = time.monotonic()
     for factor, way in product(FACTORS, WAYS):
-        if problems and time.monotonic() - begun > MOST_SECONDS:
+        if problems and time.monotonic() - begun > patience:
             break
         try:
             built = _built(kind, factor, way, seed)
         except Exception as error:
             problems.append(f"{type(error).__name__}: {first_line(error)}")
+            if len(problems) == 1 and (own := _own_problem(kind)):
+                raise NotBuiltError(f"not from its own default config: {own}") from None
             continue
         if built.parameters > MOST_PARAMETERS:
             too_large.append(built)
@@ -120,16 +125,21 @@ def builds(kind: type[PreTrainedModel], seed: int = 0) -> Iterator[Built]:
     if too_large:
         yield min(too_large, key=lambda built: built.parameters)
     elif not count:
-        raise NotBuiltError(_whose_problem(kind, problems[0]))
+        raise NotBuiltError(problems[0])
 
 
-def _whose_problem(kind: type[PreTrainedModel], problem: str) -> str:
-    """Whether the class can be built from its default config as it is."""
+def _own_problem(kind: type[PreTrainedModel]) -> str:
+    """Why a class cannot be built from its default config either, with few layers; or nothing."""
+    own = ""
     try:
-        own = _meta_problem(kind, _default_config(kind))
+        for config in _configs(kind):
+            problem = _meta_problem(kind, shrunk(config, Shrink(1)))
+            if not problem:
+                return ""
+            own = own or problem
     except Exception as error:
         own = f"{type(error).__name__}: {first_line(error)}"
-    return f"not from its own default config: {own}" if own else problem
+    return own
 
 
 def first_line(error: BaseException) -> str:
@@ -240,12 +250,3 @@ def _uninitialised_is_nan() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-def takes(model: nn.Module) -> list[str]:
-    """The names that the model's forward takes."""
-    return list(inspect.signature(model.forward).parameters)
-
-
-def version() -> str:
-    return str(transformers.__version__)

@@ -35,7 +35,7 @@ KEPT = re.compile(
 HEAD_WIDTHS = re.compile(r"head_?(dim|size)$|(^|_)d_head$|^d_kv$")
 HEADS = re.compile(r"heads?$|^n_head|key_value_heads|_n_heads?$|n_groups$")
 COMMON = re.compile(r"^(_|transformers_version|architectures|torch_dtype|dtype)")
-MOST = {"vocabulary": 1000, "positions": 1024, "experts": 8, "image": 256}
+MOST = {"frames": 128, "vocabulary": 1000, "positions": 1024, "experts": 8, "image": 256}
 
 
 @dataclass
@@ -151,6 +151,8 @@ def _number(name: str, value: int, shrink: Shrink) -> int:
         return min(value, shrink.layers)
     if VOCABULARY.search(name) and "type_vocab" not in name:
         return min(value, MOST["vocabulary"])
+    if name == "max_source_positions":  # of frames of audio, of which all are given
+        return min(value, MOST["frames"])
     if POSITIONS.search(name):
         return min(value, MOST["positions"])
     if SIZES.search(name):

@@ -11,7 +11,8 @@
     plain          a module without a config: read off its first layer
     failures       a try that failed: its message, and what stood in the frames it passed through
     layers         the layer that refused a tensor, and what it takes instead
-    repair         the next guess, made of a failure
+    shape_rules    what messages say about shapes and lengths
+    repair         the next guess, made of a failure: every rule, in order
 
 No rule knows a model by its name.
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from .config_sizes import AUDIO, TEXT, VISION, configs
@@ -21,7 +23,7 @@ _OF_KIND = {
     "video": re.compile(r"^video\w*_token_(id|index|idx)$"),
     "audio": re.compile(r"^(audio|speech|sound)\w*_token_(id|index|idx)$"),
 }
-_TYPES = {"image": 1, "video": 2, "audio": 3}
+TYPES = {"image": 1, "video": 2, "audio": 3}
 _GRID = 2
 """Merged patches on each side of an image whose size is given as a grid."""
 FRAMES_OF_AUDIO, SAMPLES = 100, 16000
@@ -114,7 +116,7 @@ def placeholders(subject: Subject, given: list[str]) -> tuple[Placeholder, ...]:
     if subject.config is None:
         return ()
     return tuple(
-        Placeholder(token, 1, _TYPES[kind], _announced(subject, kind))
+        Placeholder(token, 1, TYPES[kind], _announced(subject, kind))
         for kind in dict.fromkeys(map(medium, given))
         if (token := _token(subject, kind)) is not None
     )
@@ -136,3 +138,40 @@ def _announced(subject: Subject, kind: str) -> int | None:
     if grid(subject, "pixel_values") is None or kind == "audio":
         return None
     return subject.number("vision_start_token_id", "image_start_token_id", near=TEXT)
+
+
+def without_media(subject: Subject, wanted: Mapping[str, Wanted]) -> Iterator[dict[str, Wanted]]:
+    """The same guess with fewer kinds of media: without audio, without pixels, without both."""
+    given = [name for name in wanted if name in MEDIA and name not in subject.required]
+    if "input_ids" not in wanted or not given:
+        return
+    alone = [[name] for name in given] if len(given) > 1 else []
+    for kept in [*alone, []]:
+        yield _keeping(subject, wanted, kept)
+
+
+def _keeping(subject: Subject, wanted: Mapping[str, Wanted], kept: list[str]) -> dict[str, Wanted]:
+    kinds = {TYPES[medium(name)] for name in kept}
+    beside = re.compile(r"pixel|image|video|audio|feature|grid|mm_token")
+    left = {
+        n: o
+        for n, o in wanted.items()
+        if n in kept
+        or n in subject.required
+        or n == "input_ids"
+        or not beside.search(n)
+        or (kept and n not in MEDIA and _belongs(n, kept))
+    }
+    ids = left["input_ids"]
+    marks: tuple[Placeholder, ...] = tuple(p for p in ids.placeholders if p.type in kinds)
+    left["input_ids"] = replace(ids, placeholders=marks)
+    return left
+
+
+def _belongs(name: str, kept: list[str]) -> bool:
+    """Whether a mask, a grid or a size is about one of the media that are kept."""
+    kinds = {medium(other) for other in kept}
+    if "mm_token" in name:
+        return True
+    about = "audio" if re.search(r"audio|feature", name) else "image"
+    return about in kinds or ("video" in name and "video" in kinds)

@@ -11,7 +11,9 @@ from ..loaded import LoadedModel
 from . import plain
 from .by_name import first_guess
 from .failures import Failure, tried
-from .repair import Guess, repairs, without_media
+from .media import without_media
+from .repair import repairs
+from .shape_rules import Guess
 from .subject import Subject
 from .wanted import made
 
