@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -63,7 +64,8 @@ def tried(module: nn.Module, inputs: Mapping[str, Array]) -> Failure | None:
     dtype = torch.float32 if weight is None else weight.dtype
     tensors = with_floats({n: from_numpy(a, device) for n, a in inputs.items()}, dtype)
     try:
-        with quietly(module), torch.random.fork_rng(devices=[]):
+        with quietly(module), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said again when the model is run for its states
             call(module, tensors)
     except Exception as error:  # models raise whatever they like
         return Failure(error, tuple(_frames(error.__traceback__))[::-1], tensors)
