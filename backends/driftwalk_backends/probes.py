@@ -1,9 +1,6 @@
 """Probes for a model: texts through its tokenizer, ids, arrays, a file, or a seeded default.
 
-Of a default, names and shapes come from optimum or the config. optimum's dummy-input generators
-know the shapes of dozens of architectures. Only shapes and kinds are taken from them: the values
-come from one seeded generator, so a default probe does not change with optimum's version, nor where
-optimum is not installed.
+Defaults are made in `default_probe/`.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from driftwalk.other_inputs import as_array, in_words, is_array, is_list_of_numb
 from driftwalk.states import Probe
 
 from .calls import call, check_names, first_line, forward_of, lacks, quietly
+from .default_probe.search import default_inputs
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel, graph_probe
@@ -32,7 +30,6 @@ from .padding import with_padding
 from .sources import open_model
 
 BATCH, LENGTH = 2, 16
-_FLOAT_INPUTS = ("pixel_values", "input_features", "input_values")
 
 
 def make_probe(
@@ -47,8 +44,9 @@ def make_probe(
     if isinstance(model, OnnxModel):
         return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)
-    check_names(model.module, probe)
-    check_values(model, probe)
+    if given is not None:  # a default was seen to run
+        check_names(model.module, probe)
+        check_values(model, probe)
     return with_padding(model, probe)
 
 
@@ -251,96 +249,3 @@ def _max_positions(model: LoadedModel, name: str) -> int | None:
                 offset = child.padding_idx
                 return most - offset - 1 if offset is not None else most
     return most
-
-
-def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> dict[str, Array]:
-    """Seeded inputs under the names forward takes them."""
-    if batch < 1 or length < 1:
-        raise ProbeError(f"batch and length must be 1 or more; got {batch} and {length}.")
-    rng = np.random.default_rng(seed)
-    if model.config is None:
-        return _plain_inputs(model.module, batch, length, rng)
-    config, module = model.config, model.module
-    parameters = forward_of(module).names
-    main = str(getattr(module, "main_input_name", "input_ids"))
-    inputs: dict[str, Array] = {}
-    if main in _FLOAT_INPUTS:
-        shape = _float_shape(config, main, batch, length)
-        inputs[main] = rng.standard_normal(shape, dtype=np.float32)
-    else:
-        length = min(length, _room(config, length))
-        inputs[main] = rng.integers(0, _vocabulary(config), (batch, length))
-        if "attention_mask" in parameters:
-            # Every second row is padded at its end, so that a default run checks masks too.
-            inputs["attention_mask"] = mask = np.ones((batch, length), dtype=np.int64)
-            if length >= 4:
-                mask[1::2, length - length // 4 :] = 0
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
-        steps = min(length, _room(config, length, "max_target_positions"))
-        inputs["decoder_input_ids"] = rng.integers(0, _vocabulary(config), (batch, steps))
-    return inputs
-
-
-def _room(config: Any, length: int, key: str = "max_position_embeddings") -> int:
-    most = getattr(config, key, None)
-    # RoBERTa-like tables keep two rows for padding; a default need not use the last positions.
-    return most - 2 if isinstance(most, int) and most > 2 else length
-
-
-def _vocabulary(config: Any) -> int:
-    for holder in (config, *(getattr(config, n, None) for n in ("text_config", "decoder"))):
-        size = getattr(holder, "vocab_size", None)
-        if isinstance(size, int) and size > 0:
-            return size
-    raise ProbeError(
-        f"{type(config).__name__} names no vocab_size, so no default ids can be made; "
-        "give the probe as text or arrays."
-    )
-
-
-def _float_shape(config: Any, name: str, batch: int, length: int) -> tuple[int, ...]:
-    """The shape of pixels or audio: optimum's word, else the config's own numbers."""
-    bins = int(getattr(config, "num_mel_bins", 80))
-    if name == "input_features" and (frames := getattr(config, "max_source_positions", None)):
-        # Whisper takes exactly two frames per encoder position, whatever optimum assumes.
-        return (batch, bins, 2 * int(frames))
-    if (shape := _optimum_shape(config, name, batch, length)) is not None:
-        return shape
-    if name == "pixel_values":
-        size = getattr(config, "image_size", 224)
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        return (batch, int(getattr(config, "num_channels", 3)), int(height), int(width))
-    return (batch, 16000) if name == "input_values" else (batch, bins, 100)
-
-
-def _optimum_shape(config: Any, name: str, batch: int, length: int) -> tuple[int, ...] | None:
-    try:
-        from optimum.utils import NormalizedConfigManager, input_generators
-    except ImportError:
-        return None
-    vision = input_generators.DummyVisionInputGenerator
-    audio = input_generators.DummyAudioInputGenerator
-    try:
-        normalized = NormalizedConfigManager.get_normalized_config_class(config.model_type)(config)
-        kind = next(kind for kind in (vision, audio) if name in kind.SUPPORTED_INPUT_NAMES)
-        made = kind("default", normalized, batch_size=batch, sequence_length=length)
-        return tuple(int(n) for n in made.generate(name, framework="np").shape)
-    except (KeyError, AttributeError, TypeError, ValueError, StopIteration):
-        return None  # an architecture that optimum lacks
-
-
-def _plain_inputs(
-    module: nn.Module, batch: int, length: int, rng: np.random.Generator
-) -> dict[str, Array]:
-    """For a module without a config: one input, read off the first layer that has weights."""
-    parameters, needed = forward_of(module).names, forward_of(module).needed
-    first = next((m for m in module.modules() if any(True for _ in m.parameters(False))), None)
-    if len(needed) == 1 and isinstance(first, nn.Embedding):
-        return {needed[0]: rng.integers(0, first.num_embeddings, (batch, length))}
-    if len(needed) == 1 and isinstance(first, nn.Linear | nn.LayerNorm):
-        width = first.in_features if isinstance(first, nn.Linear) else first.normalized_shape[-1]
-        return {needed[0]: rng.standard_normal((batch, length, width), dtype=np.float32)}
-    raise ProbeError(
-        f"No default probe can be made for {type(module).__name__}: its forward takes "
-        f"{', '.join(parameters) or 'nothing'}. Give one, as probe={{name: array}} or --probe FILE."
-    )

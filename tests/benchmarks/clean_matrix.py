@@ -15,7 +15,7 @@ import transformers
 import driftwalk
 import zoo
 from driftwalk.judge.honest import FLOOR, K
-from driftwalk_backends.probes import default_inputs
+from driftwalk_backends.default_probe.search import default_inputs
 from driftwalk_backends.sources import open_model
 
 SEEDS = (0, 1, 2)

@@ -125,7 +125,9 @@ def test_no_file_has_two_jobs() -> None:
     assert long == {}
 
 
-@pytest.mark.parametrize("name", ["onnx", "onnx/pairs", "faults", "faults/trusted", "bundles"])
+@pytest.mark.parametrize(
+    "name", ["onnx", "onnx/pairs", "faults", "faults/trusted", "bundles", "default_probe"]
+)
 def test_the_map_of_a_package_names_every_file(name: str) -> None:
     folder = PACKAGES["driftwalk_backends"] / name
     tree = ast.parse((folder / "__init__.py").read_text("utf-8"))

@@ -1,0 +1,220 @@
+"""What messages say about shapes and lengths, and the inputs with the shapes they ask for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from .failures import Failure
+from .subject import Subject
+from .wanted import Wanted
+
+Guess = dict[str, Wanted]
+
+
+def unpacked(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """A line that takes a shape apart into more or fewer sizes than there are."""
+    more = re.search(r"not enough values to unpack \(expected (\d+), got (\d+)\)", failure.message)
+    fewer = re.search(
+        r"too many values to unpack \(expected (\d+)(?:, got (\d+))?\)", failure.message
+    )
+    if more is None and fewer is None:
+        return None
+    dims = int((more or fewer).group(1))  # type: ignore[union-attr]
+    name = _taken_apart(failure, wanted)
+    if name is None or len(wanted[name].shape) == dims:
+        return None
+    return {**wanted, name: _with_dims(subject, wanted[name], dims)}
+
+
+def _taken_apart(failure: Failure, wanted: Guess) -> str | None:
+    for frame in failure.frames:
+        for name in frame.mentioned:
+            value = frame.names.get(name)
+            if isinstance(value, torch.Tensor):
+                for own, given in failure.tensors.items():
+                    if given.untyped_storage().data_ptr() == value.untyped_storage().data_ptr():
+                        return own
+            if name in wanted:
+                return name
+    return None
+
+
+def _with_dims(subject: Subject, one: Wanted, dims: int) -> Wanted:
+    shape = one.shape
+    size = subject.channels * subject.patch**2
+    if len(shape) == 2 and dims > 3 and shape[1] == size:  # patches that are not to be flat
+        shape = (shape[0], subject.channels, subject.patch, subject.patch)
+        return one.resized((1,) * (dims - 4) + shape)
+    while len(shape) < dims:
+        shape = (shape[0], subject.frames if len(shape) == 4 else 1, *shape[1:])
+    while len(shape) > dims and len(shape) > 1:
+        shape = (shape[0], *shape[2:])
+    return one.resized(shape)
+
+
+def dimensions(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """A message that says how many dimensions a tensor must have."""
+    stated = re.search(
+        r"(?i)expected?\D{0,40}?(\d)D \(unbatched\) or (\d)D|(\d)D tensor|"
+        r"(\d)[- ]dim|number of dimensions.*?(\d)|dims?\b.*?expected (\d)",
+        failure.message,
+    )
+    beyond = re.search(r"Dimension out of range .* but got (\d)", failure.message)
+    if stated is None and beyond is None:
+        return None
+    numbers = [int(n) for n in stated.groups() if n] if stated else []
+    numbers += [int(beyond.group(1)) + 1] if beyond else []
+    name = _taken_apart(failure, wanted) or next(iter(wanted), None)
+    if name is None or not numbers or len(wanted[name].shape) == numbers[-1]:
+        return None
+    return {**wanted, name: _with_dims(subject, wanted[name], numbers[-1])}
+
+
+def image_size(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    stated = re.search(
+        r"size \((\d+)\*(\d+)\) doesn't match model(?: \((\d+)\*(\d+)\))?", failure.message
+    )
+    if stated is None or stated.group(3) is None:
+        return None
+    had = tuple(int(n) for n in stated.groups()[:2])
+    sides = tuple(int(n) for n in stated.groups()[2:])
+    changed = {
+        n: one.resized((*one.shape[:-2], *sides))
+        for n, one in wanted.items()
+        if len(one.shape) >= 3 and one.shape[-2:] == had
+    }
+    return {**wanted, **changed} if changed else None
+
+
+_EXPECTED = (
+    r"expected[^\d\[]{0,60}?(?P<want>\d+)[^\d]{1,60}?(?:got|but|found|given)[^\d]{0,60}?(?P<have>\d+)",
+    r"got[^\d]{0,40}?(?P<have>\d+)[^\d]{1,60}?expected[^\d]{0,40}?(?P<want>\d+)",
+    r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<have>\d+) and (?P<want>\d+)x\d+\)",
+    r"normalized_shape=\[(?P<want>\d+)\].*\D(?P<have>\d+)\]$",
+    r"to have (?P<want>\d+) channels, but got (?P<have>\d+) channels",
+    r"size of tensor a \((?P<have>\d+)\) must match the size of tensor b \((?P<want>\d+)\)",
+    r"size of tensor a \((?P<want>\d+)\) must match the size of tensor b \((?P<have>\d+)\)",
+    r"\((?P<have>\d+)\) (?:doesn't|does not) match[^\d]*\((?P<want>\d+)\)",
+    r"size (?P<have>\d+) .*? should be (?P<want>\d+)",
+    r"length .*?(?P<want>\d+)[^\d]+but[^\d]+(?P<have>\d+)",
+)
+
+
+def sized(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Messages that say which size was there and which one was expected."""
+    for pattern in _EXPECTED:
+        stated = re.search(pattern, failure.message, re.I | re.S)
+        if stated is None:
+            continue
+        have, want = int(stated["have"]), int(stated["want"])
+        for name, one in wanted.items():
+            axes = [i for i, size in enumerate(one.shape) if size == have and i > 0]
+            if axes and want > 0 and one.kind not in ("given",):
+                shape = list(one.shape)
+                shape[axes[-1]] = want
+                return {**wanted, name: one.resized(tuple(shape))}
+    return None
+
+
+def with_length(wanted: Guess, length: int) -> Guess:
+    """The same inputs with texts of another length."""
+    ids = next((o for o in wanted.values() if o.kind == "ids" and len(o.shape) > 1), None)
+    if ids is None:
+        ids = next((o for o in wanted.values() if len(o.shape) > 1), None)
+    if ids is None:
+        return wanted
+    had = ids.shape[1]
+    return {
+        n: o.resized((o.shape[0], length, *o.shape[2:]))
+        if len(o.shape) > 1 and o.shape[1] == had and o.kind != "given"
+        else o
+        for n, o in wanted.items()
+    }
+
+
+def multiple(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """A length that must be a multiple of some number."""
+    if not re.search(r"multiple|divisible|divided", failure.message):
+        return None
+    ids = next((o for o in wanted.values() if len(o.shape) > 1 and o.kind != "given"), None)
+    if ids is None:
+        return None
+    had = ids.shape[-1] if len(ids.shape) > 2 else ids.shape[1]
+    numbers = [int(n) for n in re.findall(r"\d+", failure.message)]
+    steps = [n for n in numbers if n > 1 and n != had]
+    if not steps:
+        return None
+    step = max(steps) if len(steps) < 3 else math.lcm(*steps[-2:])
+    if len(ids.shape) > 3:
+        changed = {
+            n: o.resized((*o.shape[:-2], *(-(-side // step) * step for side in o.shape[-2:])))
+            for n, o in wanted.items()
+            if len(o.shape) > 3
+        }
+        return {**wanted, **changed}
+    length = -(-had // step) * step
+    return with_length(wanted, length) if length <= 65536 else None
+
+
+def larger(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """An image or a wave that layers have made smaller than the next one's kernel."""
+    if not re.search(
+        r"(?i)kernel size can't be greater|output size is too small|too small|smaller than"
+        r"|padding size should be less|greater than actual input|non-zero size|must be greater"
+        r"|ZeroDivisionError",
+        failure.line,
+    ):
+        return None
+    name = next((n for n, o in wanted.items() if o.kind == "normal" and len(o.shape) > 1), None)
+    if name is None:
+        return with_length(wanted, 4 * max(o.shape[-1] for o in wanted.values() if o.shape))
+    one = wanted[name]
+    axes = len(one.shape) - 2 if len(one.shape) > 2 else 1
+    sides = tuple(2 * side for side in one.shape[-axes:])
+    return {**wanted, name: one.resized((*one.shape[:-axes], *sides))}
+
+
+def choices(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Several texts in a row, of which one is to be chosen."""
+    if not re.search(r"shape '\[-1, (\d+)\]' is invalid", failure.message):
+        return None
+    return {
+        n: o.resized((o.shape[0], 2, *o.shape[1:]))
+        if o.kind in ("ids", "mask", "boxes", "zeros") and len(o.shape) >= 2
+        else o
+        for n, o in wanted.items()
+    }
+
+
+def viewed(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Rows that are taken apart into several streams, which lie one behind the other."""
+    return _in_streams(failure, wanted, lambda rows, length, streams: (rows * streams, length))
+
+
+def viewed_last(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """The same, with the streams along an axis of their own."""
+    return _in_streams(failure, wanted, lambda rows, length, streams: (rows, length, streams))
+
+
+def _in_streams(
+    failure: Failure, wanted: Guess, shape: Callable[[int, int, int], tuple[int, ...]]
+) -> Guess | None:
+    stated = re.search(
+        r"shape '\[-?\d+, (\d+), -?\d+\]' is invalid for input of size (\d+)", failure.message
+    )
+    if stated is None:
+        return None
+    streams, size = map(int, stated.groups())
+    fitting = [n for n, o in wanted.items() if math.prod(o.shape) == size and len(o.shape) == 2]
+    named = _taken_apart(failure, wanted)
+    name = named if named in fitting else next(iter(fitting), None)
+    if name is None:
+        return None
+    own = {n: replace(o, like_ids=False) for n, o in wanted.items()}
+    rows, length = wanted[name].shape
+    return {**own, name: replace(own[name], shape=shape(rows, length, streams))}

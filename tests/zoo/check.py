@@ -1,0 +1,177 @@
+"""What is asked of one model class: a row of docs/zoo.md.
+
+Built, run by transformers itself with the default probe, traced, a copy against itself, half
+precision, eager attention, and one seeded fault: a weight matrix times 1.05 in a random block.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+import driftwalk
+from driftwalk.errors import DriftwalkError
+from driftwalk.result import Report
+from driftwalk.states import Probe
+from driftwalk_backends.calls import call, inputs_for, quietly
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+from driftwalk_backends.tensors import tensors_in
+
+from .every import MOST_SECONDS, NotBuiltError, builds, first_line
+
+STEPS = ("probe", "self", "bf16", "eager", "fault")
+SCALE, VISIBLE = 1.05, 1e-6
+"""The fault, and the least relative effect on some output that it must have to count."""
+Row = dict[str, Any]
+
+
+def check(
+    name: str,
+    kind: type[PreTrainedModel],
+    steps: tuple[str, ...] = STEPS,
+    patience: float = MOST_SECONDS,
+) -> Row:
+    """One row; every step that was not reached is missing from it.
+
+    A class that cannot be built or run in one way is tried in others for `patience` seconds.
+    """
+    row: Row = {"name": name, "seconds": {}}
+    try:
+        model, probe = _runnable(row, kind, patience)
+    except NotBuiltError as error:
+        return row | {"built": False, "reason": str(error)}
+    except DriftwalkError as error:
+        return row | {"probe": False, "reason": str(error)}
+    shapes = {name: list(array.shape) for name, array in probe.inputs.items()}
+    row |= {"probe": True, "inputs": shapes}
+    if not set(steps) - {"probe"}:
+        return row
+    if "self" in steps:
+        other = copy.deepcopy(model)
+        row["self"] = _timed(row, "self", lambda: _verdict(model, other, probe))
+    if "bf16" in steps:
+        row["bf16"] = _timed(row, "bf16", lambda: _verdict(model, "emulated:bf16", probe))
+    if "eager" in steps:
+        row["eager"] = _timed(row, "eager", lambda: _verdict(model, "torch,attn=eager", probe))
+    if "fault" in steps and row["self"]["verdict"] == "pass":
+        row["fault"] = _timed(row, "fault", lambda: _fault(name, model, probe))
+    return row
+
+
+def _runnable(row: Row, kind: type[PreTrainedModel], patience: float) -> tuple[nn.Module, Probe]:
+    """The first of a few tiny models that transformers runs with the default probe."""
+    refused: DriftwalkError | None = None
+    begun = time.monotonic()
+    for built in builds(kind, patience=patience):
+        if refused is not None and time.monotonic() - begun > patience:
+            break
+        facts = {"built": True, "parameters": built.parameters, "factor": built.factor}
+        try:
+            probe = _timed(row, "probe", partial(_default_probe, built.model))
+        except DriftwalkError as error:
+            if refused is None:
+                refused, _ = error, row.update(facts)
+            continue
+        row |= facts
+        return built.model, probe
+    assert refused is not None
+    raise refused
+
+
+def _default_probe(model: nn.Module) -> Probe:
+    return make_probe(open_model(model))
+
+
+def _timed(row: Row, step: str, work: Callable[[], Any]) -> Any:
+    begun = time.perf_counter()
+    try:
+        return work()
+    finally:
+        row["seconds"][step] = round(time.perf_counter() - begun, 2)
+
+
+def _verdict(model: nn.Module, candidate: object, probe: Probe) -> Row:
+    try:
+        report = driftwalk.verify(model, candidate, probe=probe)
+    except DriftwalkError as error:
+        return {"verdict": "refused", "reason": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        return {"verdict": "crash", "reason": f"{type(error).__name__}: {first_line(error)}"}
+    said: Row = {"verdict": report.verdict, "points": report.coverage.compared}
+    if report.verdict != "pass":
+        first = report.first_divergence
+        said["reason"] = report.reason or f"first divergence: {first.point.name if first else ''}"
+    return said
+
+
+def _fault(name: str, model: nn.Module, probe: Probe) -> Row:
+    """The first of a few random matrices whose change shows in the outputs."""
+    chance = random.Random(zlib.crc32(name.encode()))
+    matrices = [n for n, p in model.named_parameters() if p.ndim > 1 and p.is_floating_point()]
+    in_blocks = [n for n in matrices if any(part.isdigit() for part in n.split("."))] or matrices
+    chance.shuffle(in_blocks)
+    plain = _outputs(model, probe)
+    for parameter in in_blocks[:6]:
+        faulty = copy.deepcopy(model)
+        with torch.no_grad():
+            faulty.get_parameter(parameter).mul_(SCALE)
+        effect = _effect(plain, _outputs(faulty, probe))
+        if effect > VISIBLE:
+            return {"parameter": parameter, "effect": effect} | _caught(
+                model, faulty, probe, parameter
+            )
+    return {"verdict": "no visible fault"}
+
+
+def _caught(model: nn.Module, faulty: nn.Module, probe: Probe, parameter: str) -> Row:
+    try:
+        report = driftwalk.verify(model, faulty, probe=probe)
+    except Exception as error:
+        return {"verdict": "crash", "reason": f"{type(error).__name__}: {first_line(error)}"}
+    cause = report.root_cause.point if report.root_cause is not None else None
+    return {
+        "verdict": report.verdict,
+        "cause": cause.name if cause else None,
+        "module": cause.module if cause else None,
+        "placed": cause is not None and placed(cause.module, parameter.rpartition(".")[0], report),
+    }
+
+
+def placed(module: str, faulty: str, report: Report) -> bool:
+    """Whether the accused module holds the faulty one, or lies inside it."""
+    accused = [module, report.culprit.module if report.culprit else module]
+    return any(
+        path and (f"{faulty}.".startswith(f"{path}.") or f"{path}.".startswith(f"{faulty}."))
+        for path in accused
+    )
+
+
+def _outputs(model: nn.Module, probe: Probe) -> Mapping[str, torch.Tensor]:
+    with quietly(model), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        output = call(model, inputs_for(model, probe, torch.device("cpu")))
+    return {
+        str(slot): tensor.double()
+        for slot, tensor in tensors_in(output)
+        if tensor.is_floating_point()
+    }
+
+
+def _effect(plain: Mapping[str, torch.Tensor], faulty: Mapping[str, torch.Tensor]) -> float:
+    changes = [
+        float((faulty[slot] - tensor).norm() / tensor.norm().clamp(min=1e-30))
+        for slot, tensor in plain.items()
+        if slot in faulty and faulty[slot].shape == tensor.shape and tensor.numel()
+    ]
+    return max((change for change in changes if np.isfinite(change)), default=0.0)

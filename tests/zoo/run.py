@@ -1,0 +1,146 @@
+"""All of it: every model class of the installed transformers through `check`, one process each.
+
+python -m zoo.run [--rows FILE] [--page docs/zoo.md] [--steps self,bf16] [--every N] [NAME ...]
+
+A row is written as soon as it is there, and a run that was stopped goes on where it was. A class
+that hangs is ended after its time, and one that crashes loses its own row only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+SECONDS = 180.0
+MEMORY = 12 << 30
+"""Bytes of address space for one class: one that is not shrunk well must not take the machine."""
+Row = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    import transformers
+
+    from . import check, every, table
+
+    del check  # read before processes are split off, once for all of them
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    _say("finding the model classes of transformers", transformers.__version__)
+    known = every.classes()
+    names = [n for n in list(known)[:: options.every] if _asked(n, options.names)]
+    rows = read(options.rows)
+    waiting = [name for name in names if name not in rows]
+    _say(f"{len(known)} classes, {len(names)} asked for, {len(waiting)} to do")
+    begun = time.monotonic()
+    for count, row in enumerate(_rows(waiting, known, options), start=1):
+        rows[row["name"]] = row
+        with options.rows.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        left = (time.monotonic() - begun) / count * (len(waiting) - count)
+        _say(
+            f"{count}/{len(waiting)} {row['name']}: {table.outcome(row)} ({left / 60:.0f} min left)"
+        )
+    page = table.page([rows[n] for n in names if n in rows], transformers.__version__)
+    if options.page:
+        table.write(options.page, page, transformers.__version__)
+        _say(f"wrote {options.page}")
+    else:
+        sys.stdout.write(page)
+    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="globs of folder.Class; all without any")
+    parser.add_argument("--rows", type=Path, required=True, help="JSON lines; kept between runs")
+    parser.add_argument("--page", type=Path, help="the Markdown page to write")
+    parser.add_argument("--steps", default="probe,self,bf16,eager,fault")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th class")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for one class")
+    return parser.parse_args(arguments)
+
+
+def _asked(name: str, globs: list[str]) -> bool:
+    return not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
+
+
+def read(path: Path) -> dict[str, Row]:
+    """Rows of earlier runs; a line that was cut off is done again."""
+    rows: dict[str, Row] = {}
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        rows[row["name"]] = row
+    return rows
+
+
+def _say(*words: object) -> None:
+    sys.stderr.write(" ".join(map(str, words)) + "\n")
+    sys.stderr.flush()
+
+
+def _rows(names: list[str], known: Mapping[str, Any], options: argparse.Namespace) -> Iterator[Row]:
+    steps = tuple(options.steps.split(","))
+
+    def one(name: str) -> Row:
+        return in_a_process(name, known[name], steps, options.seconds)
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        yield from pool.map(one, names)
+
+
+def in_a_process(name: str, kind: Any, steps: tuple[str, ...], seconds: float) -> Row:
+    """A row made by a process of its own, which is ended when its time is over."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(there, name, kind, steps))
+    child.start()
+    there.close()
+    row: Row = {"name": name, "died": f"still running after {seconds:g} s"}
+    try:
+        if here.poll(seconds):
+            row = here.recv()
+    except EOFError:
+        child.join(5)
+        row = {"name": name, "died": f"the process ended with {child.exitcode}"}
+    finally:
+        child.kill()
+        child.join()
+        here.close()
+    return row
+
+
+def _work(pipe: Connection, name: str, kind: Any, steps: tuple[str, ...]) -> None:
+    from .check import check
+    from .every import first_line
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    try:
+        pipe.send(check(name, kind, steps))
+    except BaseException as error:
+        pipe.send({"name": name, "died": f"{type(error).__name__}: {first_line(error)}"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
