@@ -12,8 +12,9 @@ import torch
 import transformers as tf
 from torch import nn
 
+import driftwalk
 import zoo
-from driftwalk.errors import ProbeError
+from driftwalk.errors import ModelError, ProbeError
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from zoo import every
@@ -245,3 +246,32 @@ def test_a_processor_beside_the_weights_says_how_large_images_are(tmp_path: Path
     (tmp_path / "preprocessor_config.json").write_text('{"crop_size": {"height": 48, "width": 40}}')
     probe = make_probe(open_model(tmp_path))
     assert probe.inputs["pixel_values"].shape == (2, 3, 48, 40)
+
+
+def test_a_model_of_texts_that_fails_says_so_when_it_is_run() -> None:
+    model = zoo.build("gpt2")
+
+    def fail(*_: Any) -> None:
+        raise ValueError("on purpose")
+
+    model.lm_head.register_forward_hook(fail)
+    probe = make_probe(open_model(model))
+    assert set(probe.inputs) == {"input_ids", "attention_mask"}
+    with pytest.raises(ModelError, match=r"failed on the probe.*on purpose"):
+        driftwalk.backend("torch", model).run(probe)
+
+
+class OpenEnded(nn.Module):
+    """A model with a config whose forward names nothing of what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = zoo.build("gpt2")
+        self.config = self.inner.config
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.inner(**inputs)
+
+
+def test_a_forward_of_keywords_alone_is_given_the_main_input() -> None:
+    assert shapes(OpenEnded()) == {"input_ids": (2, 16)}

@@ -45,7 +45,7 @@ def names_for(subject: Subject) -> list[str]:
         names += _PATH
     if getattr(subject.config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
-    known = [n for n in dict.fromkeys(names) if n in takes]
+    known = [n for n in dict.fromkeys(names) if n in takes or n in subject.mains]
     return [n for n in known if n in subject.required or not NEVER.search(n)]
 
 
