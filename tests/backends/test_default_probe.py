@@ -193,6 +193,27 @@ def test_images_stand_in_the_text_where_their_features_go() -> None:
     assert (probe.inputs["attention_mask"] == 0).sum(1).tolist() == [0, 4]
 
 
+def test_patches_come_with_the_grid_they_lie_in() -> None:
+    text = {
+        **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 99},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1},
+        **{"eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 128},
+        "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]},
+    }
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4}
+    special = {"image_token_id": 3, "video_token_id": 4, "vision_start_token_id": 5}
+    config = tf.Qwen2VLConfig(text_config=text, vision_config=vision, **special)
+    model = tf.Qwen2VLForConditionalGeneration(config).eval()
+    ran = Ran(model)
+    probe = make_probe(open_model(model))
+    assert "visual" in ran
+    ids = probe.inputs["input_ids"]
+    assert (ids == 3).sum(1).tolist() == [4, 4]  # 4 x 4 patches, merged by 2 x 2
+    assert not (ids == 4).any()
+    assert probe.inputs["image_grid_thw"].tolist() == [[1, 4, 4]] * 2
+    assert len(probe.inputs["pixel_values"]) == 32
+
+
 @pytest.mark.parametrize(
     ("name", "inputs"),
     [

@@ -9,7 +9,7 @@ from driftwalk.errors import ProbeError
 
 from ..loaded import LoadedModel
 from . import plain
-from .by_name import first_guess
+from .by_name import first_guess, own_dummies
 from .failures import Failure, tried
 from .media import without_media
 from .repair import repairs
@@ -50,6 +50,8 @@ def _starts(subject: Subject) -> Iterator[Guess]:
     if first:
         yield first
         yield from without_media(subject, first)
+    if dummies := own_dummies(subject):
+        yield dummies
 
 
 def _search(
