@@ -229,6 +229,8 @@ def test_patches_come_with_the_grid_they_lie_in() -> None:
         ("Speech2TextModel", {"input_features": 3, "decoder_input_ids": 2}),
         ("ASTModel", {"input_values": 3}),
         ("PerceiverForMaskedLM", {"inputs": 2}),
+        ("SegGptModel", {"pixel_values": 4, "prompt_pixel_values": 4, "prompt_masks": 4}),
+        ("EsmModel", {"input_ids": 2}),
         ("Pix2StructVisionModel", {"flattened_patches": 3}),
         ("LlavaNextForConditionalGeneration", {"pixel_values": 5, "image_sizes": 2}),
     ],
