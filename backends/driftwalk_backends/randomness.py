@@ -9,7 +9,6 @@ reset: `unrepeatable_module` finds where that is.
 from __future__ import annotations
 
 import hashlib
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -92,7 +91,13 @@ def _states() -> tuple[object, ...]:
     states: list[object] = [torch.get_rng_state().numpy().tobytes()]
     if _has_gpu():
         states += [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
-    return (*states, pickle.dumps(np.random.get_state(legacy=False)), random.getstate())
+    return (*states, _numpy_state(), random.getstate())
+
+
+def _numpy_state() -> tuple[object, ...]:
+    state: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in state["state"].values()]
+    return (state["bit_generator"], *inner, state.get("has_gauss"), state.get("gauss"))
 
 
 def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...]:
