@@ -80,11 +80,9 @@ class Forward:
 
 def forward_of(module: Callable[..., Any]) -> Forward:
     """What a module's forward, or a function, takes; of what does not say, anything in order."""
-    function = getattr(module, "forward", None) if isinstance(module, nn.Module) else module
-    if isinstance(module, Function):
-        function = module.function
-    if function is None:
-        return Forward(any_position=True)
+    function = module.function if isinstance(module, Function) else module
+    if isinstance(function, nn.Module):
+        function = function.forward
     arguments = getattr(getattr(function, "schema", None), "arguments", None)
     if arguments is not None:  # TorchScript
         own = [a for a in arguments if a.name != "self"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import cache, partial
 from importlib import metadata
@@ -47,6 +48,10 @@ def fingerprint(module: nn.Module) -> str:
     for path, part in module.named_modules():
         digest.update(f"{path}|{_qualified(type(part))}|{part.extra_repr()}|".encode())
         passing = {"training"} if _is_patched(part) else {"training", "forward"}
+        if isinstance(part, torch.jit.ScriptModule):
+            passing |= {"forward"}
+            with suppress(RuntimeError):  # a list of modules has no forward
+                digest.update(str(part.graph).encode())
         for name in sorted(vars(part).keys() - passing):
             if not name.startswith("_"):
                 digest.update(f"{name}={_plain(vars(part)[name])};".encode())
@@ -87,6 +92,8 @@ def _version(package: str) -> str | None:
 
 def _is_patched(part: nn.Module) -> bool:
     """Transformers 4.57 wraps `forward` for hidden states, and puts the class's own back after."""
+    if isinstance(part, torch.jit.ScriptModule):
+        return True  # its code is its own, whatever its class is
     own = vars(part).get("forward")
     method = (getattr(own, "__self__", None), getattr(own, "__func__", None))
     return own is not None and method != (part, type(part).forward)

@@ -1,5 +1,7 @@
 """A plain function, or any object that can be called, as a module: then it can be run and copied.
 
+So does a TorchScript module become a part of a plain one: it takes no hooks of its own.
+
 The modules that it uses are parts of that module, wherever the function has them from: its closure,
 its globals, a bound method's object, a partial's arguments. A copy in float64 must use copies.
 """
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -45,8 +48,17 @@ class Function(nn.Module):
         return function(*args, **kwargs)
 
 
+def as_module(given: Callable[..., Any]) -> nn.Module:
+    """A module that takes hooks; of what is none, one that calls it."""
+    if isinstance(given, nn.Module) and not isinstance(given, torch.jit.ScriptModule):
+        return given
+    return Function(given)
+
+
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called."""
+    """What a function, or a TorchScript module, is called."""
+    if isinstance(function, torch.jit.ScriptModule):
+        return str(function.original_name)
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__name__", "") or type(function).__name__)

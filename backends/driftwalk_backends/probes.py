@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,19 +66,41 @@ def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int)
     if isinstance(given, str):
         return _from_texts(model, [given])
     if isinstance(given, Mapping):
-        return _from_mapping(model.module, {str(name): value for name, value in given.items()})
+        return _from_mapping(model, {str(name): value for name, value in given.items()})
     if isinstance(given, Sequence) and all(isinstance(item, str) for item in given):
         return _from_texts(model, list(given))
-    made = _from_mapping(model.module, {_main_input(model.module): given})
+    made = _from_mapping(model, {_main_input(model.module): given})
     return replace(made, origin="ids or array")
 
 
-def _from_mapping(module: nn.Module, given: Mapping[str, Any]) -> Probe:
-    """Arrays, tensors and lists of numbers as arrays; all else as it was given."""
+def _from_mapping(model: LoadedModel, given: Mapping[str, Any]) -> Probe:
+    """Arrays, tensors and lists of numbers as arrays; all else as it was given.
+
+    Whether a flat list is an array or a list, such as the sizes of parts, the model may have to
+    tell: it is one where the model runs with it.
+    """
+    flat = {n for n, v in given.items() if is_list_of_numbers(v) and not isinstance(v[0], list)}
+    lists = {name for name in flat if _wants_list(model.module, name)}
+    probe = _sorted(given, lists)
+    if flat - lists and not _runs(model, probe) and _runs(model, kept := _sorted(given, flat)):
+        return kept
+    return probe
+
+
+def _runs(model: LoadedModel, probe: Probe) -> bool:
+    try:
+        check_names(model.module, probe)
+        _try(model, probe)
+    except Exception:  # whatever the model raises
+        return False
+    return True
+
+
+def _sorted(given: Mapping[str, Any], lists: Collection[str]) -> Probe:
     arrays: dict[str, Array] = {}
     others: dict[str, Any] = {}
     for name, value in given.items():
-        listed = is_list_of_numbers(value) and not _wants_list(module, name)
+        listed = is_list_of_numbers(value) and name not in lists
         array = _array(value) if is_array(value) or listed else None
         if array is None:
             others[name] = value

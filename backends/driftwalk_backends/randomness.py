@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from itertools import zip_longest
 from typing import Any
@@ -37,8 +37,9 @@ def begin_alike() -> None:
     torch.default_generator.manual_seed(seed)
     if _has_gpu():
         torch.cuda.manual_seed_all(seed)
-    np.random.seed(seed)
     random.seed(seed)
+    with suppress(TypeError):  # another kind of generator, which a user put there, takes no seed
+        np.random.seed(seed)
 
 
 def _has_gpu() -> bool:
@@ -53,7 +54,7 @@ def generators_kept() -> Iterator[None]:
         restore.callback(torch.set_rng_state, torch.get_rng_state())
         if _has_gpu():
             restore.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
-        restore.callback(np.random.set_state, np.random.get_state())
+        restore.callback(np.random.set_state, np.random.get_state(legacy=False))
         restore.callback(random.setstate, random.getstate())
         yield
 
@@ -90,8 +91,13 @@ def _states() -> tuple[object, ...]:
     states: list[object] = [torch.get_rng_state().numpy().tobytes()]
     if _has_gpu():
         states += [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return (*states, kind, np.asarray(keys).tobytes(), *rest, random.getstate())
+    return (*states, _numpy_state(), random.getstate())
+
+
+def _numpy_state() -> tuple[object, ...]:
+    state: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in state["state"].values()]
+    return (state["bit_generator"], *inner, state.get("has_gauss"), state.get("gauss"))
 
 
 def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from driftwalk.errors import ModelError, UsageError
 
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
-from .functions import Function, name_of
+from .functions import as_module, name_of
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel
 
-__all__ = ["AnyModel", "LoadedModel", "as_module", "open_model", "torch_model"]
+__all__ = ["AnyModel", "LoadedModel", "open_model", "torch_model"]
 
 AnyModel = LoadedModel | OnnxModel
 
@@ -39,7 +38,7 @@ def open_model(
     """Load whatever a user may call a model."""
     if isinstance(given, LoadedModel | OnnxModel):
         return given
-    if isinstance(given, nn.Module):
+    if isinstance(given, nn.Module) and not isinstance(given, torch.jit.ScriptModule):
         folder = getattr(getattr(given, "config", None), "name_or_path", "") or None
         return LoadedModel(given, type(given).__name__, blocks=blocks, folder=folder)
     if callable(given) and not isinstance(given, type):
@@ -70,11 +69,6 @@ def open_model(
     return _from_pretrained(given, "hub", blocks, trust_remote_code)
 
 
-def as_module(given: Callable[..., Any]) -> nn.Module:
-    """A module; a function that is none becomes one."""
-    return given if isinstance(given, nn.Module) else Function(given)
-
-
 def torch_model(
     given: object, *, blocks: str | None = None, trust_remote_code: bool = False
 ) -> LoadedModel:
@@ -103,10 +97,10 @@ def _from_factory(given: str, blocks: str | None) -> LoadedModel:
             f"{given!r}: the factory raised {type(error).__name__}: {first_line(error)}"
         ) from error
     if not isinstance(made, nn.Module) and callable(made) and not isinstance(made, type):
-        made = Function(made)
+        made = as_module(made)
     if not isinstance(made, nn.Module):
         raise ModelError(f"{given!r} gave a {type(made).__name__}; a factory returns an nn.Module.")
-    return LoadedModel(made, given, source="factory", blocks=blocks)
+    return LoadedModel(as_module(made), given, source="factory", blocks=blocks)
 
 
 def _from_pretrained(

@@ -42,6 +42,8 @@ def hooked(hooks: Iterable[Hook], first: bool = False) -> Iterator[None]:
     """Hooks on modules, removed in any case; `first`: outputs are seen before other hooks do."""
     with ExitStack() as handles:
         for module, before, after in hooks:
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # it takes none
             if before is not None:
                 handles.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             if after is not None:

@@ -271,3 +271,21 @@ def test_a_float64_copy_of_a_function_leaves_the_original_alone() -> None:
 def test_a_class_is_no_model() -> None:
     with pytest.raises(driftwalk.DriftwalkError, match="Cannot take"):
         open_model(Stack)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_code_of_torchscript_is_never_known_and_is_part_of_the_fingerprint() -> None:
+    """A result computed from it is not stored: another script may have the same class."""
+
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Thrice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+    two, three = (nn.Sequential(torch.jit.script(kind())) for kind in (Twice, Thrice))
+    assert not open_model(two).has_known_code
+    assert open_model(two).fingerprint != open_model(three).fingerprint
+    assert open_model(two).fingerprint == open_model(two).fingerprint

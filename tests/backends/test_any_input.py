@@ -307,3 +307,30 @@ def test_decoder_ids_that_the_model_makes_itself_need_not_be_given() -> None:
     model = BartModel(config).eval()
     report = driftwalk.verify(model, "torch", probe={"input_ids": [[5, 6, 7]]}, cache=False)
     assert report.ok, report.reason
+
+
+class Parts(Stack):
+    """Takes sizes as a list, and says so nowhere."""
+
+    def forward(self, x, lengths):  # type: ignore[no-untyped-def]
+        return torch.cat([part * 2 for part in self.through(x).split(lengths, dim=1)], 1)
+
+
+class Numbers(Stack):
+    """Takes numbers as a tensor."""
+
+    def forward(self, x, lengths):  # type: ignore[no-untyped-def]
+        return self.through(x) * lengths.sum()
+
+
+@pytest.mark.parametrize("given_as", [[1, 3], (1, 3)], ids=["list", "tuple"])
+def test_a_list_of_sizes_is_a_list_where_the_model_wants_one(given_as: Any) -> None:
+    assert driftwalk.verify(Parts(), "torch", probe={"x": X, "lengths": given_as}, cache=False).ok
+    probe = make_probe(open_model(Parts()), {"x": X.tolist(), "lengths": given_as})
+    assert probe.others["lengths"] == given_as
+    assert probe.inputs["x"].shape == (2, 4, 8)
+
+
+def test_a_list_of_numbers_is_an_array_where_the_model_wants_one() -> None:
+    probe = make_probe(open_model(Numbers()), {"x": X, "lengths": [1, 3]})
+    assert probe.inputs["lengths"].tolist() == [1, 3]

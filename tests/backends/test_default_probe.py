@@ -12,8 +12,9 @@ import torch
 import transformers as tf
 from torch import nn
 
+import driftwalk
 import zoo
-from driftwalk.errors import ProbeError
+from driftwalk.errors import ModelError, ProbeError
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from zoo import every
@@ -192,6 +193,27 @@ def test_images_stand_in_the_text_where_their_features_go() -> None:
     assert (probe.inputs["attention_mask"] == 0).sum(1).tolist() == [0, 4]
 
 
+def test_patches_come_with_the_grid_they_lie_in() -> None:
+    text = {
+        **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 99},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1},
+        **{"eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 128},
+        "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]},
+    }
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4}
+    special = {"image_token_id": 3, "video_token_id": 4, "vision_start_token_id": 5}
+    config = tf.Qwen2VLConfig(text_config=text, vision_config=vision, **special)
+    model = tf.Qwen2VLForConditionalGeneration(config).eval()
+    ran = Ran(model)
+    probe = make_probe(open_model(model))
+    assert "visual" in ran
+    ids = probe.inputs["input_ids"]
+    assert (ids == 3).sum(1).tolist() == [4, 4]  # 4 x 4 patches, merged by 2 x 2
+    assert not (ids == 4).any()
+    assert probe.inputs["image_grid_thw"].tolist() == [[1, 4, 4]] * 2
+    assert len(probe.inputs["pixel_values"]) == 32
+
+
 @pytest.mark.parametrize(
     ("name", "inputs"),
     [
@@ -207,6 +229,8 @@ def test_images_stand_in_the_text_where_their_features_go() -> None:
         ("Speech2TextModel", {"input_features": 3, "decoder_input_ids": 2}),
         ("ASTModel", {"input_values": 3}),
         ("PerceiverForMaskedLM", {"inputs": 2}),
+        ("SegGptModel", {"pixel_values": 4, "prompt_pixel_values": 4, "prompt_masks": 4}),
+        ("EsmModel", {"input_ids": 2}),
         ("Pix2StructVisionModel", {"flattened_patches": 3}),
         ("LlavaNextForConditionalGeneration", {"pixel_values": 5, "image_sizes": 2}),
     ],
@@ -245,3 +269,32 @@ def test_a_processor_beside_the_weights_says_how_large_images_are(tmp_path: Path
     (tmp_path / "preprocessor_config.json").write_text('{"crop_size": {"height": 48, "width": 40}}')
     probe = make_probe(open_model(tmp_path))
     assert probe.inputs["pixel_values"].shape == (2, 3, 48, 40)
+
+
+def test_a_model_of_texts_that_fails_says_so_when_it_is_run() -> None:
+    model = zoo.build("gpt2")
+
+    def fail(*_: Any) -> None:
+        raise ValueError("on purpose")
+
+    model.lm_head.register_forward_hook(fail)
+    probe = make_probe(open_model(model))
+    assert set(probe.inputs) == {"input_ids", "attention_mask"}
+    with pytest.raises(ModelError, match=r"failed on the probe.*on purpose"):
+        driftwalk.backend("torch", model).run(probe)
+
+
+class OpenEnded(nn.Module):
+    """A model with a config whose forward names nothing of what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = zoo.build("gpt2")
+        self.config = self.inner.config
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.inner(**inputs)
+
+
+def test_a_forward_of_keywords_alone_is_given_the_main_input() -> None:
+    assert shapes(OpenEnded()) == {"input_ids": (2, 16)}

@@ -114,11 +114,12 @@ def test_the_attention_implementation_is_a_choice(attn: str) -> None:
 def test_threads_are_set_for_the_run_only() -> None:
     seen: list[int] = []
     module = zoo.build("gpt2")
+    probe = make_probe(open_model(module))
     module.lm_head.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     wanted = before + 1
     backend = driftwalk.backend(f"torch,threads={wanted}", module)
-    backend.run(make_probe(open_model(module)))
+    backend.run(probe)
     assert seen == [wanted]
     assert torch.get_num_threads() == before
     assert backend.info.flags["threads"] == str(wanted)

@@ -17,6 +17,7 @@ from processes import PATIENCE, started
 
 IDS = np.arange(8).reshape(1, 8)
 ONES = np.ones_like(IDS)
+SHORT = np.array([[1, 1, 1, 1, 0]])
 
 ProbeFile = Callable[..., str]
 
@@ -59,7 +60,10 @@ def test_prompts_and_ids(arguments: list[str], words: list[str]) -> None:
     [
         ({"attention_mask": ONES}, ["lacks input 'input_ids'", "it has attention_mask"]),
         ({"input_ids": IDS, "attention_mask": 0 * ONES}, ["attention_mask", "all zero"]),
-        ({"input_ids": IDS, "attention_mask": ONES[:, :5]}, ["[1, 8]", "[1, 5]", "the same"]),
+        (
+            {"input_ids": IDS, "attention_mask": SHORT},
+            ["[1, 8]", "[1, 5]", "not take them so"],
+        ),
         ({"input_ids": IDS.astype(np.float32)}, ["float32", "whole numbers"]),
         ({"input_ids": IDS[0]}, ["shape [8]", "[rows, positions]"]),
         ({"input_ids": IDS[:0]}, ["'input_ids' is empty"]),

@@ -102,3 +102,21 @@ def test_on_a_gpu_copies_and_the_device_s_own_clock_are_told_apart() -> None:
         laps = backend.layer_laps(probe)
         assert list(laps) == list(backend.trace(probe).names)
         assert backend.device_memory()["cuda allocated"] > 0
+
+
+class _Noisy(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given: torch.Tensor = self.layers(x + torch.randn_like(x) + torch.rand(8, device=x.device))
+        return given
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_random_numbers_on_a_gpu_are_those_of_the_cpu(dtype: str) -> None:
+    torch.manual_seed(0)
+    probe = {"x": np.ones((2, 4, 8), np.float32)}
+    report = driftwalk.verify(_Noisy(), f"torch:cuda:{dtype}", probe=probe, cache=False)
+    assert report.ok, report.reason

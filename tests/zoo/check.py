@@ -23,7 +23,7 @@ import driftwalk
 from driftwalk.errors import DriftwalkError
 from driftwalk.result import Report
 from driftwalk.states import Probe
-from driftwalk_backends.calls import call, inputs_for, quietly
+from driftwalk_backends.calls import call, explaining, inputs_for, quietly
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.tensors import tensors_in
@@ -90,7 +90,11 @@ def _runnable(row: Row, kind: type[PreTrainedModel], patience: float) -> tuple[n
 
 
 def _default_probe(model: nn.Module) -> Probe:
-    return make_probe(open_model(model))
+    """The default probe; refused where transformers itself does not run the model on it."""
+    probe = make_probe(open_model(model))
+    with explaining(type(model).__name__, "transformers"):
+        _outputs(model, probe)
+    return probe
 
 
 def _timed(row: Row, step: str, work: Callable[[], Any]) -> Any:

@@ -29,11 +29,13 @@ IDS = re.compile(r"token_id|token_ids|token_index|_index$|_token$")
 KEPT = re.compile(
     r"kernel|stride|pad|num_labels|groups?|heads?$|n_head|type_vocab|bins|buckets"
     r"|patch|window|ratio|factor|codebook|num_quant|size_per|levels|points|scale|degree"
-    r"|rate|std|eps|num_queries|context_length|prediction_length|lags|n_fft|hop|chunk"
+    r"|rate|std|eps|distance|num_queries|context_length|prediction_length|lags|n_fft|hop|chunk"
     r"|num_frames|tubelet|section|id2label|version|seed|pooling|downsampl|upsampl|reduction"
 )
 HEAD_WIDTHS = re.compile(r"head_?(dim|size)$|(^|_)d_head$|^d_kv$")
 HEADS = re.compile(r"heads?$|^n_head|key_value_heads|_n_heads?$|n_groups$")
+UNSET = {"num_time_features": 1, "vocab_size": 99}
+"""What keys are given that a default config leaves at 0 or None, and no model can do without."""
 COMMON = re.compile(r"^(_|transformers_version|architectures|torch_dtype|dtype)")
 MOST = {"frames": 128, "vocabulary": 1000, "positions": 1024, "experts": 8, "image": 256}
 
@@ -95,7 +97,7 @@ def _shrink(config: PretrainedConfig, shrink: Shrink) -> None:
     for name, value in old.items():
         if COMMON.match(name) or (LAYERS.search(name) and value in stages):
             continue
-        new = 1 if name == "num_time_features" and value == 0 else _value(name, value, shrink)
+        new = UNSET.get(name) if not value and name in UNSET else _value(name, value, shrink)
         if new is not value and new != value:
             _set(config, name, new)
     _fit_lists(config, old)

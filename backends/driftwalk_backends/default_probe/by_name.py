@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from .documented import annotated, documented, of_kind
 from .media import MEDIA, PIXELS, SOUNDS, grid, grid_sides, patches_of, pixels, placeholders, sound
@@ -45,7 +46,7 @@ def names_for(subject: Subject) -> list[str]:
         names += _PATH
     if getattr(subject.config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
-    known = [n for n in dict.fromkeys(names) if n in takes]
+    known = [n for n in dict.fromkeys(names) if n in takes or n in subject.mains]
     return [n for n in known if n in subject.required or not NEVER.search(n)]
 
 
@@ -57,7 +58,8 @@ def _media(subject: Subject) -> list[str]:
 
 
 def _placeholders(subject: Subject, names: list[str]) -> bool:
-    return bool(placeholders(subject, [name for name in names if name in MEDIA]))
+    marks = placeholders(subject, [name for name in names if name in MEDIA])
+    return any(mark.each_row for mark in marks)
 
 
 def _has_series(subject: Subject, name: str) -> bool:
@@ -276,4 +278,22 @@ def first_guess(subject: Subject) -> dict[str, Wanted]:
         one = wanted_for(subject, name, wanted)
         if one is not None:
             wanted[name] = replace(one, main=not wanted)
+    return wanted
+
+
+def own_dummies(subject: Subject) -> dict[str, Wanted]:
+    """Ids and masks that a class of transformers has itself for such tries."""
+    own = [kind for kind in type(subject.module).__mro__ if "dummy_inputs" in vars(kind)]
+    if not own or own[0].__name__ == "PreTrainedModel":
+        return {}
+    module: Any = subject.module
+    try:
+        given = dict(module.dummy_inputs)
+    except Exception:  # code that nobody runs
+        return {}
+    wanted: dict[str, Wanted] = {}
+    for name, value in given.items():
+        if name in subject.parameters and getattr(value, "ndim", 0) == 2:
+            rows = tuple(tuple(map(int, row)) for row in value.tolist())
+            wanted[name] = Wanted("given", tuple(value.shape), values=rows)
     return wanted

@@ -112,12 +112,16 @@ def sound(subject: Subject, name: str) -> Wanted:
 
 
 def placeholders(subject: Subject, given: list[str]) -> tuple[Placeholder, ...]:
-    """The ids that stand for these media in a text; one each, until a failure says how many."""
-    if subject.config is None:
+    """The ids that stand for these media in a text; one each, until a failure says how many.
+
+    Those of media that are not given are named with none, so that chance does not draw them.
+    """
+    if subject.config is None or not given:
         return ()
+    shown = set(map(medium, given))
     return tuple(
-        Placeholder(token, 1, TYPES[kind], _announced(subject, kind))
-        for kind in dict.fromkeys(map(medium, given))
+        Placeholder(token, int(kind in shown), number, _announced(subject, kind))
+        for kind, number in TYPES.items()
         if (token := _token(subject, kind)) is not None
     )
 
@@ -163,7 +167,7 @@ def _keeping(subject: Subject, wanted: Mapping[str, Wanted], kept: list[str]) ->
         or (kept and n not in MEDIA and _belongs(n, kept))
     }
     ids = left["input_ids"]
-    marks: tuple[Placeholder, ...] = tuple(p for p in ids.placeholders if p.type in kinds)
+    marks = tuple(p if p.type in kinds else replace(p, each_row=0) for p in ids.placeholders)
     left["input_ids"] = replace(ids, placeholders=marks)
     return left
 

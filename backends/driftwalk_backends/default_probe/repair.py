@@ -67,9 +67,10 @@ def _counted(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
         return None
     kind = next((k for k in ("image", "video", "audio") if k in failure.message.lower()), None)
     marks = list(ids.placeholders)
-    at = next((i for i, m in enumerate(marks) if kind and m.type == TYPES[kind]), 0)
+    shown = [i for i, mark in enumerate(marks) if mark.each_row]
+    at = next((i for i in shown if kind and marks[i].type == TYPES[kind]), next(iter(shown), None))
     total = _features(failure)
-    if total is None:
+    if total is None or at is None:
         return None
     each = max(1, total // max(1, ids.shape[0]))
     marks[at] = replace(marks[at], each_row=each)

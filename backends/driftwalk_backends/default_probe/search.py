@@ -9,7 +9,7 @@ from driftwalk.errors import ProbeError
 
 from ..loaded import LoadedModel
 from . import plain
-from .by_name import first_guess
+from .by_name import first_guess, own_dummies
 from .failures import Failure, tried
 from .media import without_media
 from .repair import repairs
@@ -33,7 +33,15 @@ def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> di
             return inputs
         if failure is not None:
             failures.append((wanted, failure))
+    if failures and _is_text(subject, failures[0][0]):
+        # A model of texts that takes no text is at fault itself: its run will say so.
+        return made(failures[0][0], seed)
     raise ProbeError(_what_is_missing(subject, *failures[:1]))
+
+
+def _is_text(subject: Subject, wanted: Guess) -> bool:
+    ids = {"input_ids", "attention_mask", "decoder_input_ids"}
+    return subject.config is not None and set(wanted) <= ids and set(subject.required) <= ids
 
 
 def _starts(subject: Subject) -> Iterator[Guess]:
@@ -42,6 +50,8 @@ def _starts(subject: Subject) -> Iterator[Guess]:
     if first:
         yield first
         yield from without_media(subject, first)
+    if dummies := own_dummies(subject):
+        yield dummies
 
 
 def _search(

@@ -81,13 +81,14 @@ def image_size(subject: Subject, failure: Failure, wanted: Guess) -> Guess | Non
     )
     if stated is None or stated.group(3) is None:
         return None
-    had = tuple(int(n) for n in stated.groups()[:2])
-    sides = tuple(int(n) for n in stated.groups()[2:])
-    changed = {
-        n: one.resized((*one.shape[:-2], *sides))
-        for n, one in wanted.items()
-        if len(one.shape) >= 3 and one.shape[-2:] == had
-    }
+    had, wants = ([int(n) for n in pair] for pair in (stated.groups()[:2], stated.groups()[2:]))
+    changed = {}
+    for name, one in wanted.items():
+        if len(one.shape) >= 4:
+            # Images may have been laid side by side before they were measured.
+            sides = zip(one.shape[-2:], had, wants, strict=True)
+            new = tuple(side * want // was for side, was, want in sides)
+            changed[name] = one.resized((*one.shape[:-2], *new))
     return {**wanted, **changed} if changed else None
 
 

@@ -47,7 +47,9 @@ class Subject:
         named = getattr(self.module, "main_input_name", "input_ids")
         names = [str(n) for n in named] if isinstance(named, list | tuple) else [str(named)]
         there = [name for name in names if name in self.parameters]
-        return there or list(self.parameters)[:1]
+        every = inspect.signature(self.module.forward).parameters.values()
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in every)
+        return there or list(self.parameters)[:1] or (names if open_ended else [])
 
     @property
     def one_row(self) -> Subject:

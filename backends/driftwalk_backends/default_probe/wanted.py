@@ -124,7 +124,7 @@ def _with_placeholders(ids: Array, wanted: Wanted) -> Array:
     ids = np.where(np.isin(ids, list(special)), plain, ids)
     block: list[int] = []
     for item in wanted.placeholders:
-        block += [item.before] if item.before is not None else []
+        block += [item.before] if item.before is not None and item.each_row else []
         block += [item.token] * item.each_row
     rows = np.broadcast_to(np.array(block, dtype=ids.dtype), (*ids.shape[:-1], len(block)))
     return np.concatenate([ids[..., :1], rows, ids[..., 1:]], axis=-1)
