@@ -15,6 +15,7 @@ from torch import nn
 import driftwalk
 import zoo
 from driftwalk.errors import ModelError, ProbeError
+from driftwalk_backends.default_probe.search import default_inputs
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from zoo import every
@@ -129,6 +130,12 @@ def test_a_plain_module_is_given_what_its_layers_take(name: str) -> None:
     assert shapes(model) == expected
     assert make_probe(open_model(model)).sha256 == make_probe(open_model(model)).sha256
     assert make_probe(open_model(model), seed=1).sha256 != make_probe(open_model(model)).sha256
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_asked_for_its_schema() -> None:
+    model = open_model(torch.jit.script(nn.Sequential(nn.Linear(4, 4)).eval()))
+    assert {n: a.shape for n, a in default_inputs(model, 2, 16, 0).items()} == {"input": (2, 16, 4)}
 
 
 class Unguessable(nn.Module):

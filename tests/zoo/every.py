@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, ResNetConfig
 
 from .shrinking import Shrink, shrunk, sub_configs
 
@@ -190,15 +190,14 @@ def _default_config(kind: type[PreTrainedModel]) -> PretrainedConfig:
     given: dict[str, Any] = {}
     for _ in range(4):
         try:
-            config = kind.config_class(**given)
-            if getattr(config, "use_timm_backbone", False):
-                # timm need not be installed; transformers has a backbone of its own for such.
-                raise ImportError("timm")  # noqa: TRY301
+            problem = _meta_problem(kind, kind.config_class(**given))
         except Exception as error:
-            more = _asked_for(str(error)) or _OWN_BACKBONE
-        else:
-            more = _asked_for(_meta_problem(kind, config))
-        if more.items() <= given.items():
+            problem = f"{type(error).__name__}: {first_line(error)}"
+        more = _asked_for(problem)
+        if re.search(r"(?i)timm", problem):
+            # It need not be installed: a backbone of transformers does as well.
+            more = {"backbone_config": ResNetConfig(out_features=["stage2", "stage3", "stage4"])}
+        if not more or more.keys() <= given.keys():
             break
         given |= more
     return kind.config_class(**given)
@@ -215,10 +214,7 @@ def _meta_problem(kind: type[PreTrainedModel], config: PretrainedConfig) -> str:
     return ""
 
 
-_OWN_BACKBONE = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
-
-
-def _asked_for(message: str) -> dict[str, int]:
+def _asked_for(message: str) -> dict[str, Any]:
     named = re.search(r"`(\w+)` (?:config )?(?:needs|has) to be", message)
     return {named.group(1): SMALL} if named else {}
 

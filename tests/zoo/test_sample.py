@@ -95,3 +95,16 @@ def test_rows_are_read_again_and_written_as_a_page(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert text.count("## transformers 5.22.2") == text.count("## transformers 4.57.6") == 1
     assert "| a.A | x \\| y |" in text
+
+
+def test_reasons_are_told_apart() -> None:
+    said = {
+        "No default probe was found for X: given hidden_states [2, 16]": "no default probe",
+        "The states captured from the blocks are not the model's own hidden_states": (
+            "the captured states are not the model's hidden_states"
+        ),
+        "Backend torch gave point 'norm' twice in one run.": "a point twice in one run",
+        "still running after 60 s": "out of time",
+        "a new thing": "other",
+    }
+    assert {reason: table.group(reason) for reason in said} == said

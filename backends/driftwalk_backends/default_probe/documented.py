@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .subject import Subject
 from .wanted import Wanted
 
@@ -48,6 +50,8 @@ def annotated(subject: Subject, name: str) -> str:
 
 def _texts(subject: Subject) -> Iterator[str]:
     """The documentation of forward, and of methods that take a part of what it takes."""
+    if isinstance(subject.module, torch.jit.ScriptModule):
+        return
     yield inspect.getdoc(type(subject.module).forward) or ""
     for part in subject.module.modules():
         if part is not subject.module and hasattr(part, "config"):

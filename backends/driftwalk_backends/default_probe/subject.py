@@ -31,9 +31,20 @@ class Subject:
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """What forward takes by name, without *args and **kwargs."""
-        parameters = inspect.signature(self.module.forward).parameters
-        return {
-            n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return {n: p for n, p in self._signature.items() if p.kind not in open_ended}
+
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        schema = getattr(self.module.forward, "schema", None)
+        if schema is None:
+            return inspect.signature(self.module.forward).parameters
+        kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        return {  # TorchScript has no Python function to ask
+            a.name: inspect.Parameter(
+                a.name, kind, default=a.default_value if a.has_default_value() else empty
+            )
+            for a in schema.arguments[1:]
         }
 
     @cached_property
@@ -47,8 +58,7 @@ class Subject:
         named = getattr(self.module, "main_input_name", "input_ids")
         names = [str(n) for n in named] if isinstance(named, list | tuple) else [str(named)]
         there = [name for name in names if name in self.parameters]
-        every = inspect.signature(self.module.forward).parameters.values()
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in every)
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in self._signature.values())
         return there or list(self.parameters)[:1] or (names if open_ended else [])
 
     @property
