@@ -91,7 +91,8 @@ def _beside(
     chains: Sequence[Chain],
     computing: Mapping[int, int],
 ) -> list[tuple[int, Stack]]:
-    """Large parts of the model outside of all stacks: a backbone, a neck, a head.
+    """Parts of the model outside of all stacks that are large, or have blocks of their own: a
+    backbone, a small tower, a neck; and what is in a list of blocks, but no block of its stack.
 
     Norms that take turns with the blocks of a stack lie between them, whatever list they are in.
     """
@@ -101,9 +102,11 @@ def _beside(
         if not isinstance(visit.module, nn.Embedding):
             places.setdefault(tree.list_of(visit.path), []).append(visit)
     taken, names = [stack.path for _, stack in stacks], {stack.prefix for _, stack in stacks}
+    lists = set(taken)
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
-        if _share({visit.module for visit in calls}, computing) < SMALL:
+        large = _share({visit.module for visit in calls}, computing) >= SMALL
+        if not large and path not in lists and not any(map(tree.has_blocks, calls)):
             continue
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
             continue
@@ -122,7 +125,7 @@ def _name_beside(path: str, others: Sequence[str], names: Set[str] = frozenset()
         alike = (other.split(".")[: n + 1] == steps[: n + 1] for other in others)
         if not name.isdigit() and not any(alike) and name not in names:
             return name
-    return path
+    return f"{path}.rest" if path in names else path
 
 
 def _stacks_of(chains: Sequence[Chain], ran: Counter[str]) -> list[tuple[int, Stack]]:

@@ -168,6 +168,11 @@ def _blocks_in(parts: Iterable[Visit]) -> int:
     return sum(sum(group.values()) for group in siblings.values() if len(group) > 1)
 
 
+def has_blocks(visit: Visit) -> bool:
+    """Whether a call, or one inside it, is made of like blocks."""
+    return any(_blocks_in(one.parts) for one in visit.all())
+
+
 def list_of(path: str) -> str:
     """Where numbered siblings stand; the path itself where it has no number."""
     return _NUMBER.sub("", path)
