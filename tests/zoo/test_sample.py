@@ -32,12 +32,11 @@ def test_a_class_passes_against_its_copy(folder: str) -> None:
     if not row.get("probe") or row["parameters"] > LARGEST:
         pytest.skip(f"{name}: {row.get('reason', 'too large for a sample')}")
     row = check(name, known[name], STEPS, patience=PATIENCE)
-    for step in ("self", "bf16"):
-        assert row[step]["verdict"] not in ("drift", "crash"), f"{step}: {row[step]}"
-    if row["self"]["verdict"] != "pass":
-        pytest.xfail(f"{name}: {row['self']['reason']}")
+    assert row["self"]["verdict"] == "pass", row["self"]
+    assert row["bf16"]["verdict"] in ("pass", "unverified"), row["bf16"]
     if "effect" in row["fault"]:
         assert row["fault"]["verdict"] == "drift", row["fault"]
+        assert row["fault"]["placed"], row["fault"]
 
 
 MUST_RUN = ("bert.BertModel", "clip.CLIPModel", "llava.LlavaModel", "swin.SwinModel")

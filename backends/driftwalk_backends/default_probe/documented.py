@@ -45,7 +45,8 @@ def of_kind(subject: Subject, name: str, kind: str, shape: tuple[int, ...]) -> W
 
 def annotated(subject: Subject, name: str) -> str:
     """How forward's signature declares an input."""
-    return str(getattr(subject.parameters.get(name), "annotation", ""))
+    said = getattr(subject.module.forward, "__annotations__", {})
+    return str(said.get(name, ""))
 
 
 def _texts(subject: Subject) -> Iterator[str]:

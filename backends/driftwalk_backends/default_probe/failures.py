@@ -15,7 +15,7 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 
-from ..calls import call, first_line, quietly, with_floats
+from ..calls import call_as_it_is, first_line, quietly, with_floats
 from ..tensors import from_numpy
 
 
@@ -66,7 +66,7 @@ def tried(module: nn.Module, inputs: Mapping[str, Array]) -> Failure | None:
     try:
         with quietly(module), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said again when the model is run for its states
-            call(module, tensors)
+            call_as_it_is(module, tensors)
     except Exception as error:  # models raise whatever they like
         return Failure(error, tuple(_frames(error.__traceback__))[::-1], tensors)
     return None

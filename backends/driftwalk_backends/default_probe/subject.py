@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ..calls import Forward, forward_of
 from . import config_sizes
 from .config_sizes import AUDIO, TEXT, VISION
 
@@ -29,28 +29,18 @@ class Subject:
     folder: str | None = None
 
     @cached_property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _forward(self) -> Forward:
+        return forward_of(self.module)
+
+    @property
+    def parameters(self) -> Sequence[str]:
         """What forward takes by name, without *args and **kwargs."""
-        open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return {n: p for n, p in self._signature.items() if p.kind not in open_ended}
+        return self._forward.names
 
-    @cached_property
-    def _signature(self) -> Mapping[str, inspect.Parameter]:
-        schema = getattr(self.module.forward, "schema", None)
-        if schema is None:
-            return inspect.signature(self.module.forward).parameters
-        kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-        return {  # TorchScript has no Python function to ask
-            a.name: inspect.Parameter(
-                a.name, kind, default=a.default_value if a.has_default_value() else empty
-            )
-            for a in schema.arguments[1:]
-        }
-
-    @cached_property
-    def required(self) -> list[str]:
+    @property
+    def required(self) -> Sequence[str]:
         """What forward cannot be called without, by its signature."""
-        return [n for n, p in self.parameters.items() if p.default is inspect.Parameter.empty]
+        return self._forward.needed
 
     @cached_property
     def mains(self) -> list[str]:
@@ -58,8 +48,7 @@ class Subject:
         named = getattr(self.module, "main_input_name", "input_ids")
         names = [str(n) for n in named] if isinstance(named, list | tuple) else [str(named)]
         there = [name for name in names if name in self.parameters]
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in self._signature.values())
-        return there or list(self.parameters)[:1] or (names if open_ended else [])
+        return there or list(self.parameters)[:1] or (names if self._forward.any_name else [])
 
     @property
     def one_row(self) -> Subject:
