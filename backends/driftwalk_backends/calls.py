@@ -116,7 +116,7 @@ def _signature(function: Callable[..., Any]) -> Forward:
     )
 
 
-def inputs_for(module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
+def inputs_for(module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:
     """The probe's inputs, arrays as tensors on the device, floats in the model's own dtype."""
     check_names(module, probe)
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)

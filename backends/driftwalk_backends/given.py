@@ -80,7 +80,7 @@ class GivenModel(LoadedModel):
     ) -> nn.Module:
         return self.module
 
-    def inputs(self, module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
+    def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:
         check_names(module, probe)
         tensors = on_device(probe, device)
         if not any(map(is_float, arrays_in(tensors))):

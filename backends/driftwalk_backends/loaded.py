@@ -133,7 +133,7 @@ class LoadedModel:
         except (ValueError, ImportError) as error:
             raise ModelError(f"{self.label} cannot take attn={attn}: {error}") from error
 
-    def inputs(self, module: nn.Module, probe: Probe, device: torch.device) -> dict[str, Any]:
+    def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:
         """The probe's arrays as tensors on the device, floats in a dtype that the module takes."""
         return inputs_for(module, probe, device)
 

@@ -92,7 +92,8 @@ def selftest(
         gate = _Gate(witness, clean.info, reference, trace)
         with show.stage(f"the clean candidate: {clean.spec}"):
             gate.check_clean(clean)
-        layout = loaded.layout(loaded.module, fixed.inputs, _unknown_layout)
+        inputs = loaded.inputs(loaded.module, fixed, "cpu")
+        layout = loaded.layout(loaded.module, inputs, _unknown_layout)
         anatomy = examine(loaded, fixed, layout)
         planned = plan(loaded, anatomy, clean.info.dtype, faults, seed)
         trials = []
