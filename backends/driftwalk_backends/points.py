@@ -187,17 +187,17 @@ def stacks_by_hand(
     parts: list[Visit] = []
     chains: list[Chain] = []
     for path in paths:
-        named = [p for p, _ in module.named_modules() if p and fnmatchcase(p, path)]
+        named = [p for p, _ in module.named_modules() if _matches(p, path)]
         if not named:
             raise ModelError(f"blocks={path!r}: no such module. {_lists(module)}")
         if named == [path] and (chain := _chain_by_hand(path, watched)):
             chains.append(chain)
             continue
-        called = [visit for visit in watched.visits.all() if visit.path in named]
+        called = [visit for visit in watched.visits.all() if visit.path in named and visit.gives]
         if not called:
             raise ModelError(
-                f"blocks={path!r}: it was not called with a float tensor in a run of the model, "
-                f"nor was anything in it. {_lists(module)}"
+                f"blocks={path!r}: in a run of the model nothing of it was called and gave a float "
+                f"tensor. {_lists(module)}"
             )
         parts += called
     stacks = _stacks_of(chains, watched.visits.counts)
@@ -231,7 +231,13 @@ def has_modules(module: nn.Module, blocks: str) -> bool:
     """Whether a module has everything that `blocks` names."""
     paths = [path for path, _ in module.named_modules()]
     patterns = [part.strip() for part in blocks.split(",")]
-    return all(any(fnmatchcase(path, pattern) for path in paths) for pattern in patterns)
+    return all(any(_matches(path, pattern) for path in paths) for pattern in patterns)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Whether a path is what a glob names, step by step: `blocks.*` is no part of a block."""
+    steps, globs = path.split("."), pattern.split(".")
+    return len(steps) == len(globs) and all(map(fnmatchcase, steps, globs))
 
 
 def _prefixes(paths: Sequence[str]) -> list[str]:
