@@ -46,7 +46,9 @@ ProbeOption = Annotated[
 ]
 BatchOption = Annotated[int | None, option("--batch", "Rows of the default probe.", min=1)]
 LengthOption = Annotated[int | None, option("--length", "Positions of the default probe.", min=1)]
-BlocksOption = Annotated[str | None, option("--blocks PATHS", "What to walk: lists of blocks, modules, globs.")]
+BlocksOption = Annotated[
+    str | None, option("--blocks PATHS", "What to walk: lists of blocks, modules, globs.")
+]
 TrustOption = Annotated[bool, option("--trust-remote-code", "Run Python code the model brings.")]
 JsonOption = Annotated[bool, option("--json", "Print the result as JSON, alone.")]
 ReportOption = Annotated[
