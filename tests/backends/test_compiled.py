@@ -121,11 +121,11 @@ HEADERS = Path(sysconfig.get_path("include"), "Python.h")
     not (shutil.which("c++") and HEADERS.exists()),
     reason="inductor needs a C++ compiler, and Python's headers",
 )
-def test_inductor_is_within_the_noise_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductor_is_within_the_noise_of_float32() -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config, "compile_threads", 1)  # no pool of processes for a few kernels
-    report = driftwalk.verify(Tiny(2), "torch,compile=inductor")
+    with config.patch(compile_threads=1):  # no pool of processes for a few kernels
+        report = driftwalk.verify(Tiny(2), "torch,compile=inductor")
     assert report.ok, report
     assert max(layer.metrics.max_abs for layer in report.layers if layer.metrics) > 0, "fused"
     assert report.observer["candidate"].bit_identical is not None
