@@ -15,7 +15,7 @@ from zoo import every, run, table
 from zoo.check import check
 from zoo.shrinking import Shrink, shrunk
 
-FIRST, EVERY = 5, 24
+FIRST, EVERY = 5, 48
 STEPS = ("probe", "self", "bf16", "fault")
 PATIENCE = 5.0
 LARGEST = 3_000_000
