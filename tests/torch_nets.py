@@ -13,6 +13,17 @@ from torch.nn import functional as F
 Inputs = dict[str, np.ndarray]
 
 
+class Block(nn.Module):
+    """The smallest block there is: what a test needs two of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).tanh()
+
+
 class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
         super().__init__()

@@ -38,8 +38,13 @@ _MOST_WORDS = 8
 States = dict[str, torch.Tensor]
 
 
-def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layout:
-    """Find all points by watching runs of the model; `run(**extra)` calls it on the probe."""
+def find_layout(
+    module: nn.Module, run: Run, blocks: str | None = None, like: Layout | None = None
+) -> Layout:
+    """Find all points by watching runs of the model; `run(**extra)` calls it on the probe.
+
+    `like` is the layout of a model that this one is compared with.
+    """
     plain: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -55,7 +60,7 @@ def find_layout(module: nn.Module, run: Run, blocks: str | None = None) -> Layou
     if blocks:
         stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], plainly)
     else:
-        stacks, notes = find_stacks(module, plainly)
+        stacks, notes = find_stacks(module, plainly, like.stacks if like is not None else ())
     states: States = {}
     unhooked: States = {}
     made = _Made()

@@ -27,6 +27,7 @@ from .calls import Inputs, call, check_names, first_line, on_device, with_floats
 from .eager_run import watched
 from .layout import Layout
 from .loaded import LoadedModel
+from .points import has_modules
 from .tensors import TORCH_DTYPES, is_float
 
 _NAMES = {value: key for key, value in TORCH_DTYPES.items()} | {
@@ -44,8 +45,11 @@ _QUANTISED = ("quantized", "bitsandbytes", "torchao", "quanto", "gptq", "awq", "
 class GivenModel(LoadedModel):
     """A model that is never converted: what is asked of it is what it is."""
 
-    def __init__(self, module: nn.Module, label: str = "", blocks: str | None = None) -> None:
-        super().__init__(module, label or type(module).__name__, blocks=blocks)
+    def __init__(self, module: nn.Module, label: str = "", like: LoadedModel | None = None) -> None:
+        super().__init__(module, label or type(module).__name__, like=like)
+        # What a user named in the model; another implementation may lack it.
+        if like is not None and like.blocks and has_modules(module, like.blocks):
+            self.blocks = like.blocks
         held = [p for p in module.parameters() if p.device.type != "meta"]
         if not held and next(module.parameters(), None) is not None:
             raise UsageError(f"{self.label} has no weights: all its parameters are on 'meta'.")

@@ -35,6 +35,8 @@ class Stack:
     """What several blocks are handed beside the stream."""
     walked: bool = False
     """Parts of the module tree (tree.py), with no stream from each to the next, and no `embed`."""
+    places: tuple[int, ...] = ()
+    """The numbers of these parts, where some that another model has are missing; else in order."""
 
     def name(self, rest: str) -> str:
         return in_stack(self.prefix, rest)
@@ -46,7 +48,9 @@ class Stack:
 
     @property
     def layers(self) -> tuple[Point, ...]:
-        return tuple(Point(self.name(layer(i)), path) for i, path in enumerate(self.blocks))
+        numbers = self.places or range(len(self.blocks))
+        named = zip(numbers, self.blocks, strict=True)
+        return tuple(Point(self.name(layer(number)), path) for number, path in named)
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -39,6 +39,8 @@ class LoadedModel:
     """The stack of blocks, where a user named it by hand."""
     trust_remote_code: bool = False
     loading_notes: tuple[str, ...] = ()
+    like: LoadedModel | None = None
+    """The model that this one is compared with, whose points it should have."""
 
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}
@@ -133,6 +135,11 @@ class LoadedModel:
         except (ValueError, ImportError) as error:
             raise ModelError(f"{self.label} cannot take attn={attn}: {error}") from error
 
+    def on_host(self) -> nn.Module:
+        """The module on the CPU: itself where it is there."""
+        host = all(parameter.device.type == "cpu" for parameter in self.module.parameters())
+        return self.module if host else self.at("fp32", "cpu")
+
     def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:
         """The probe's arrays as tensors on the device, floats in a dtype that the module takes."""
         return inputs_for(module, probe, device)
@@ -154,7 +161,8 @@ class LoadedModel:
         if key not in self._layouts:
             # The first of these runs serves to see which weights the probe uses, too.
             watched = self._watch.first_run(module, inputs, alone)
-            self._layouts[key] = find_layout(module, watched, self.blocks)
+            like = None if self.like is None else self.like._layouts.get(key)
+            self._layouts[key] = find_layout(module, watched, self.blocks, like)
             if self._drew and not self.drawing:
                 self.drawing = drawing_modules(module, alone)
         return self._layouts[key]

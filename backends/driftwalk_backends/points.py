@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -28,9 +29,13 @@ from .watching import Group, Lineage, Watched, watch
 
 
 def find_stacks(
-    module: nn.Module, run: Callable[[], Any]
+    module: nn.Module, run: Callable[[], Any], like: Sequence[Stack] = ()
 ) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
-    """Watch a run and name the stacks, with notes on what of the model is none of them."""
+    """Watch a run and name the stacks, with notes on what of the model is none of them.
+
+    `like` are those of a model that this one is compared with: parts of its module tree are the
+    same here, by their paths. Which of them have weights, and how many, may differ.
+    """
     watched = watch(module, run)
     chains = find_chains(watched.groups.values(), directly=True)
     left = left_out(watched.groups.values(), chains)
@@ -40,11 +45,17 @@ def find_stacks(
         still_left = left_out(again.groups.values(), derived)
         if derived and (not chains or sum(still_left.values()) < sum(left.values())):
             watched, chains, left = again, derived, still_left
+    theirs = [stack for stack in like if stack.walked]
+    if theirs and len(theirs) == len(like) and (same := _found_again(theirs, watched.visits)):
+        return tuple(stack for _, stack in same), ()
     computing = watched.visits.computing()
     if not chains or _share({c.module for ch in chains for c in ch.calls}, computing) < SMALL:
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
-    stacks += _beside(watched.visits, stacks, chains, computing)
+    beside = _found_again(theirs, watched.visits)
+    if not like or (theirs and not beside):
+        beside = _beside(watched.visits, stacks, chains, computing)
+    stacks += beside
     stacks.sort(key=lambda placed: placed[0])
     blocks = {path for _, stack in stacks for path in stack.blocks}
     notes = [
@@ -55,6 +66,19 @@ def find_stacks(
     notes += [note for _, stack in stacks if (note := _note_on_runs(stack, stacks))]
     notes += _note_on_share(watched.visits, blocks, computing)
     return tuple(stack for _, stack in stacks), tuple(dict.fromkeys(notes))
+
+
+def _found_again(stacks: Iterable[Stack], visits: Visits) -> list[tuple[int, Stack]]:
+    """The parts of another model's walks that ran here, too, each under its number there."""
+    ran = {(visit.path, visit.call): visit for visit in visits.all() if visit.gives}
+    found: list[tuple[int, Stack]] = []
+    for stack in stacks:
+        calls = list(zip(stack.blocks, stack.calls, strict=True))
+        if places := [number for number, call in enumerate(calls) if call in ran]:
+            parts = [ran[calls[number]] for number in places]
+            made = _walk(stack.prefix, stack.path, parts, visits.counts)
+            found.append((parts[0].order, replace(made, places=tuple(places))))
+    return found
 
 
 def _share(modules: Iterable[nn.Module], computing: Mapping[int, int]) -> float:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from driftwalk.dtypes import Array
@@ -23,6 +22,7 @@ from driftwalk.states import Probe
 
 from .calls import call, check_names, first_line, forward_of, lacks, quietly
 from .default_probe.search import default_inputs
+from .default_probe.subject import input_table
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel, graph_probe
@@ -194,11 +194,9 @@ def check_values(model: LoadedModel, probe: Probe) -> None:
 
 
 def _try(model: LoadedModel, probe: Probe) -> None:
-    module, host = model.module, torch.device("cpu")
-    if any(parameter.device != host for parameter in module.parameters()):
-        module = model.at("fp32", "cpu")  # an index out of range stops a GPU for good
+    module = model.on_host()  # an index out of range stops a GPU for good
     with quietly(module):
-        call(module, model.inputs(module, probe, host))
+        call(module, model.inputs(module, probe, "cpu"))
 
 
 def _lacking(module: nn.Module, probe: Probe) -> str:
@@ -247,10 +245,7 @@ def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
 
 
 def _table_size(module: nn.Module) -> int | None:
-    try:
-        table = getattr(module, "get_input_embeddings", lambda: None)()
-    except (NotImplementedError, AttributeError):
-        table = None
+    table = input_table(module)
     if table is None:
         table = next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
     return getattr(table, "num_embeddings", None)

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .tensors import tensors_in, to_numpy
+from .watching import Hook, hooked
 
 _seed: ContextVar[int] = ContextVar("_seed", default=0)
 _DEPTH = 6
@@ -109,15 +111,15 @@ def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...
     calls: list[tuple[tuple[object, ...], int]] = []
     """Calls that have not ended: the generators before each, and how many had drawn by then."""
 
-    def enter(path: str, args: Any) -> None:
+    def enter(path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
         calls.append((_states(), len(drawn)))
 
-    def leave(path: str, output: Any) -> None:
+    def leave(path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, count = calls.pop()
         if before != _states() and len(drawn) == count:  # none of the modules inside did
             drawn[path] = None
 
-    with _watched(module, enter, leave):
+    with hooked(_hooks(module, enter, leave)):
         output = _hash_of(run())
     token = _seed.set(1)
     try:
@@ -130,15 +132,14 @@ def drawing_modules(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...
 def unrepeatable_module(module: nn.Module, run: Callable[[], Any]) -> str | None:
     """The innermost module that gives something else when run again; None where none does."""
     runs: list[list[tuple[str, str]]] = []
+
+    def leave(path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        runs[-1].append((path, _hash_of(output)))
+
     for _ in range(2):
-        given: list[tuple[str, str]] = []
-
-        def leave(path: str, output: Any, given: list[tuple[str, str]] = given) -> None:
-            given.append((path, _hash_of(output)))
-
-        with _watched(module, lambda path, args: None, leave):
+        runs.append([])
+        with hooked(_hooks(module, None, leave)):
             run()
-        runs.append(given)
     # Modules end from the inside out: the first that differs has none inside that does.
     pairs = zip_longest(*runs)
     return next((one[0] for one, two in pairs if one is not None and one != two), None)
@@ -152,25 +153,11 @@ def _hash_of(output: Any) -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def _watched(
-    module: nn.Module, enter: Callable[[str, Any], None], leave: Callable[[str, Any], None]
-) -> Iterator[None]:
-    """Hooks on every module that can have some; what is scripted is one with its parent."""
-    with ExitStack() as hooks:
-        for path, part in module.named_modules():
-            if isinstance(part, torch.jit.ScriptModule):
-                continue
-
-            def before(_: Any, args: Any, path: str = path) -> None:
-                enter(path, args)
-
-            def after(_: Any, args: Any, output: Any, path: str = path) -> None:
-                leave(path, output)
-
-            hooks.callback(part.register_forward_pre_hook(before).remove)
-            hooks.callback(part.register_forward_hook(after).remove)
-        yield
+def _hooks(module: nn.Module, enter: Any, leave: Any) -> Iterator[Hook]:
+    """On every module that can have hooks; what is scripted is one with its parent."""
+    for path, part in module.named_modules():
+        if not isinstance(part, torch.jit.ScriptModule):
+            yield part, enter and partial(enter, path), partial(leave, path)
 
 
 class DrawnAlike(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -35,7 +35,6 @@ from .given import GivenModel
 from .hooks import TensorSink, capture
 from .layout import Layout
 from .loaded import LoadedModel
-from .points import has_modules
 from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import TorchRuntime
@@ -60,14 +59,14 @@ class TorchEager(TorchRuntime):
         super().__init__(spec, model)
 
     @classmethod
-    def around(cls, module: nn.Module, label: str = "", blocks: str | None = None) -> TorchEager:
+    def around(
+        cls, module: nn.Module, label: str = "", like: LoadedModel | None = None
+    ) -> TorchEager:
         """A backend for a module as it is: its own dtypes, its own devices, nothing converted.
 
-        `blocks` is the stack that a user named in the model; another implementation may lack it.
+        `like` is the model that it is another implementation of.
         """
-        given = GivenModel(
-            module, label, blocks if blocks and has_modules(module, blocks) else None
-        )
+        given = GivenModel(module, label, like)
         return cls(Spec("torch", str(given.device), given.mixture.dtype), given)
 
     def shows(self, model: LoadedModel) -> bool:

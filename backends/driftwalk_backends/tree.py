@@ -30,6 +30,9 @@ _LARGE = 0.5
 """A part with this share of all weights is no unit."""
 _SEQUENCE = 0.05
 """A sequence with less than this share of all weights is left closed."""
+_UNIT = 6
+"""So many single layers in a sequence are a unit: a convolution and its norm are best seen as one,
+since what runs a model may fold them into one."""
 
 _NUMBER = re.compile(r"[._]?\d+\Z")
 
@@ -150,8 +153,9 @@ def _is_open(visit: Visit, outputs: Sequence[torch.Tensor], total: int) -> bool:
         return True
     if max(part.weights for part in parts) >= _WRAPPER * visit.weights:
         return True
-    if isinstance(visit.module, nn.Sequential) and share >= _SEQUENCE:
-        return True
+    if isinstance(visit.module, nn.Sequential):
+        unit = len(parts) <= _UNIT and not any(part.parts for part in parts)
+        return share >= _SEQUENCE and not unit
     inside = sum({part.path: part.weights for part in parts}.values())
     if share > _LARGE and inside >= _WRAPPER * visit.weights:
         return True

@@ -121,6 +121,14 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class RunsAgain(Protocol):
+    """Can say where its runs of one probe differ, if they do."""
+
+    def unrepeatable(self, probe: Probe) -> str | None:
+        """The innermost module that gives something else in every run; None where none does."""
+
+
+@runtime_checkable
 class BringsProbe(Protocol):
     """Can be run with one probe only: a recording."""
 
@@ -232,10 +240,6 @@ class Backend(ABC):
 
     def _close(self) -> None:  # noqa: B027 - optional hook
         """Free sessions, device memory, files."""
-
-    def unrepeatable(self, probe: Probe) -> str | None:
-        """The path of a module that gives something else in every run; None: none is known."""
-        return None
 
     def stream(self, probe: Probe, sink: Sink) -> Mapping[str, Array]:
         """Run instrumented, handing each state on as it is made, so that none need be kept."""

@@ -159,19 +159,17 @@ def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:
 
 def as_backend(given: object, model: AnyModel) -> Backend:
     """A backend from a spec, a Backend, or a module or function: another implementation."""
-    from torch import nn
-
     from driftwalk_backends.functions import as_module, name_of
+    from driftwalk_backends.loaded import LoadedModel
     from driftwalk_backends.torch_eager import TorchEager
 
     if isinstance(given, Backend):
         return given
-    if isinstance(given, nn.Module) and as_module(given) is given:
-        return TorchEager.around(given, blocks=model.blocks)
     if isinstance(given, str):
         return create(given, model)
     if callable(given) and not isinstance(given, type):
-        return TorchEager.around(as_module(given), name_of(given), model.blocks)
+        like = model if isinstance(model, LoadedModel) else None
+        return TorchEager.around(as_module(given), name_of(given), like)
     raise UsageError(
         f"Cannot take {given!r} for a backend; give a spec, a Backend, an nn.Module or a function."
     )

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .adapter import Backend, Prepares, SkipsOutputs
+from .adapter import Backend, Prepares, RunsAgain, SkipsOutputs
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
@@ -219,8 +219,9 @@ def _unsteady(
     """What to say of sides whose runs differ: which module gives something else every time."""
     notes = []
     for name, side in sides.items():
-        path = None if observer[name].bit_identical else side.unrepeatable(probe)
-        if path is not None:
+        if observer[name].bit_identical or not isinstance(side, RunsAgain):
+            continue
+        if (path := side.unrepeatable(probe)) is not None:
             where = path or "the model itself"
             notes.append(
                 f"The {name} gives something else in every run: it begins in {where}, "

@@ -16,17 +16,9 @@ from driftwalk_backends.calls import call, check_names, forward_of, inputs_for, 
 from driftwalk_backends.model_outputs import named_outputs
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
+from torch_nets import Block
 
 X = np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x).tanh()
 
 
 class Stack(nn.Module):

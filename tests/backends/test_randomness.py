@@ -18,21 +18,13 @@ from torch.nn import functional as F
 import driftwalk
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
+from torch_nets import Block
 
 X = np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32)
 HAS_COMPILER = (
     shutil.which("c++") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
 )
 Draw = Callable[[torch.Tensor], torch.Tensor]
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x).tanh()
 
 
 class Noise(nn.Module):

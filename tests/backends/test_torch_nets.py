@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import driftwalk
 import torch_nets
@@ -37,6 +39,31 @@ def test_a_fault_is_placed_in_its_module(name: str) -> None:
     cause = report.root_cause
     assert cause is not None
     assert fault.startswith(f"{cause.point.module}.")
+
+
+def test_a_folded_norm_is_another_implementation() -> None:
+    """A convolution and its norm are one unit: what folds them gives the same there."""
+    folded = torch_nets.build("u-net")
+    for part in folded.modules():
+        for conv, norm in ("01", "34") if isinstance(part, nn.Sequential) else ():
+            part[int(conv)] = fuse_conv_bn_eval(part[int(conv)], part[int(norm)])
+            part[int(norm)] = nn.Identity()
+    report = verify("u-net", folded)
+    assert report.verdict == "pass", report.reason
+    assert report.coverage.compared == 8
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning")
+def test_parts_are_the_same_by_their_paths() -> None:
+    """A quantised LSTM has no parameters any more, and is a part all the same."""
+    model = torch_nets.build("lstm")
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM})
+    report = verify("lstm", quantised)
+    assert [(row.point.name, row.point.module) for row in report.layers[:2]] == [
+        ("layer.0", "table"),
+        ("layer.1", "lstm"),
+    ]
+    assert not report.coverage.missing
 
 
 @pytest.mark.parametrize("name", torch_nets.NETS)

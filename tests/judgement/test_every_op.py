@@ -15,6 +15,7 @@ import op_table
 from driftwalk_backends.emulated import HalfArithmetic
 from driftwalk_backends.precision import converted
 from driftwalk_backends.widening import MixedOps, WidenedCasts
+from torch_nets import Block
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:ComplexHalf support", "ignore:LSTM with projections"
@@ -70,15 +71,6 @@ def test_the_truth_takes_every_op(name: str, mode: type) -> None:
         assert error(given, right) < 1e-5
         if mode is WidenedCasts and right.is_floating_point():
             assert given.dtype == torch.float64
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x).tanh()
 
 
 class Behind(nn.Module):

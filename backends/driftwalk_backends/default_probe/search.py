@@ -28,7 +28,7 @@ def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> di
     subject = Subject(model.module, model.config, batch, length, model.folder)
     failures: list[tuple[Guess, Failure]] = []
     for wanted in _starts(subject):
-        inputs, failure = _search(subject, wanted, seed)
+        inputs, failure = _search(subject, wanted, seed, model)
         if inputs is not None:
             return inputs
         if failure is not None:
@@ -55,16 +55,19 @@ def _starts(subject: Subject) -> Iterator[Guess]:
 
 
 def _search(
-    subject: Subject, wanted: Guess, seed: int
+    subject: Subject, wanted: Guess, seed: int, model: LoadedModel
 ) -> tuple[dict[str, Array] | None, Failure | None]:
-    """Inputs that the model takes, or its first answer."""
+    """Inputs that the model takes, or its first answer.
+
+    What is not sure to fit is tried on the CPU: an index out of range stops a GPU for good.
+    """
     waiting, seen, first = [wanted], [wanted], None
     for _ in range(MOST_TRIES):
         if not waiting:
             break
         guess = waiting.pop(0)
         inputs = made(guess, seed)
-        failure = tried(subject.module, inputs)
+        failure = tried(model.module if guess is wanted else model.on_host(), inputs)
         if failure is None:
             return inputs, None
         first = first or failure

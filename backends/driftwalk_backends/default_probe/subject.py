@@ -76,11 +76,7 @@ class Subject:
     @cached_property
     def table(self) -> int | None:
         """The rows of the model's table of embeddings."""
-        try:
-            table = getattr(self.module, "get_input_embeddings", lambda: None)()
-        except (NotImplementedError, AttributeError):
-            table = None
-        rows = getattr(table, "num_embeddings", None)
+        rows = getattr(input_table(self.module), "num_embeddings", None)
         return rows if isinstance(rows, int) else None
 
     def room(self, length: int, key: str = "max_position_embeddings") -> int:
@@ -145,3 +141,12 @@ class Subject:
         except (OSError, ValueError):
             return {}
         return stored if isinstance(stored, dict) else {}
+
+
+def input_table(module: nn.Module) -> nn.Module | None:
+    """The table of embeddings, as a transformers model names it."""
+    try:
+        table: nn.Module | None = getattr(module, "get_input_embeddings", lambda: None)()
+    except (NotImplementedError, AttributeError):
+        return None
+    return table

@@ -1,0 +1,176 @@
+"""Models without a stack, stacks that run again, and what a user names: points all the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import driftwalk
+from driftwalk.errors import ModelError
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+from stacked import LAYERS, WIDTH, Stacked, traced
+
+
+class NoStack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 16)
+        self.second = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_model_without_a_stack_is_walked_over_its_modules() -> None:
+    trace, backend = traced(NoStack())
+    assert [(state.point.name, state.point.module) for state in trace] == [
+        ("layer.0", "first"),
+        ("logits", "second"),
+    ]
+    assert backend.layout is not None
+    (note,) = backend.layout.notes
+    assert "No stack of repeated blocks was found that is most of the model" in note
+    assert "1 parts, from first to first" in note
+    assert "blocks='path.to.stack'" in note
+
+
+class OneModule(nn.Module):
+    """Nothing inside can be hooked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * self.weight)
+
+
+def test_a_model_without_parts_is_compared_at_its_outputs() -> None:
+    module, probe = OneModule(), {"x": np.ones((2, 3, WIDTH), np.float32)}
+    report = driftwalk.verify(module, candidate="emulated:bf16", probe=probe)
+    assert report.ok
+    assert [layer.point.name for layer in report.layers] == ["logits"]
+    assert any("Its outputs alone are compared" in note for note in report.notes)
+    broken = OneModule()
+    with torch.no_grad():
+        broken.weight[3] += 0.01
+    report = driftwalk.verify(module, candidate=broken, probe=probe)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "logits"
+
+
+class Siamese(nn.Module):
+    """The same blocks and the same norm for two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Stacked()
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.net(left) - self.net(right)
+
+
+def test_every_run_of_a_stack_has_points_of_its_own() -> None:
+    probe = {"left": np.array([[1, 2, 3]]), "right": np.array([[4, 5, 6]])}
+    model = open_model(Siamese())
+    trace = driftwalk.backend("torch", model).trace(make_probe(model, probe))
+    first, names = ["embed", *LAYERS, "norm"], list(trace.names)
+    assert [name for name in names if "head" not in name] == [
+        *first,
+        *(f"{name}@2" for name in first),
+        "logits",
+    ]
+    assert not np.array_equal(trace["layer.2"], trace["layer.2@2"])
+    report = driftwalk.verify(Siamese(), candidate="onnxruntime", probe=probe)
+    assert report.ok
+
+    class Late(nn.Module):
+        """Wrong in the second run alone."""
+
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.block, self.calls = block, 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.block(x) * (1.001 if self.calls == 2 else 1.0)
+
+    broken = Siamese()
+    broken.net.blocks[1] = Late(broken.net.blocks[1])
+    report = driftwalk.verify(Siamese(), candidate=broken, probe=probe)
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1@2"
+
+
+class SharedNorm(Stacked):
+    """Uses its final norm again, for something else."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.ln(self.ln(x) * 3))
+
+
+def test_a_final_norm_that_is_used_twice_is_one_point() -> None:
+    trace, _ = traced(SharedNorm())
+    assert list(trace.names) == ["embed", *LAYERS, "norm", "logits"]
+
+
+class Hourglass(nn.Module):
+    """Blocks that change the shape: no stack by itself, one by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList([nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)])
+        self.idle = nn.ModuleList([nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            x = torch.relu(step(x))
+        return x
+
+
+def test_a_stack_is_named_by_hand() -> None:
+    trace, _ = traced(Hourglass())
+    assert list(trace.names) == ["layer.0", "layer.1", "logits"]
+    trace, _ = traced(Hourglass(), blocks="steps")
+    assert list(trace.names) == ["embed", "layer.0", "layer.1", "logits"]
+    report = driftwalk.verify(
+        Hourglass(), candidate="torch:cpu:fp64", blocks="steps", policy="dtype"
+    )
+    assert report.ok
+
+
+@pytest.mark.parametrize(
+    ("blocks", "names"),
+    [
+        ("blocks.1", ["layer.0"]),
+        ("blocks.*.inner", LAYERS),
+        ("blocks.*", LAYERS),
+        ("ln", ["layer.0"]),
+        ("table, blocks.[01].inner", LAYERS),
+        ("blocks, ln", ["embed", *LAYERS, "norm", "ln.layer.0"]),
+    ],
+)
+def test_whatever_is_named_is_a_point(blocks: str, names: list[str]) -> None:
+    trace, _ = traced(Stacked(), blocks=blocks)
+    assert list(trace.names) == [*names, "logits"]
+    assert driftwalk.verify(Stacked(), candidate=Stacked(), blocks=blocks).ok
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ("stepz", "blocks='stepz': no such module. Lists of modules in it: steps"),
+        ("idle", "blocks='idle': in a run of the model nothing of it was called"),
+    ],
+)
+def test_a_wrong_stack_by_hand_is_refused(blocks: str, says: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        traced(Hourglass(), blocks=blocks)
+    assert says in str(caught.value)
