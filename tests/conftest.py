@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,25 @@ def quick_exports() -> Iterator[None]:
         gc.freeze()  # what was imported stays: the collector need not walk it again and again
         yield
         gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_sessions() -> Iterator[None]:
+    """Threads of ONNX Runtime wait for more work in a loop, for which tests side by side are too
+    many; here they sleep.
+    """
+    if "torch" not in sys.modules:
+        yield
+        return
+    from driftwalk_backends.onnx.backend import Sessions
+
+    usual = Sessions._options
+
+    def calm(self: Sessions, level: str = "") -> Any:
+        options = usual(self, level)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return options
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sessions, "_options", calm)
+        yield

@@ -122,8 +122,9 @@ def test_a_block_applied_often_is_looked_into_once() -> None:
     assert (every[f"layer.0.{name}"] != every[f"layer.1.{name}"]).any()
 
 
-@pytest.mark.parametrize("depth", ["sublayer", "module"])
-@pytest.mark.parametrize("candidate", ["torch,attn=eager", "emulated:fp16"])
+@pytest.mark.parametrize(
+    ("candidate", "depth"), [("torch,attn=eager", "sublayer"), ("emulated:fp16", "module")]
+)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "albert", "mixtral"])
 def test_clean_at_every_depth(name: str, candidate: str, depth: str) -> None:
     report = driftwalk.verify(

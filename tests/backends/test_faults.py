@@ -39,7 +39,7 @@ def first_divergence(good: nn.Module, bad: nn.Module, probe: object = None) -> s
     return report.first_divergence.point.name
 
 
-@pytest.mark.parametrize("block", range(LAYERS))
+@pytest.mark.parametrize("block", [0, LAYERS // 2, LAYERS - 1])
 @pytest.mark.parametrize("part", ["attention", "mlp", "norm"])
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_a_changed_weight_is_placed_in_its_block(kind: str, part: str, block: int) -> None:

@@ -24,9 +24,8 @@ def quick() -> Any:
     return driftwalk.hwcheck("cuda", "quick", golden=GOLDEN, inject="")
 
 
-def test_quick_finds_no_fault_within_a_minute(quick: Any) -> None:
+def test_quick_finds_no_fault(quick: Any) -> None:
     assert quick.verdict == "no fault found", quick.reason
-    assert quick.seconds < 60
     (device,) = quick.devices
     every = ["repeat", "units", "load", "golden", "invariance"]
     assert [check.name for check in device.checks] == every

@@ -110,7 +110,8 @@ class _Noisy(torch.nn.Module):
         self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given: torch.Tensor = self.layers(x + torch.randn_like(x) + torch.rand(8, device=x.device))
+        noise = torch.rand(8, dtype=x.dtype, device=x.device)
+        given: torch.Tensor = self.layers(x + torch.randn_like(x) + noise)
         return given
 
 

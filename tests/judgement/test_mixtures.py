@@ -108,10 +108,9 @@ def test_fp16_blocks_that_overflow_never_pass() -> None:
             assert "made NaN or Inf" in report.culprit.sentence
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", MIXTURES)
-def test_an_honest_mixture_passes(name: str, seed: int) -> None:
-    model = net(seed)
+def test_an_honest_mixture_passes(name: str) -> None:
+    model = net()
     report = verified(model, mixed(model, MIXTURES[name]))
     assert report.ok, report
     needed = [row.tolerance.needed for row in report.layers if row.tolerance is not None]

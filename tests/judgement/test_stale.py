@@ -189,8 +189,11 @@ def test_one_loaded_model_that_changes_between_two_runs(monkeypatch: pytest.Monk
     assert any("was computed" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("what", ["partial of a numpy number", "function in a modelling file"])
-@pytest.mark.parametrize("probe", [PROBE, OTHER], ids=["same probe", "other probe"])
+@pytest.mark.parametrize(
+    ("what", "probe"),
+    [("partial of a numpy number", PROBE), ("function in a modelling file", OTHER)],
+    ids=["same probe", "other probe"],
+)
 def test_a_stored_graph_is_not_used_for_a_changed_model(
     what: str, probe: Any, exports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

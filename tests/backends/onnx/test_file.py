@@ -41,9 +41,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Exports of tiny models, each made once."""
 
     @cache
-    def make(name: str, seed: int = 0, dynamo: bool = False) -> Path:
-        folder = tmp_path_factory.mktemp(f"{name}{seed}")
-        return graphs.export(model(name, seed).module, probe(name, seed), folder, dynamo)
+    def make(name: str, dynamo: bool = False) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        return graphs.export(model(name).module, probe(name), folder, dynamo)
 
     return make
 
@@ -54,18 +54,18 @@ def sound(name: str, path: Path) -> int:
     return len(states(name, path))
 
 
-def states(name: str, path: Path, seed: int = 0) -> driftwalk.Trace:
-    with driftwalk.backend(f"onnxruntime,file={path}", model(name, seed)) as backend:
-        return backend.trace(probe(name, seed))
+def states(name: str, path: Path) -> driftwalk.Trace:
+    with driftwalk.backend(f"onnxruntime,file={path}", model(name)) as backend:
+        return backend.trace(probe(name))
 
 
-def surviving(name: str, path: Path, right: driftwalk.Trace, seed: int) -> list[str]:
+def surviving(name: str, path: Path, right: driftwalk.Trace) -> list[str]:
     """The states that some tensor of a graph still holds: an optimiser may fuse one away."""
-    with driftwalk.backend(f"onnxruntime,file={path}", model(name, seed)) as backend:
-        backend.run(probe(name, seed))
+    with driftwalk.backend(f"onnxruntime,file={path}", model(name)) as backend:
+        backend.run(probe(name))
         keys = [*backend.parts.floats, *backend.parts.outputs]
         sizes = frozenset(state.array.size for state in right)
-        pool = Pool(backend.runs.fetch(probe(name, seed), keys, sizes))
+        pool = Pool(backend.runs.fetch(probe(name), keys, sizes))
     return [s.point.name for s in right if pool.hits(s.array)[0].error < 1e-5]
 
 
@@ -114,28 +114,26 @@ def test_without_any_name_states_are_found_by_value_and_never_wrongly(
     name: str, made: Make, tmp_path: Path
 ) -> None:
     matched = expected = 0
-    for seed in range(2):
-        source = made(name, seed)
-        right = states(name, source, seed)
-        graphs.strip(source, tmp_path / "stripped.onnx")
-        files = [tmp_path / "stripped.onnx"]
-        for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
-            graphs.optimise(source, tmp_path / f"{level}.named.onnx", level)
-            graphs.strip(tmp_path / f"{level}.named.onnx", tmp_path / f"{level}.onnx")
-            files.append(tmp_path / f"{level}.onnx")
-        for path in files:
-            found = states(name, path, seed)
-            wrong = [s.point.name for s in found if error(right[s.point.name], s.array) > 1e-5]
-            assert not wrong, f"{path.name}, seed {seed}"
-            matched += len(found)
-            expected += len(surviving(name, path, right, seed))
-            assert {s.point.found for s in found} <= {"value", "output name"}
+    source = made(name)
+    right = states(name, source)
+    graphs.strip(source, tmp_path / "stripped.onnx")
+    files = [tmp_path / "stripped.onnx"]
+    for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
+        graphs.optimise(source, tmp_path / f"{level}.named.onnx", level)
+        graphs.strip(tmp_path / f"{level}.named.onnx", tmp_path / f"{level}.onnx")
+        files.append(tmp_path / f"{level}.onnx")
+    for path in files:
+        found = states(name, path)
+        wrong = [s.point.name for s in found if error(right[s.point.name], s.array) > 1e-5]
+        assert not wrong, path.name
+        matched += len(found)
+        expected += len(surviving(name, path, right))
+        assert {s.point.found for s in found} <= {"value", "output name"}
     assert matched >= 0.95 * expected, f"{matched} of {expected}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", range(zoo.LAYERS))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "layer"), [(n, i % zoo.LAYERS) for i, n in enumerate(NAMES)])
 def test_a_wrong_weight_is_placed_in_its_layer_with_names_and_without(
     name: str, layer: int, made: Make, tmp_path: Path
 ) -> None:
@@ -164,8 +162,10 @@ FAULTS: dict[str, graphs.Change] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", FAULTS)
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("llama", "a tenth more"), ("bert", "gone"), ("gpt2", "thirty times"), ("llama", "noise")],
+)
 def test_a_layer_however_wrong_is_matched_rightly_or_not_at_all(
     name: str, how: str, made: Make, tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ def test_int8_passes_its_own_yardstick_and_tells_its_signal_to_noise(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layer", "product"), [(0, 0), (2, 2), (5, 5)])
+@pytest.mark.parametrize(("layer", "product"), [(0, 0), (4, 5)])
 def test_a_step_that_is_a_twentieth_off_is_found_in_its_layer(
     layer: int, product: int, quantised: Callable[[bool], Path], tmp_path: Path
 ) -> None:
