@@ -49,12 +49,11 @@ class Given:
             if _holds_numbers(value):
                 self.skipped.append(path or _BARE)
             return
-        of_transformers = any(kind.__name__ == "ModelOutput" for kind in type(value).__mro__)
+        of_transformers = is_of_transformers(value)
         for name, item in inside:
             below = f"{path}.{name}" if path else name
             # Caches, and the states of layers, which are points already.
-            by_layer = name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
-            if not of_transformers or not (name in _CACHES or by_layer):
+            if not of_transformers or not (name in _CACHES or _is_by_layer(name, item)):
                 self.walk(below, item, depth + 1)
             elif _holds_numbers(item):
                 self.skipped.append(below)
@@ -70,6 +69,22 @@ class Given:
         while own.removeprefix(PREFIX) in taken:  # {"a.b": x, "a": {"b": y}}
             own, again = f"{name}#{again}", again + 1
         self.tensors[own] = tensor
+
+
+def is_of_transformers(output: Any) -> bool:
+    return any(kind.__name__ == "ModelOutput" for kind in type(output).__mro__)
+
+
+def unasked(output: Any) -> Any:
+    """An output of transformers without the states of layers that it was asked for."""
+    if not is_of_transformers(output):
+        return output
+    kept = {name: item for name, item in output.items() if not _is_by_layer(name, item)}
+    return type(output)(**{name: unasked(item) for name, item in kept.items()})
+
+
+def _is_by_layer(name: str, item: Any) -> bool:
+    return name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
 
 
 def given_by(output: Any) -> Given:

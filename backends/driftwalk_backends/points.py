@@ -3,19 +3,18 @@
 Nothing here knows a model by name. One run is watched: a *stack* is a numbered group of sibling
 modules (a ModuleList, a Sequential, `block1`, `block2` ...) whose calls hand a float tensor on from
 one to the next without changing its shape (blocks of one class in one list may change it). The
-outermost such groups are the stacks. Where a list of blocks would be left out by that, a second run
-is watched in which a block may also take what was only computed from the block before it: what lies
-between two blocks belongs to the second. Large parts of a model outside of all stacks, and models
+outermost such groups are the stacks. Where a list of blocks would be left out by that, a block may
+also take what was only computed from the block before it: what lies between two blocks belongs to
+the second. Large parts of a model outside of all stacks, and models
 that have none, are walked over their module tree (tree.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
@@ -25,26 +24,25 @@ from . import tree
 from .chains import SMALL, Chain, Link, find_chains, is_inside, left_out, may_be_blocks
 from .layout import Stack
 from .tree import Visit, Visits
-from .watching import Group, Lineage, Watched, watch
+from .watching import Group, Watched
 
 
 def find_stacks(
-    module: nn.Module, run: Callable[[], Any], like: Sequence[Stack] = ()
+    watched: Watched, like: Sequence[Stack] = ()
 ) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
-    """Watch a run and name the stacks, with notes on what of the model is none of them.
+    """Name the stacks of a run, with notes on what of the model is none of them.
 
     `like` are those of a model that this one is compared with: parts of its module tree are the
     same here, by their paths. Which of them have weights, and how many, may differ.
     """
-    watched = watch(module, run)
-    chains = find_chains(watched.groups.values(), directly=True)
-    left = left_out(watched.groups.values(), chains)
-    if left or (not chains and any(map(may_be_blocks, watched.groups.values()))):
-        again = watch(module, run, Lineage())
-        derived = find_chains(again.groups.values(), directly=False)
-        still_left = left_out(again.groups.values(), derived)
+    groups = watched.groups.values()
+    chains = find_chains(groups, directly=True)
+    left = left_out(groups, chains)
+    if left or (not chains and any(map(may_be_blocks, groups))):
+        derived = find_chains(groups, directly=False)
+        still_left = left_out(groups, derived)
         if derived and (not chains or sum(still_left.values()) < sum(left.values())):
-            watched, chains, left = again, derived, still_left
+            chains, left = derived, still_left
     theirs = [stack for stack in like if stack.walked]
     if theirs and len(theirs) == len(like) and (same := _found_again(theirs, watched.visits)):
         return tuple(stack for _, stack in same), ()
@@ -199,15 +197,12 @@ def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int
     ]
 
 
-def stacks_by_hand(
-    module: nn.Module, paths: Iterable[str], run: Callable[[], Any]
-) -> tuple[Stack, ...]:
+def stacks_by_hand(module: nn.Module, paths: Iterable[str], watched: Watched) -> tuple[Stack, ...]:
     """The stacks a user named: lists of blocks, single modules, or all modules that a glob names.
 
     In a list the children are the blocks, in the order they are called. Any other module, and what
     a glob matches, is a part of its own.
     """
-    watched = watch(module, run, Lineage())
     parts: list[Visit] = []
     chains: list[Chain] = []
     for path in paths:

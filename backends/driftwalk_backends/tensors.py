@@ -30,17 +30,18 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
+_PLAIN = bool | int | float | str
 _DEPTH = 3
 """How deep containers are looked into; what lies deeper is a cache, not a state."""
 
 
 def members(value: Any) -> list[tuple[Any, Any]]:
     """What a container holds, each by its index, key or attribute; nothing of anything else."""
-    if isinstance(value, Mapping):
-        return list(value.items())
     if isinstance(value, tuple | list):
         return list(enumerate(value))
-    if isinstance(value, type | torch.Tensor | nn.Module):
+    if isinstance(value, (dict, Mapping)):  # the first since the second is slow to ask for
+        return list(value.items())
+    if value is None or isinstance(value, _PLAIN | type | torch.Tensor | nn.Module):
         return []
     if dataclasses.is_dataclass(value):
         named = [field.name for field in dataclasses.fields(value)]
@@ -63,8 +64,11 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Slot, torch.Te
 
 def call_tensors(args: Args, kwargs: Kwargs) -> Iterator[tuple[Slot, torch.Tensor]]:
     """Every tensor of a call, positions before keywords."""
-    yield from tensors_in(tuple(args), _DEPTH + 1)
-    yield from tensors_in(dict(kwargs), _DEPTH + 1)
+    for key, item in (*enumerate(args), *kwargs.items()):
+        if isinstance(item, torch.Tensor):
+            yield (key,), item
+        elif item is not None:
+            yield from (((key, *rest), tensor) for rest, tensor in tensors_in(item))
 
 
 def get(value: Any, slot: Slot) -> Any:
@@ -174,7 +178,15 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
         if not _same_numbers(_first_row(a).to(coarser), _first_row(b).to(coarser)):
             return False
         a, b = a.to(coarser), b.to(coarser)
+    if a.numel() and _first_number(a) != _first_number(b):
+        return False
     return _same_numbers(_first_row(a), _first_row(b)) and _same_numbers(a, b)
+
+
+def _first_number(tensor: torch.Tensor) -> Any:
+    """As something that equals itself: NaN does not."""
+    number = tensor[(0,) * tensor.ndim].item()
+    return number if number == number else "nan"  # noqa: PLR0124
 
 
 def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:

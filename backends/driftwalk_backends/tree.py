@@ -9,17 +9,17 @@ parts belongs to the second.
 from __future__ import annotations
 
 import re
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
 
+from .glimpses import Glimpse
 from .tensors import is_float, tensors_in
 
 _WRAPPER = 0.9
@@ -45,24 +45,25 @@ class Visit:
     module: nn.Module
     call: int
     """Which call of this module in the run, counted from 0."""
+    run: Visits
     calls: list[Visit] = field(default_factory=list)
-    gives: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    gives: list[Glimpse] = field(default_factory=list)
     """The float tensors among its outputs."""
     order: int = 0
     """When it ended, by the clock of the run."""
 
     @cached_property
     def weights(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters())
+        return self.run.weights[self.module]
 
-    @property
+    @cached_property
     def parts(self) -> list[Visit]:
         """The calls inside that have weights."""
         return [visit for visit in self.calls if visit.weights]
 
     def gives_any(self, tensors: Iterable[torch.Tensor]) -> bool:
-        wanted = {id(tensor) for tensor in tensors}
-        return any(id(given()) in wanted for given in self.gives if given() is not None)
+        given = [tensor for one in self.gives if (tensor := one.object) is not None]
+        return any(one is tensor for one in given for tensor in tensors)
 
     def all(self) -> Iterator[Visit]:
         """This call and all inside of it, in order."""
@@ -74,8 +75,11 @@ class Visit:
 class Visits:
     """The calls of all modules in one run, as a tree."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.clock = count()
+        self._module = module
+        self.outputs: list[torch.Tensor] = []
+        """The float tensors that the model gave."""
         self.forget()
 
     def forget(self) -> None:
@@ -83,16 +87,11 @@ class Visits:
         self.root: Visit | None = None
         self.counts: Counter[str] = Counter()
         """How often each module was called."""
-        self.outputs: list[torch.Tensor] = []
-        """The float tensors that the model gave."""
         self._open: list[Visit] = []
 
-    def hooks(self, module: nn.Module) -> Iterator[tuple[nn.Module, Any, Any]]:
-        for path, part in module.named_modules():
-            yield part, partial(self._before, path), self._after
-
-    def _before(self, path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
-        visit = Visit(path, part, self.counts[path])
+    def begin(self, path: str, part: nn.Module) -> None:
+        """A call begins."""
+        visit = Visit(path, part, self.counts[path], self)
         self.counts[path] += 1
         if self._open:
             self._open[-1].calls.append(visit)
@@ -100,13 +99,20 @@ class Visits:
             self.root = visit
         self._open.append(visit)
 
-    def _after(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        floats = [tensor for _, tensor in tensors_in(output) if is_float(tensor)]
+    def end(self, output: Any, sample: bool) -> Visit:
+        """The innermost call ends; `sample`: what it gave may be a state."""
         visit = self._open.pop()
-        visit.gives = [weakref.ref(tensor) for tensor in floats]
+        visit.gives = [
+            Glimpse(tensor, sample=sample) for _, tensor in tensors_in(output) if is_float(tensor)
+        ]
         visit.order = next(self.clock)
-        if not self._open:
-            self.outputs = floats
+        return visit
+
+    @cached_property
+    def weights(self) -> dict[nn.Module, int]:
+        """How many parameters each module has; asked for after the run, since some make theirs in
+        it."""
+        return _count_weights(self._module)
 
     def computing(self) -> dict[int, int]:
         """The size of each parameter of the modules that were called.
@@ -180,6 +186,22 @@ def has_blocks(visit: Visit) -> bool:
 def list_of(path: str) -> str:
     """Where numbered siblings stand; the path itself where it has no number."""
     return _NUMBER.sub("", path)
+
+
+def _count_weights(module: nn.Module) -> dict[nn.Module, int]:
+    """How many parameters each part of a module has, those of its own parts with them."""
+    sizes: dict[nn.Module, dict[int, int]] = {}
+
+    def count_in(part: nn.Module) -> dict[int, int]:
+        if part not in sizes:
+            own = {id(p): p.numel() for p in part.parameters(recurse=False)}
+            sizes[part] = own
+            for child in part.children():
+                own |= count_in(child)
+        return sizes[part]
+
+    count_in(module)
+    return {part: sum(own.values()) for part, own in sizes.items()}
 
 
 def _outside(visit: Visit, blocks: set[str]) -> Iterator[Visit]:
