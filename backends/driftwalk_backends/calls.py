@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import operator
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ _QUIET = {"use_cache": False, "return_dict": True}
 _ITS_OWN = {"_parameters", "_modules", "training"}
 """Attributes of a module that are not looked into: weights are no trace of a run."""
 _FIXED = {bool, int, float, str, tuple, type(None)}
+_DICTS = {dict, OrderedDict}
 _SAID_BY_TORCH = ("mkldnn_matmul failed", "ComplexHalf support", "LSTM with projections")
 """How warnings begin that are about torch's own kernels, and nothing to a user."""
 _SMALL = 1 << 16
@@ -256,15 +259,30 @@ def quietly(module: nn.Module) -> Iterator[None]:
 def untouched(module: nn.Module) -> Iterator[None]:
     """Attributes, containers in them, and buffers come back as they were."""
     parts = [vars(part) for part in module.modules() if not isinstance(part, LazyModuleMixin)]
-    before = [
-        {name: (v, None if name in _ITS_OWN else _content(v)) for name, v in attributes.items()}
-        for attributes in parts
-    ]
+    before = [(attributes, dict(attributes)) for attributes in parts]
+    empty: list[dict[Any, Any]] = []
+    contents: list[tuple[Any, Any]] = []
+    for attributes in parts:
+        for name, value in attributes.items():
+            kind = type(value)
+            if kind in _FIXED or name in _ITS_OWN:
+                continue
+            if kind in _DICTS and not value:  # most: hooks that a module does not have
+                empty.append(value)
+            elif (content := _content(value)) is not None:
+                contents.append((value, content))
     try:
         yield
     finally:
-        for attributes, content in zip(parts, before, strict=True):
-            _refill(attributes, content)
+        for attributes, values in before:
+            same = map(operator.is_, map(attributes.get, values), values.values())
+            if len(attributes) != len(values) or not all(same):
+                attributes.clear()
+                attributes.update(values)
+        for filled in filter(None, empty):
+            filled.clear()
+        for value, content in contents:
+            _refill(value, content)
 
 
 def _content(value: Any, depth: int = 2) -> Any:

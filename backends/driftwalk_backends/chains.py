@@ -74,7 +74,7 @@ class Chain:
 
     @cached_property
     def weights(self) -> int:
-        return _count_weights(self.calls)
+        return _count_weights(self.group, self.calls)
 
     @cached_property
     def kinds(self) -> set[type[nn.Module]]:
@@ -220,7 +220,7 @@ def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
         kinds = {type(call.module) for call in group.calls}
         if not group.is_list or len(ran) < 2 or len(kinds) > 1 or is_inside(group.path, points):
             continue
-        weights = _count_weights(group.calls)
+        weights = _count_weights(group, group.calls)
         # Members of a smaller list that take turns with a stack's blocks: norms in a list.
         if weights < least or any(
             weights < chain.weights and chain.takes_turns(group.calls) for chain in chains
@@ -237,5 +237,5 @@ def is_inside(path: str, outer: set[str]) -> bool:
     return any(".".join(parts[:n]) in outer for n in range(1, len(parts) + 1))
 
 
-def _count_weights(calls: Iterable[Call]) -> int:
-    return sum(p.numel() for module in {c.module for c in calls} for p in module.parameters())
+def _count_weights(group: Group, calls: Iterable[Call]) -> int:
+    return sum(map(group.visits.weights_of, {call.module for call in calls}))

@@ -54,9 +54,10 @@ def find_layout(
     """
     wants = _takes_hidden_states(module)
     asked = wants and _gives_them_apart(module)
-    watched = watch(module, partial(run, output_hidden_states=True) if asked else run, bool(blocks))
+    look = partial(watch, module, every=bool(blocks or like), by_hand=bool(blocks))
+    watched = look(partial(run, output_hidden_states=True) if asked else run)
     if asked and not is_of_transformers(watched.output):
-        asked, watched = False, watch(module, run, bool(blocks))
+        asked, watched = False, look(run)
     plain = unasked(watched.output) if asked else watched.output
     watched.visits.outputs = [tensor for _, tensor in tensors_in(plain) if is_float(tensor)]
     notes: tuple[str, ...] = ()

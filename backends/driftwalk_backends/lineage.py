@@ -33,6 +33,11 @@ class Lineage(TorchDispatchMode):
         self._marked: dict[int, StorageWeakRef] = {}
         self._seeing = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch asks: its compiler would be imported to be told to leave this mode alone."""
+        return False
+
     def see(self, on: bool) -> None:
         """Begin to see operations, or stop."""
         if on and not self._seeing:

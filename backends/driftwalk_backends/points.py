@@ -47,7 +47,10 @@ def find_stacks(
     if theirs and len(theirs) == len(like) and (same := _found_again(theirs, watched.visits)):
         return tuple(stack for _, stack in same), ()
     computing = watched.visits.computing()
-    if not chains or _share({c.module for ch in chains for c in ch.calls}, computing) < SMALL:
+    if (
+        not chains
+        or _share({c.module for ch in chains for c in ch.calls}, watched.visits, computing) < SMALL
+    ):
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
     beside = _found_again(theirs, watched.visits)
@@ -79,11 +82,11 @@ def _found_again(stacks: Iterable[Stack], visits: Visits) -> list[tuple[int, Sta
     return found
 
 
-def _share(modules: Iterable[nn.Module], computing: Mapping[int, int]) -> float:
+def _share(modules: Iterable[nn.Module], visits: Visits, computing: Mapping[int, int]) -> float:
     """How much of the weights that compute in a run belongs to these modules; all, if none do."""
-    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    own = {key for module in modules for key in visits.parameters[module]}
     total = sum(computing.values())
-    return sum(size for key, size in computing.items() if key in own) / total if total else 1.0
+    return sum(computing[key] for key in own if key in computing) / total if total else 1.0
 
 
 def _walked(visits: Visits, total: int) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
@@ -127,7 +130,7 @@ def _beside(
     lists = set(taken)
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
-        large = _share({visit.module for visit in calls}, computing) >= SMALL
+        large = _share({visit.module for visit in calls}, visits, computing) >= SMALL
         if not large and path not in lists and not any(map(tree.has_blocks, calls)):
             continue
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
@@ -185,10 +188,12 @@ def _note_on_runs(stack: Stack, stacks: Iterable[tuple[int, Stack]]) -> str:
 def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int]) -> list[str]:
     """What no point encloses, where that is most of the model."""
     called = {visit.path: visit.module for visit in visits.all()}
-    inside = _share([called[path] for path in blocks], computing)
+    inside = _share([called[path] for path in blocks], visits, computing)
     if inside >= 0.5:
         return []
-    places = {v.path: _share([v.module], computing) for v in visits.outside(blocks) if v.weights}
+    places = {
+        v.path: _share([v.module], visits, computing) for v in visits.outside(blocks) if v.weights
+    }
     largest = sorted(places, key=lambda path: -places[path])[:4]
     return [
         f"The points enclose {inside:.0%} of the weights that compute in a run. Outside are "

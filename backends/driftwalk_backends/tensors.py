@@ -125,6 +125,8 @@ def stream_slot(args: Args, kwargs: Kwargs, known: Slot | None = None) -> Slot |
     """
     if known and is_float(from_call(args, kwargs, known)):
         return known
+    if args and is_float(args[0]):
+        return (0,)
     positions = ((number,) for number, value in enumerate(args) if is_float(value))
     names = ((name,) for name in ("hidden_states", *kwargs) if is_float(kwargs.get(name)))
     nested = (slot for slot, item in call_tensors(args, kwargs) if is_float(item))

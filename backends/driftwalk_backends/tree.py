@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from .glimpses import Glimpse
-from .tensors import is_float, tensors_in
+from .tensors import tensors_in
 
 _WRAPPER = 0.9
 """One part with this share of a module's weights: the module only wraps it."""
@@ -54,7 +54,7 @@ class Visit:
 
     @cached_property
     def weights(self) -> int:
-        return self.run.weights[self.module]
+        return self.run.weights_of(self.module)
 
     @cached_property
     def parts(self) -> list[Visit]:
@@ -102,17 +102,21 @@ class Visits:
     def end(self, output: Any, sample: bool) -> Visit:
         """The innermost call ends; `sample`: what it gave may be a state."""
         visit = self._open.pop()
-        visit.gives = [
-            Glimpse(tensor, sample=sample) for _, tensor in tensors_in(output) if is_float(tensor)
-        ]
+        for _, tensor in tensors_in(output):
+            if tensor.is_floating_point():
+                visit.gives.append(Glimpse(tensor, sample=sample))
         visit.order = next(self.clock)
         return visit
 
     @cached_property
-    def weights(self) -> dict[nn.Module, int]:
-        """How many parameters each module has; asked for after the run, since some make theirs in
-        it."""
-        return _count_weights(self._module)
+    def parameters(self) -> dict[nn.Module, dict[int, int]]:
+        """The sizes of each module's parameters, by their ids; asked for after the run, since some
+        modules make theirs in it."""
+        return _sizes(self._module)
+
+    def weights_of(self, module: nn.Module) -> int:
+        """How many parameters a module has."""
+        return sum(self.parameters[module].values())
 
     def computing(self) -> dict[int, int]:
         """The size of each parameter of the modules that were called.
@@ -122,12 +126,12 @@ class Visits:
         called = {visit.module for visit in self.all()}
         tables = {module for module in called if isinstance(module, nn.Embedding)}
         last = {v.module for v in self.all() if not v.parts and v.gives_any(self.outputs)}
-        looked_up = {id(parameter) for table in tables for parameter in table.parameters()}
+        looked_up = {key for table in tables for key in self.parameters[table]}
         return {
             id(parameter): parameter.numel()
             for module in called - tables - last
-            for parameter in module.parameters(recurse=False)
-            if id(parameter) not in looked_up
+            for parameter in module._parameters.values()
+            if parameter is not None and id(parameter) not in looked_up
         }
 
     def all(self) -> Iterator[Visit]:
@@ -188,20 +192,21 @@ def list_of(path: str) -> str:
     return _NUMBER.sub("", path)
 
 
-def _count_weights(module: nn.Module) -> dict[nn.Module, int]:
-    """How many parameters each part of a module has, those of its own parts with them."""
+def _sizes(module: nn.Module) -> dict[nn.Module, dict[int, int]]:
+    """The sizes of the parameters of each part of a module, those of its own parts with them."""
     sizes: dict[nn.Module, dict[int, int]] = {}
 
-    def count_in(part: nn.Module) -> dict[int, int]:
+    def sizes_in(part: nn.Module) -> dict[int, int]:
         if part not in sizes:
-            own = {id(p): p.numel() for p in part.parameters(recurse=False)}
-            sizes[part] = own
+            sizes[part] = own = {
+                id(p): p.numel() for p in part._parameters.values() if p is not None
+            }
             for child in part.children():
-                own |= count_in(child)
+                own |= sizes_in(child)
         return sizes[part]
 
-    count_in(module)
-    return {part: sum(own.values()) for part, own in sizes.items()}
+    sizes_in(module)
+    return sizes
 
 
 def _outside(visit: Visit, blocks: set[str]) -> Iterator[Visit]:

@@ -24,7 +24,6 @@ from .tensors import (
     Slot,
     call_tensors,
     float_outputs,
-    is_float,
     output_tensors,
     same_values,
     stream_input,
@@ -91,15 +90,15 @@ class Call:
     module: nn.Module
     number: int
     """Which call of this module in the run, counted from 0."""
-    stream: Slot
+    stream: Slot = ()
     """Where its first float tensor stands."""
-    takes: dict[Slot, Form]
-    taken: set[tuple[Slot, Slot]]
+    takes: dict[Slot, Form] = field(default_factory=dict)
+    taken: set[tuple[Slot, Slot]] = field(default_factory=set)
     """Slots of the previous call's output, and the slots of this call's input they went into."""
-    derived: set[tuple[Slot, Slot]]
-    arguments: list[Argument]
+    derived: set[tuple[Slot, Slot]] = field(default_factory=set)
+    arguments: list[Argument] = field(default_factory=list)
     """All tensors that it was given, and what it was given None for, if its group is kept."""
-    marks: Marks
+    marks: Marks = field(default_factory=dict)
     """The marks of all that it was given."""
     gives: dict[Slot, Form] = field(default_factory=dict)
     given: dict[Slot, Glimpse] = field(default_factory=dict)
@@ -120,7 +119,7 @@ class Group:
         self.is_kept = False
         """Whether it may be a stack even if something lies between its members: then what these
         take and give stays in memory until the end of the run."""
-        self._visits = visits
+        self.visits = visits
         self._lineage = lineage
         self.forget()
 
@@ -136,34 +135,28 @@ class Group:
 
     def before(self, path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
         tensors = list(call_tensors(args, kwargs))
-        inputs = {slot: item for slot, item in tensors if is_float(item)}
-        taken = {
-            (given, slot)
-            for slot, tensor in inputs.items()
-            for given, latest in self._latest.items()
-            if same(latest, tensor)
-        }
-        derived: set[tuple[Slot, Slot]] = set()
-        arguments: list[Argument] = []
-        marks: Marks = {}
+        inputs = {slot: item for slot, item in tensors if item.is_floating_point()}
+        call = Call(path, block, self.visits.counts[path] - 1)  # this call is counted already
+        call.takes = {slot: (tensor.shape, tensor.dtype) for slot, tensor in inputs.items()}
+        call.stream = stream_slot(args, kwargs) or () if inputs else ()
+        self._open.append(call)
+        for slot, tensor in inputs.items():
+            taken = (given for given, latest in self._latest.items() if same(latest, tensor))
+            call.taken.update((given, slot) for given in taken)
         if self.is_kept:
-            arguments = [(slot, Glimpse(t, keep=True)) for slot, t in tensors]
-            arguments += [((name,), None) for name, value in kwargs.items() if value is None]
+            call.arguments = [(slot, Glimpse(t, keep=True)) for slot, t in tensors]
+            call.arguments += [((name,), None) for name, v in kwargs.items() if v is None]
         if self.is_kept and self._lineage is not None:
             self._lineage.see(False)
-            derived = {(given, slot) for slot, t in inputs.items() for given in self._ancestors(t)}
-            marks = self._lineage.of(*(tensor for _, tensor in tensors))
-        forms = {slot: _form(tensor) for slot, tensor in inputs.items()}
-        stream = stream_slot(args, kwargs) or ()
-        number = self._visits.counts[path] - 1  # this call is counted already
-        call = Call(path, block, number, stream, forms, taken, derived, arguments, marks)
-        self._open.append(call)
+            for slot, tensor in inputs.items():
+                call.derived.update((given, slot) for given in self._ancestors(tensor))
+            call.marks = self._lineage.of(*(tensor for _, tensor in tensors))
 
     def after(self, path: str, output: Any) -> None:
         call, given = self._open.pop(), dict(float_outputs(output))
         if call.takes and given:
-            call.gives = {slot: _form(tensor) for slot, tensor in given.items()}
-            call.order = next(self._visits.clock)
+            call.gives = {slot: (tensor.shape, tensor.dtype) for slot, tensor in given.items()}
+            call.order = next(self.visits.clock)
             self.calls.append(call)
             self._latest = given
             if self.is_kept:
@@ -230,7 +223,10 @@ class Made:
     def add(self, path: str, output: Any) -> None:
         if isinstance(output, torch.Tensor):
             self._latest.append((path, output))
-        self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
+            if output.is_floating_point():
+                self._all.append((path, weakref.ref(output)))
+        else:
+            self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
 
     def maker(self, tensor: torch.Tensor) -> str:
         """The innermost module that gave this tensor; empty where it was made outside of all."""
@@ -239,20 +235,24 @@ class Made:
         return max(makers, key=lambda path: path.count("."), default="")
 
 
-def watch(module: nn.Module, run: Callable[[], Any], by_hand: bool = False) -> Watched:
+def watch(
+    module: nn.Module, run: Callable[[], Any], every: bool = False, by_hand: bool = False
+) -> Watched:
     """Run once with hooks on all modules; numbered ones and norms are looked at more closely.
 
-    `by_hand`: any group of numbered modules may be a stack.
+    `every`: any module may be a part of a walk; `by_hand`: and any numbered one a block.
     """
     with suppress(Exception):  # of the model itself? Then it fails again, and says so.
-        return _Run(module, by_hand, Lineage()).watched(run)
-    return _Run(module, by_hand, None).watched(run)
+        return _Run(module, every, by_hand, Lineage()).watched(run)
+    return _Run(module, every, by_hand, None).watched(run)
 
 
 class _Run:
     """The hooks of one run, and what they have seen."""
 
-    def __init__(self, module: nn.Module, by_hand: bool, lineage: Lineage | None) -> None:
+    def __init__(
+        self, module: nn.Module, every: bool, by_hand: bool, lineage: Lineage | None
+    ) -> None:
         self._module = module
         self._parts = dict(module.named_modules())
         self._lineage = lineage
@@ -260,6 +260,8 @@ class _Run:
         self._groups: dict[str, Group] = {}
         self._numbered: dict[str, Group] = {}
         self._norms: set[str] = set()
+        self._bare: set[str] = set()
+        """Modules that only matter as the ones that made an output: an activation, a dropout."""
         self._unhooked: dict[tuple[str, int], dict[Slot, Glimpse]] = {}
         for path, part in self._parts.items():
             parent, _, name = path.rpartition(".")
@@ -272,10 +274,17 @@ class _Run:
                 group.is_kept |= by_hand or group.is_list or any(part.children())
             elif is_norm(part):
                 self._norms.add(path)
+            elif path and not every and not (part._parameters or part._modules):
+                self._bare.add(path)
 
     def watched(self, run: Callable[[], Any]) -> Watched:
-        hooks = [(p, partial(self._before, n), partial(self._after, n)) for n, p in self._all()]
         first = [(p, None, partial(self._unchanged, n)) for n, p in self._all() if p._forward_hooks]
+        hooks: list[Hook] = [
+            (part, None, partial(self._after_bare, path))
+            if path in self._bare
+            else (part, partial(self._before, path), partial(self._after, path))
+            for path, part in self._all()
+        ]
         try:
             with hooked(first, first=True), hooked(hooks):
                 output = run()
@@ -316,6 +325,10 @@ class _Run:
         given = {slot: Glimpse(tensor, keep) for slot, tensor in float_outputs(output)}
         self._unhooked[path, self._visits.counts[path] - 1] = given
 
+    def _after_bare(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            self._made.add(path, output)
+
     def _after(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         with torch._C.DisableTorchFunction():
             has_weights = bool(part._parameters or part._modules)
@@ -330,9 +343,9 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same values: usually the very same tensor, sometimes a copy, a view or a cast of it."""
     if a is b:
         return True
-    kinds = [(t.shape, t.dtype, t.device) for t in (a, b)]
-    same_memory = kinds[0] == kinds[1] and a.data_ptr() == b.data_ptr()
-    return same_memory or same_values(a, b)
+    if a.shape != b.shape or a.device != b.device:
+        return False
+    return (a.dtype == b.dtype and a.data_ptr() == b.data_ptr()) or same_values(a, b)
 
 
 def is_norm(module: nn.Module) -> bool:
