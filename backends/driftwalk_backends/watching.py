@@ -134,6 +134,8 @@ class Group:
         self._open: list[Call] = []
 
     def before(self, path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.is_kept and self._lineage is not None:
+            self._lineage.see(False)
         tensors = list(call_tensors(args, kwargs))
         inputs = {slot: item for slot, item in tensors if item.is_floating_point()}
         call = Call(path, block, self.visits.counts[path] - 1)  # this call is counted already
@@ -147,7 +149,6 @@ class Group:
             call.arguments = [(slot, Glimpse(t, keep=True)) for slot, t in tensors]
             call.arguments += [((name,), None) for name, v in kwargs.items() if v is None]
         if self.is_kept and self._lineage is not None:
-            self._lineage.see(False)
             for slot, tensor in inputs.items():
                 call.derived.update((given, slot) for given in self._ancestors(tensor))
             call.marks = self._lineage.of(*(tensor for _, tensor in tensors))
@@ -330,6 +331,8 @@ class _Run:
             self._made.add(path, output)
 
     def _after(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not path and self._lineage is not None:
+            self._lineage.see(False)
         with torch._C.DisableTorchFunction():
             has_weights = bool(part._parameters or part._modules)
             self._visits.end(output, has_weights or path in self._norms)
