@@ -22,6 +22,7 @@ from torch import nn
 from driftwalk.states import Point
 
 from .first_run import FirstRun, States, Unsettled
+from .functions import is_closed
 from .hooks import capture
 from .layout import Layout, Stack
 from .model_outputs import (
@@ -45,11 +46,16 @@ _MOST_WORDS = 8
 
 
 def find_layout(
-    module: nn.Module, run: Run, blocks: str | None = None, like: Layout | None = None
+    module: nn.Module,
+    run: Run,
+    blocks: str | None = None,
+    like: Layout | None = None,
+    outputs_alone: bool = False,
 ) -> Layout:
     """Find all points by watching a run of the model; `run(**extra)` calls it on the probe.
 
-    `like` is the layout of a model that this one is compared with. The model is run again only
+    `like` is the layout of a model that this one is compared with; `outputs_alone`: nothing else of
+    that model is known. The model is run again only
     where one run does not tell all.
     """
     wants = _takes_hidden_states(module)
@@ -57,11 +63,15 @@ def find_layout(
     look = partial(watch, module, every=bool(blocks or like), by_hand=bool(blocks))
     watched = look(partial(run, output_hidden_states=True) if asked else run)
     if asked and not is_of_transformers(watched.output):
+        wants = bool(_own_tuples(watched.output))  # else it will not give them again
         asked, watched = False, look(run)
     plain = unasked(watched.output) if asked else watched.output
     watched.visits.outputs = [tensor for _, tensor in tensors_in(plain) if is_float(tensor)]
+    stacks: tuple[Stack, ...] = ()
     notes: tuple[str, ...] = ()
-    if blocks:
+    if outputs_alone:
+        pass
+    elif blocks:
         stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], watched)
     else:
         stacks, notes = find_stacks(watched, like.stacks if like is not None else ())
@@ -74,6 +84,8 @@ def find_layout(
     if found is None:
         found = _in_another_run(module, run, stacks, wants, given)
     stacks, outputs, confirmed, contradictions = found
+    if like is not None and is_closed(module):
+        outputs = outputs.named_like(like.outputs)
     return Layout(stacks, replace(outputs, skipped=skipped), confirmed, (*notes, *contradictions))
 
 
