@@ -15,7 +15,7 @@ from torch import nn
 
 from .layout import Stack
 from .tensors import Slot
-from .tree import Visit
+from .tree import Visit, paths_to
 from .watching import Call, Group, is_norm
 
 SMALL = 0.1
@@ -213,6 +213,7 @@ def may_be_blocks(group: Group) -> bool:
 def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
     """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
     points = {call.path for chain in chains for call in chain.calls}
+    around = {outer for point in points for outer in paths_to(point)}
     least = max(1, SMALL * max((chain.weights for chain in chains), default=0))
     left: dict[str, int] = {}
     for group in groups:
@@ -226,15 +227,14 @@ def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
             weights < chain.weights and chain.takes_turns(group.calls) for chain in chains
         ):
             continue
-        if count := sum(not any(is_inside(point, {path}) for point in points) for path in ran):
+        if count := len(ran - around):
             left[group.path] = count
     return {path: n for path, n in left.items() if not is_inside(path, set(left) - {path})}
 
 
 def is_inside(path: str, outer: set[str]) -> bool:
     """Whether a module is one of the outer ones, or is inside of one."""
-    parts = path.split(".")
-    return any(".".join(parts[:n]) in outer for n in range(1, len(parts) + 1))
+    return any(part in outer for part in paths_to(path))
 
 
 def _count_weights(group: Group, calls: Iterable[Call]) -> int:

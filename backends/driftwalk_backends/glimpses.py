@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 
-from .tensors import same_values
-
-_NUMBERS = 16
-"""How many numbers of a tensor are noted."""
+from .tensors import same_values, some_numbers
 
 
 class Glimpse:
@@ -30,7 +26,7 @@ class Glimpse:
             _Kept(tensor) if keep else weakref.ref(tensor)
         )
         self._version = _version(tensor)
-        self._numbers = _some_numbers(tensor) if sample and not keep else None
+        self._numbers = some_numbers(tensor) if sample and not keep else None
         self.shape = tensor.shape
         self.dtype = tensor.dtype
 
@@ -51,7 +47,7 @@ class Glimpse:
         """Whether a tensor may hold the numbers that this one held; only a no is certain."""
         if self.shape != other.shape:
             return False
-        mine, its = self._numbers, _some_numbers(other)
+        mine, its = self._numbers, some_numbers(other)
         return mine is None or its is None or same_values(mine, its)
 
 
@@ -68,19 +64,3 @@ class _Kept:
 def _version(tensor: torch.Tensor) -> int | None:
     """How often the tensor was written to; None where torch does not count."""
     return None if tensor.is_inference() else tensor._version
-
-
-def _some_numbers(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A few numbers, evenly spread in the order of the axes; None where they cannot be had."""
-    if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
-        return None
-    try:
-        return torch.take(tensor, _places(tensor.numel(), tensor.device))
-    except (RuntimeError, NotImplementedError):  # kinds of tensors that take no index
-        return None
-
-
-@lru_cache(maxsize=256)
-def _places(count: int, device: torch.device) -> torch.Tensor:
-    places = torch.linspace(0, count - 1, _NUMBERS, dtype=torch.float64)
-    return places.round().long().to(device)

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
 
@@ -30,6 +31,8 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
+_NUMBERS = 16
+"""How many numbers of a tensor are looked at before all are."""
 _PLAIN = bool | int | float | str
 _DEPTH = 3
 """How deep containers are looked into; what lies deeper is a cache, not a state."""
@@ -173,31 +176,41 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same numbers, NaN where NaN is; one may have been cast from the other."""
     if a.shape != b.shape or a.device != b.device:
         return False
+    dtype = a.dtype
     if a.dtype != b.dtype:
         if not (a.is_floating_point() and b.is_floating_point()):
             return False
-        coarser = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        if not _same_numbers(_first_row(a).to(coarser), _first_row(b).to(coarser)):
-            return False
-        a, b = a.to(coarser), b.to(coarser)
-    if a.numel() and _first_number(a) != _first_number(b):
+        dtype = max(a.dtype, b.dtype, key=lambda one: torch.finfo(one).eps)
+    some, others = some_numbers(a), some_numbers(b)
+    few = some is not None and others is not None
+    if few and not _same_numbers(some.to(dtype), others.to(dtype)):  # type: ignore[union-attr]
         return False
-    return _same_numbers(_first_row(a), _first_row(b)) and _same_numbers(a, b)
-
-
-def _first_number(tensor: torch.Tensor) -> Any:
-    """As something that equals itself: NaN does not."""
-    number = tensor[(0,) * tensor.ndim].item()
-    return number if number == number else "nan"  # noqa: PLR0124
+    return _same_numbers(a.to(dtype), b.to(dtype))
 
 
 def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if torch.equal(a, b):
+        return True
+    if a.is_floating_point() and a.itemsize > 1 and not bool(a.sum().isnan()):
+        return False  # there is no NaN, which alone does not equal itself
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _first_row(tensor: torch.Tensor) -> torch.Tensor:
-    """A look at a few numbers tells most tensors apart."""
-    return tensor[(0,) * (tensor.ndim - 1)] if tensor.numel() and tensor.ndim else tensor
+def some_numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A few numbers, evenly spread in the order of the axes, which tell most tensors apart; None
+    where they cannot be had."""
+    if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
+        return None
+    try:
+        return torch.take(tensor, _places(tensor.numel(), tensor.device))
+    except (RuntimeError, NotImplementedError):  # kinds of tensors that take no index
+        return None
+
+
+@lru_cache(maxsize=256)
+def _places(count: int, device: torch.device) -> torch.Tensor:
+    places = torch.linspace(0, count - 1, _NUMBERS, dtype=torch.float64)
+    return places.round().long().to(device)
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:

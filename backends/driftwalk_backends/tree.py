@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 
 import torch
@@ -140,7 +140,10 @@ class Visits:
 
     def outside(self, blocks: set[str]) -> Iterator[Visit]:
         """The outermost calls that are in no block, and have none inside."""
-        return iter(()) if self.root is None else _outside(self.root, blocks)
+        around = {outer for block in blocks for outer in paths_to(block)} | (
+            {""} if blocks else set()
+        )
+        return iter(()) if self.root is None else _outside(self.root, blocks, around)
 
 
 def parts_of(visits: Sequence[Visit], outputs: Sequence[torch.Tensor], total: int) -> list[Visit]:
@@ -209,11 +212,17 @@ def _sizes(module: nn.Module) -> dict[nn.Module, dict[int, int]]:
     return sizes
 
 
-def _outside(visit: Visit, blocks: set[str]) -> Iterator[Visit]:
+def paths_to(path: str) -> Iterator[str]:
+    """`a`, `a.b`, `a.b.c`: a module, and all that it is inside of but the model itself."""
+    return accumulate(path.split("."), lambda outer, name: f"{outer}.{name}")
+
+
+def _outside(visit: Visit, blocks: set[str], around: set[str]) -> Iterator[Visit]:
+    """`around` are the modules with blocks inside."""
     if visit.path in blocks:
         return
-    if any(path.startswith(f"{visit.path}." if visit.path else "") for path in blocks):
+    if visit.path in around:
         for one in visit.calls:
-            yield from _outside(one, blocks)
+            yield from _outside(one, blocks, around)
     else:
         yield visit
