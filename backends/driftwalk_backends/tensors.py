@@ -182,9 +182,10 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
             return False
         dtype = max(a.dtype, b.dtype, key=lambda one: torch.finfo(one).eps)
     some, others = some_numbers(a), some_numbers(b)
-    few = some is not None and others is not None
-    if few and not _same_numbers(some.to(dtype), others.to(dtype)):  # type: ignore[union-attr]
-        return False
+    if some is not None and others is not None:
+        pairs = zip(some.to(dtype).tolist(), others.to(dtype).tolist(), strict=True)
+        if any(one != other and one == one for one, other in pairs):  # noqa: PLR0124 - NaN does not
+            return False
     return _same_numbers(a.to(dtype), b.to(dtype))
 
 

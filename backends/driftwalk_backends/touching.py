@@ -235,7 +235,9 @@ class Touching(TorchFunctionMode):
 
     def _read(self, tensor: torch.Tensor) -> None:
         own = self._objects.get(id(tensor))
-        if own is not None and own.whole and id(own) in self._alone:
+        if own is not None and id(own) in self._alone:
+            if not own.whole:
+                own.read_bytes(own.start, max(own.end, own.start + 1))
             return
         plain = _is_plain(tensor)
         if own is not None or not plain:
