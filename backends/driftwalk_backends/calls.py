@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import operator
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ _QUIET = {"use_cache": False, "return_dict": True}
 _ITS_OWN = {"_parameters", "_modules", "training"}
 """Attributes of a module that are not looked into: weights are no trace of a run."""
 _FIXED = {bool, int, float, str, tuple, type(None)}
+_CONTAINERS = {dict, OrderedDict, list, set}
 _SAID_BY_TORCH = ("mkldnn_matmul failed", "ComplexHalf support", "LSTM with projections")
 """How warnings begin that are about torch's own kernels, and nothing to a user."""
 _SMALL = 1 << 16
@@ -255,16 +258,43 @@ def quietly(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
     """Attributes, containers in them, and buffers come back as they were."""
-    parts = [vars(part) for part in module.modules() if not isinstance(part, LazyModuleMixin)]
-    before = [
-        {name: (v, None if name in _ITS_OWN else _content(v)) for name, v in attributes.items()}
-        for attributes in parts
-    ]
+    with torch._C.DisableTorchFunction():  # whoever watches functions need not see this
+        saved = _Saved(module)
     try:
         yield
     finally:
-        for attributes, content in zip(parts, before, strict=True):
-            _refill(attributes, content)
+        with torch._C.DisableTorchFunction():
+            saved.restore()
+
+
+class _Saved:
+    """What the modules of a model hold, apart from weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        modules = (part for part in module.modules() if not isinstance(part, LazyModuleMixin))
+        self._attributes = [(vars(part), dict(vars(part))) for part in modules]
+        self._empty: list[Any] = []
+        self._contents: list[tuple[Any, Any]] = []
+        for _, attributes in self._attributes:
+            for name, value in attributes.items():
+                kind = type(value)
+                if kind in _FIXED or name in _ITS_OWN:
+                    continue
+                if kind in _CONTAINERS and not value:  # most: hooks that a module does not have
+                    self._empty.append(value)
+                elif (inside := _content(value)) is not None:
+                    self._contents.append((value, inside))
+
+    def restore(self) -> None:
+        for now, before in self._attributes:
+            same = map(operator.is_, map(now.get, before), before.values())
+            if now.keys() != before.keys() or not all(same):
+                now.clear()
+                now.update(before)
+        for filled in filter(None, self._empty):
+            filled.clear()
+        for value, inside in self._contents:
+            _refill(value, inside)
 
 
 def _content(value: Any, depth: int = 2) -> Any:
@@ -278,7 +308,7 @@ def _content(value: Any, depth: int = 2) -> Any:
         return value._version, value.detach().clone()
     if isinstance(value, set):
         return set(value) if depth else None
-    if isinstance(value, GENERATORS):
+    if type(value) not in _CONTAINERS and isinstance(value, GENERATORS):
         return state_of(value)
     items = _items(value) if depth else None
     if items is None:
@@ -307,7 +337,7 @@ def _refill(value: Any, content: Any) -> None:
             with torch.no_grad():
                 value.copy_(saved)
         return
-    if isinstance(value, GENERATORS):
+    if type(value) not in _CONTAINERS and isinstance(value, GENERATORS):
         put_back(value, content)
         return
     if isinstance(value, set):

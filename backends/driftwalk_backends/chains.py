@@ -15,7 +15,7 @@ from torch import nn
 
 from .layout import Stack
 from .tensors import Slot
-from .tree import Visit
+from .tree import Visit, paths_to
 from .watching import Call, Group, is_norm
 
 SMALL = 0.1
@@ -74,7 +74,7 @@ class Chain:
 
     @cached_property
     def weights(self) -> int:
-        return _count_weights(self.calls)
+        return _count_weights(self.group, self.calls)
 
     @cached_property
     def kinds(self) -> set[type[nn.Module]]:
@@ -213,6 +213,7 @@ def may_be_blocks(group: Group) -> bool:
 def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
     """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
     points = {call.path for chain in chains for call in chain.calls}
+    around = {outer for point in points for outer in paths_to(point)}
     least = max(1, SMALL * max((chain.weights for chain in chains), default=0))
     left: dict[str, int] = {}
     for group in groups:
@@ -220,22 +221,21 @@ def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
         kinds = {type(call.module) for call in group.calls}
         if not group.is_list or len(ran) < 2 or len(kinds) > 1 or is_inside(group.path, points):
             continue
-        weights = _count_weights(group.calls)
+        weights = _count_weights(group, group.calls)
         # Members of a smaller list that take turns with a stack's blocks: norms in a list.
         if weights < least or any(
             weights < chain.weights and chain.takes_turns(group.calls) for chain in chains
         ):
             continue
-        if count := sum(not any(is_inside(point, {path}) for point in points) for path in ran):
+        if count := len(ran - around):
             left[group.path] = count
     return {path: n for path, n in left.items() if not is_inside(path, set(left) - {path})}
 
 
 def is_inside(path: str, outer: set[str]) -> bool:
     """Whether a module is one of the outer ones, or is inside of one."""
-    parts = path.split(".")
-    return any(".".join(parts[:n]) in outer for n in range(1, len(parts) + 1))
+    return any(part in outer for part in paths_to(path))
 
 
-def _count_weights(calls: Iterable[Call]) -> int:
-    return sum(p.numel() for module in {c.module for c in calls} for p in module.parameters())
+def _count_weights(group: Group, calls: Iterable[Call]) -> int:
+    return sum(map(group.visits.weights_of, {call.module for call in calls}))

@@ -10,10 +10,8 @@ are what blocks gave, whatever a model calls its hidden states.
 from __future__ import annotations
 
 import inspect
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,61 +21,113 @@ from torch import nn
 
 from driftwalk.states import Point
 
+from .first_run import FirstRun, States, Unsettled
+from .functions import is_closed
 from .hooks import capture
 from .layout import Layout, Stack
-from .model_outputs import LOSS, find_outputs, given_by
+from .model_outputs import (
+    LOSS,
+    Given,
+    OutputPoints,
+    find_outputs,
+    given_by,
+    is_of_transformers,
+    unasked,
+)
 from .points import find_stacks, stacks_by_hand
 from .shared import watch_shared
-from .tensors import get, output_tensors, same_values
-from .watching import Hook, hooked
+from .tensors import get, is_float, same_values, tensors_in
+from .watching import Made, Watched, hooked, watch
 
 Run = Callable[..., Any]
 UNCHECKED = "unchecked"
 _MOST_WORDS = 8
 """Entries of a tuple that are named one by one."""
-States = dict[str, torch.Tensor]
 
 
 def find_layout(
-    module: nn.Module, run: Run, blocks: str | None = None, like: Layout | None = None
+    module: nn.Module,
+    run: Run,
+    blocks: str | None = None,
+    like: Layout | None = None,
+    outputs_alone: bool = False,
 ) -> Layout:
-    """Find all points by watching runs of the model; `run(**extra)` calls it on the probe.
+    """Find all points by watching a run of the model; `run(**extra)` calls it on the probe.
 
-    `like` is the layout of a model that this one is compared with.
+    `like` is the layout of a model that this one is compared with; `outputs_alone`: nothing else of
+    that model is known. The model is run again only
+    where one run does not tell all.
     """
-    plain: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
+    wants = _takes_hidden_states(module)
+    asked = wants and _gives_them_apart(module)
+    look = partial(watch, module, every=bool(blocks or like), by_hand=bool(blocks))
+    watched = look(partial(run, output_hidden_states=True) if asked else run)
+    if asked and not is_of_transformers(watched.output):
+        wants = bool(_own_tuples(watched.output))  # else it will not give them again
+        asked, watched = False, look(run)
+    plain = unasked(watched.output) if asked else watched.output
+    watched.visits.outputs = [tensor for _, tensor in tensors_in(plain) if is_float(tensor)]
+    stacks: tuple[Stack, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def plainly() -> Any:
-        """Also note what the model gives where nobody asks it for more."""
-        nonlocal plain, skipped
-        output = run()
-        given = given_by(output)
-        plain, skipped = tuple(given.tensors), tuple(given.skipped)
-        return output
-
-    if blocks:
-        stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], plainly)
+    if outputs_alone:
+        pass
+    elif blocks:
+        stacks = stacks_by_hand(module, [part.strip() for part in blocks.split(",")], watched)
     else:
-        stacks, notes = find_stacks(module, plainly, like.stacks if like is not None else ())
+        stacks, notes = find_stacks(watched, like.stacks if like is not None else ())
+    given = given_by(plain)
+    skipped = (*(name for name in given.tensors if name == LOSS), *given.skipped)
+    found: Found | None = None
+    if asked or not wants:
+        with suppress(Unsettled):
+            found = _in_first_run(stacks, watched, given, asked)
+    if found is None:
+        found = _in_another_run(module, run, stacks, wants, given)
+    stacks, outputs, confirmed, contradictions = found
+    if like is not None and is_closed(module):
+        outputs = outputs.named_like(like.outputs)
+    return Layout(stacks, replace(outputs, skipped=skipped), confirmed, (*notes, *contradictions))
+
+
+Found = tuple[tuple[Stack, ...], OutputPoints, str, tuple[str, ...]]
+"""Stacks with what their blocks share, the outputs that are points, what the model's own tuples
+say, and notes on that."""
+
+
+def _in_first_run(stacks: Sequence[Stack], watched: Watched, plain: Given, asked: bool) -> Found:
+    """What the run tells in which the stacks were found."""
+    seen = FirstRun(stacks, watched)
+    stacks = tuple(map(seen.with_shared, stacks))
+    outputs = find_outputs(plain.tensors, watched.output, seen.states, watched.made.maker)
+    fresh = {name for name, _ in outputs.makers}
+    seen.must_not_be_lost(tensor for name, tensor in plain.tensors.items() if name in fresh)
+    if not asked:
+        return stacks, outputs, UNCHECKED, ()
+    entries = [entry for entries in _own_tuples(watched.output).values() for entry in entries]
+    seen.must_not_be_lost(entries, any_order=True)
+    return stacks, outputs, *_confirm(stacks, seen.states, watched.output, seen.unhooked)
+
+
+def _in_another_run(
+    module: nn.Module, run: Run, stacks: Sequence[Stack], wants: bool, plain: Given
+) -> Found:
+    """The same, of a run in which all states are copied."""
     states: States = {}
     unhooked: States = {}
-    made = _Made()
+    made = Made()
     hooked_before = any(part._forward_hooks for part in module.modules())
-    wants = _takes_hidden_states(module)
 
     def keep(kept: States, point: Point, tensor: torch.Tensor) -> None:
         kept[point.name] = tensor.clone()
 
     with ExitStack() as watched:
-        finish = watched.enter_context(capture(module, Layout(stacks), partial(keep, states)))
+        layout = Layout(tuple(stacks))
+        finish = watched.enter_context(capture(module, layout, partial(keep, states)))
         watched.enter_context(hooked(made.hooks(module)))
         # Transformers records hidden_states with a hook, which may be older than the user's own.
         if hooked_before:
-            unchanged = capture(module, Layout(stacks), partial(keep, unhooked), first=True)
-            watched.enter_context(unchanged)
-        shared = {
+            watched.enter_context(capture(module, layout, partial(keep, unhooked), first=True))
+        arguments = {
             stack.prefix: watched.enter_context(watch_shared(module, stack.numbers, stack.takes))
             for stack in stacks
             if not stack.walked
@@ -85,15 +135,14 @@ def find_layout(
         output = run(output_hidden_states=True) if wants else run()
         finish(())  # which outputs are points is what we are about to find out
     stacks = tuple(
-        replace(stack, shared=shared[stack.prefix](states.values())) if not stack.walked else stack
+        stack
+        if stack.walked
+        else replace(stack, shared=arguments[stack.prefix].shared(states.values()))
         for stack in stacks
     )
-    skipped = (*(name for name in plain if name == LOSS), *skipped)
-    outputs = replace(find_outputs(plain, output, states, made.maker), skipped=skipped)
-    confirmed, contradictions = (
-        _confirm(stacks, states, output, unhooked) if wants else (UNCHECKED, ())
-    )
-    return Layout(stacks, outputs, confirmed, (*notes, *contradictions))
+    outputs = find_outputs(plain.tensors, output, states, made.maker)
+    said = _confirm(stacks, states, output, unhooked) if wants else (UNCHECKED, ())
+    return stacks, outputs, *said
 
 
 def _takes_hidden_states(module: nn.Module) -> bool:
@@ -104,28 +153,18 @@ def _takes_hidden_states(module: nn.Module) -> bool:
     return any(p.name == "output_hidden_states" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-class _Made:
-    """What modules gave: the last few tensors, and of all others whether they are still alive."""
+def _gives_them_apart(module: nn.Module) -> bool:
+    """Whether its output is known to be the same without the flag, less what was asked for.
 
-    def __init__(self) -> None:
-        self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
-        self._all: list[tuple[str, weakref.ref[torch.Tensor]]] = []
-
-    def hooks(self, module: nn.Module) -> Iterator[Hook]:
-        for path, part in module.named_modules():
-            if path:
-                yield part, None, partial(self._add, path)
-
-    def _add(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if isinstance(output, torch.Tensor):
-            self._latest.append((path, output))
-        self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
-
-    def maker(self, tensor: torch.Tensor) -> str:
-        """The innermost module that gave this tensor; empty where it was made outside of all."""
-        makers = [path for path, given in self._all if given() is tensor]
-        makers = makers or [path for path, given in self._latest if same_values(given, tensor)]
-        return max(makers, key=lambda path: path.count("."), default="")
+    So it is for models of transformers, unless their config has them give their states anyway.
+    """
+    if not any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
+        return False
+    return not any(
+        getattr(config, "output_hidden_states", False)
+        for part in module.modules()
+        if (config := getattr(part, "config", None)) is not None
+    )
 
 
 def _confirm(
@@ -133,12 +172,7 @@ def _confirm(
 ) -> tuple[str, tuple[str, ...]]:
     """What the model's tuples say of the captures, in words, and notes on what contradicts them."""
     words, notes, speaks_for = [], [], set()
-    tuples = {
-        key: [entry for entry in value if isinstance(entry, torch.Tensor)]
-        for key in ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
-        if isinstance(value := get(output, (key,)), tuple | list)
-    }
-    tuples = {key: entries for key, entries in tuples.items() if entries}
+    tuples = _own_tuples(output)
     for stack in stacks:
         key = f"{stack.prefix}_hidden_states"
         key = key if key in tuples else "hidden_states"
@@ -155,6 +189,16 @@ def _confirm(
         if others := [str(i) for i, name in enumerate(named) if not name]:
             notes.append(_note(key, others, len(named)))
     return "; ".join(words) or ("not confirmed" if tuples else UNCHECKED), tuple(notes)
+
+
+def _own_tuples(output: Any) -> dict[str, list[torch.Tensor]]:
+    """The tuples of states that a model gave, where it gave some."""
+    tuples = {
+        key: [entry for entry in value if isinstance(entry, torch.Tensor)]
+        for key in ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
+        if isinstance(value := get(output, (key,)), tuple | list)
+    }
+    return {key: entries for key, entries in tuples.items() if entries}
 
 
 def _last_of(

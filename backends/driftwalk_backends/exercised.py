@@ -146,7 +146,7 @@ def _used_weights(module: nn.Module, weights: list[Weight]) -> Iterator[Touched]
     banks, in_banks = _banks(parts, weights)
     lists = _expert_lists(parts, weights)
     for weight in weights:
-        if id(weight) not in in_banks and weight.used.any():
+        if id(weight) not in in_banks and weight.is_used:
             yield from _table(module, parts, weight)
     for path, used in (*banks.items(), *lists.items()):
         yield _touched(EXPERTS, path, int(used.sum()), len(used), "more varied text")
@@ -162,13 +162,13 @@ def _touched(what: str, where: str, used: int, of: int, advice: str) -> Touched:
 
 def _table(module: nn.Module, parts: Mapping[str, nn.Module], weight: Weight) -> Iterator[Touched]:
     """A weight that was looked up, or of which only some rows were read."""
-    rows = len(weight.used)
-    if not weight.looked_up.any() and (weight.used.all() or rows == 1):
+    rows = weight.rows
+    if not weight.is_looked_up and (weight.is_all_used or rows == 1):
         return
     owner = weight.name.rpartition(".")[0]
     part = parts[owner]
     where = owner if isinstance(part, nn.Embedding) else weight.name
-    shared = bool(weight.looked_up.any() and weight.whole)
+    shared = weight.is_looked_up and weight.whole
     used = int((weight.looked_up if shared else weight.used).sum())
     what = _kind(where.lower(), weight, part)
     advice = "" if used == rows or shared else _table_advice(module, what, weight)
@@ -185,11 +185,11 @@ def _kind(path: str, weight: Weight, part: nn.Module) -> str:
     if asked or own.startswith("pos") or "_pos" in own or own == "wpe":
         return POSITIONS
     is_table = isinstance(part, nn.Embedding | nn.EmbeddingBag) or weight.parameter.ndim == 2
-    return ROWS if is_table and weight.looked_up.any() else WEIGHT_ROWS
+    return ROWS if is_table and weight.is_looked_up else WEIGHT_ROWS
 
 
 def _table_advice(module: nn.Module, what: str, weight: Weight) -> str:
-    rows = len(weight.used)
+    rows = weight.rows
     if what == TOKEN_TYPES:
         return f"token_type_ids of 0 to {rows - 1}"
     if what == POSITIONS:
@@ -214,8 +214,8 @@ def _banks(
     in_banks: set[int] = set()
     for path, members in owned.items():
         experts = _expert_count(parts[path], members) if _of_experts(path, parts[path]) else 0
-        if experts and any(weight.used.any() for weight in members):
-            rows = [w for w in members if len(w.used) % experts == 0 and w.parameter.ndim > 1]
+        if experts and any(weight.is_used for weight in members):
+            rows = [w for w in members if w.rows % experts == 0 and w.parameter.ndim > 1]
             in_banks.update(map(id, rows))
             used = [weight.used.reshape(experts, -1).any(axis=1) for weight in rows]
             banks[path] = np.logical_or.reduce([np.zeros(experts, dtype=bool), *used], axis=0)
@@ -228,17 +228,17 @@ def _of_experts(path: str, part: nn.Module) -> bool:
 
 def _expert_count(part: nn.Module, members: list[Weight]) -> int:
     """How many experts a bank has; 0 where it is none."""
-    deep = [len(weight.used) for weight in members if weight.parameter.ndim > 2]
+    deep = [weight.rows for weight in members if weight.parameter.ndim > 2]
     if deep:
         return deep[0]
     named = (getattr(part, name, 0) for name in _COUNTS)
     experts = next((number for number in named if isinstance(number, int) and number), 0)
-    return experts if experts > 1 and all(len(w.used) % experts == 0 for w in members) else 0
+    return experts if experts > 1 and all(w.rows % experts == 0 for w in members) else 0
 
 
 def _expert_lists(parts: Mapping[str, nn.Module], weights: list[Weight]) -> dict[str, Array]:
     """Lists of modules, one for each expert: which of them were used."""
-    used = [weight.name for weight in weights if weight.used.any()]
+    used = [weight.name for weight in weights if weight.is_used]
     lists: dict[str, Array] = {}
     for path, part in parts.items():
         if isinstance(part, _CONTAINERS) and len(part) > 1 and _of_experts(path, part):
@@ -249,10 +249,10 @@ def _expert_lists(parts: Mapping[str, nn.Module], weights: list[Weight]) -> dict
 
 def _unused(weights: list[Weight], counted: tuple[str, ...]) -> Iterator[Touched]:
     """The outermost modules none of whose weights was read; experts were counted already."""
-    alive = {path for weight in weights if weight.used.any() for path in _paths(weight)}
+    alive = {path for weight in weights if weight.is_used for path in _paths(weight)}
     lost: Counter[str] = Counter()
     for weight in weights:
-        if not weight.used.any() and not weight.name.startswith(counted):
+        if not weight.is_used and not weight.name.startswith(counted):
             outermost = next(path for path in _paths(weight) if path not in alive)
             lost[outermost] += weight.elements
     for path, elements in lost.items():

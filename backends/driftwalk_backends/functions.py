@@ -55,6 +55,14 @@ def as_module(given: Callable[..., Any]) -> nn.Module:
     return Function(given)
 
 
+def is_closed(module: nn.Module) -> bool:
+    """Whether nothing inside can be looked at: TorchScript, or a function without modules."""
+    parts = [part for part in module.modules() if part is not module]
+    scripted = any(isinstance(part, torch.jit.ScriptModule) for part in parts)
+    closed = torch.jit.ScriptModule | nn.ModuleDict | nn.ModuleList
+    return (scripted or isinstance(module, Function)) and all(isinstance(p, closed) for p in parts)
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """What a function, or a TorchScript module, is called."""
     if isinstance(function, torch.jit.ScriptModule):

@@ -20,6 +20,7 @@ from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
 from .fingerprint import Evidence, fingerprint, has_known_code, versions
+from .functions import is_closed
 from .layout import Layout
 from .precision import converted, has_experts, is_in
 from .randomness import drawing_modules, has_drawn, random_note
@@ -152,7 +153,7 @@ class LoadedModel:
             for name, value in sorted(inputs.items())
         )
 
-        def alone(**extra: Any) -> Any:
+        def restored(**extra: Any) -> Any:
             with untouched(module):  # or blocks would not run again in a model that remembers
                 output = run(**extra)
                 self._drew = self._drew or has_drawn()
@@ -160,11 +161,13 @@ class LoadedModel:
 
         if key not in self._layouts:
             # The first of these runs serves to see which weights the probe uses, too.
-            watched = self._watch.first_run(module, inputs, alone)
+            watched = self._watch.first_run(module, inputs, restored)
             like = None if self.like is None else self.like._layouts.get(key)
-            self._layouts[key] = find_layout(module, watched, self.blocks, like)
+            # Of a model that nobody can look into, only the outputs have a partner.
+            alone = self.like is not None and is_closed(self.like.module)
+            self._layouts[key] = find_layout(module, watched, self.blocks, like, alone)
             if self._drew and not self.drawing:
-                self.drawing = drawing_modules(module, alone)
+                self.drawing = drawing_modules(module, restored)
         return self._layouts[key]
 
     @property

@@ -7,7 +7,7 @@ Names are paths through tuples, lists, mappings, NamedTuples and dataclasses: `e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,11 @@ class Given:
             if _holds_numbers(value):
                 self.skipped.append(path or _BARE)
             return
-        of_transformers = any(kind.__name__ == "ModelOutput" for kind in type(value).__mro__)
+        of_transformers = is_of_transformers(value)
         for name, item in inside:
             below = f"{path}.{name}" if path else name
             # Caches, and the states of layers, which are points already.
-            by_layer = name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
-            if not of_transformers or not (name in _CACHES or by_layer):
+            if not of_transformers or not (name in _CACHES or _is_by_layer(name, item)):
                 self.walk(below, item, depth + 1)
             elif _holds_numbers(item):
                 self.skipped.append(below)
@@ -70,6 +69,22 @@ class Given:
         while own.removeprefix(PREFIX) in taken:  # {"a.b": x, "a": {"b": y}}
             own, again = f"{name}#{again}", again + 1
         self.tensors[own] = tensor
+
+
+def is_of_transformers(output: Any) -> bool:
+    return any(kind.__name__ == "ModelOutput" for kind in type(output).__mro__)
+
+
+def unasked(output: Any) -> Any:
+    """An output of transformers without the states of layers that it was asked for."""
+    if not is_of_transformers(output):
+        return output
+    kept = {name: item for name, item in output.items() if not _is_by_layer(name, item)}
+    return type(output)(**{name: unasked(item) for name, item in kept.items()})
+
+
+def _is_by_layer(name: str, item: Any) -> bool:
+    return name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
 
 
 def given_by(output: Any) -> Given:
@@ -124,6 +139,18 @@ class OutputPoints:
     """Outputs that are a state already, and that state's point."""
     skipped: tuple[str, ...] = ()
     """What of the output is not compared although there are numbers in it."""
+    stand_for: tuple[tuple[str, str], ...] = ()
+    """Outputs of a model that nobody can look into, and the points that they are in the model that
+    it is compared with, where they are states."""
+
+    def named_like(self, other: OutputPoints) -> OutputPoints:
+        """The same outputs, each the point that it is in another model."""
+        own = dict(self.makers)
+        main = other.main if other.main in own or other.main is None else self.main
+        names = dict.fromkeys(([main] if main is not None else []) + list(own))
+        makers = tuple((name, own[name]) for name in names)
+        stand_for = tuple((name, point) for name, point in other.same if name in own)
+        return replace(self, main=main, makers=makers, stand_for=stand_for)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -136,7 +163,7 @@ class OutputPoints:
 
     def point(self, name: str) -> Point:
         module = dict(self.makers).get(name) or f"output {name}"
-        return Point(point_name(name, self.main), module)
+        return Point(dict(self.stand_for).get(name) or point_name(name, self.main), module)
 
     def of(self, output: Any, states: States) -> Iterator[tuple[Point, torch.Tensor]]:
         """The outputs of a run that are points; `states` are those that some outputs repeat.

@@ -3,19 +3,18 @@
 Nothing here knows a model by name. One run is watched: a *stack* is a numbered group of sibling
 modules (a ModuleList, a Sequential, `block1`, `block2` ...) whose calls hand a float tensor on from
 one to the next without changing its shape (blocks of one class in one list may change it). The
-outermost such groups are the stacks. Where a list of blocks would be left out by that, a second run
-is watched in which a block may also take what was only computed from the block before it: what lies
-between two blocks belongs to the second. Large parts of a model outside of all stacks, and models
+outermost such groups are the stacks. Where a list of blocks would be left out by that, a block may
+also take what was only computed from the block before it: what lies between two blocks belongs to
+the second. Large parts of a model outside of all stacks, and models
 that have none, are walked over their module tree (tree.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
@@ -25,31 +24,33 @@ from . import tree
 from .chains import SMALL, Chain, Link, find_chains, is_inside, left_out, may_be_blocks
 from .layout import Stack
 from .tree import Visit, Visits
-from .watching import Group, Lineage, Watched, watch
+from .watching import Group, Watched
 
 
 def find_stacks(
-    module: nn.Module, run: Callable[[], Any], like: Sequence[Stack] = ()
+    watched: Watched, like: Sequence[Stack] = ()
 ) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
-    """Watch a run and name the stacks, with notes on what of the model is none of them.
+    """Name the stacks of a run, with notes on what of the model is none of them.
 
     `like` are those of a model that this one is compared with: parts of its module tree are the
     same here, by their paths. Which of them have weights, and how many, may differ.
     """
-    watched = watch(module, run)
-    chains = find_chains(watched.groups.values(), directly=True)
-    left = left_out(watched.groups.values(), chains)
-    if left or (not chains and any(map(may_be_blocks, watched.groups.values()))):
-        again = watch(module, run, Lineage())
-        derived = find_chains(again.groups.values(), directly=False)
-        still_left = left_out(again.groups.values(), derived)
+    groups = watched.groups.values()
+    chains = find_chains(groups, directly=True)
+    left = left_out(groups, chains)
+    if left or (not chains and any(map(may_be_blocks, groups))):
+        derived = find_chains(groups, directly=False)
+        still_left = left_out(groups, derived)
         if derived and (not chains or sum(still_left.values()) < sum(left.values())):
-            watched, chains, left = again, derived, still_left
+            chains, left = derived, still_left
     theirs = [stack for stack in like if stack.walked]
     if theirs and len(theirs) == len(like) and (same := _found_again(theirs, watched.visits)):
         return tuple(stack for _, stack in same), ()
     computing = watched.visits.computing()
-    if not chains or _share({c.module for ch in chains for c in ch.calls}, computing) < SMALL:
+    if (
+        not chains
+        or _share({c.module for ch in chains for c in ch.calls}, watched.visits, computing) < SMALL
+    ):
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
     beside = _found_again(theirs, watched.visits)
@@ -81,11 +82,11 @@ def _found_again(stacks: Iterable[Stack], visits: Visits) -> list[tuple[int, Sta
     return found
 
 
-def _share(modules: Iterable[nn.Module], computing: Mapping[int, int]) -> float:
+def _share(modules: Iterable[nn.Module], visits: Visits, computing: Mapping[int, int]) -> float:
     """How much of the weights that compute in a run belongs to these modules; all, if none do."""
-    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    own = {key for module in modules for key in visits.parameters[module]}
     total = sum(computing.values())
-    return sum(size for key, size in computing.items() if key in own) / total if total else 1.0
+    return sum(computing[key] for key in own if key in computing) / total if total else 1.0
 
 
 def _walked(visits: Visits, total: int) -> tuple[tuple[Stack, ...], tuple[str, ...]]:
@@ -129,7 +130,7 @@ def _beside(
     lists = set(taken)
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
-        large = _share({visit.module for visit in calls}, computing) >= SMALL
+        large = _share({visit.module for visit in calls}, visits, computing) >= SMALL
         if not large and path not in lists and not any(map(tree.has_blocks, calls)):
             continue
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
@@ -187,10 +188,12 @@ def _note_on_runs(stack: Stack, stacks: Iterable[tuple[int, Stack]]) -> str:
 def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int]) -> list[str]:
     """What no point encloses, where that is most of the model."""
     called = {visit.path: visit.module for visit in visits.all()}
-    inside = _share([called[path] for path in blocks], computing)
+    inside = _share([called[path] for path in blocks], visits, computing)
     if inside >= 0.5:
         return []
-    places = {v.path: _share([v.module], computing) for v in visits.outside(blocks) if v.weights}
+    places = {
+        v.path: _share([v.module], visits, computing) for v in visits.outside(blocks) if v.weights
+    }
     largest = sorted(places, key=lambda path: -places[path])[:4]
     return [
         f"The points enclose {inside:.0%} of the weights that compute in a run. Outside are "
@@ -199,15 +202,12 @@ def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int
     ]
 
 
-def stacks_by_hand(
-    module: nn.Module, paths: Iterable[str], run: Callable[[], Any]
-) -> tuple[Stack, ...]:
+def stacks_by_hand(module: nn.Module, paths: Iterable[str], watched: Watched) -> tuple[Stack, ...]:
     """The stacks a user named: lists of blocks, single modules, or all modules that a glob names.
 
     In a list the children are the blocks, in the order they are called. Any other module, and what
     a glob matches, is a part of its own.
     """
-    watched = watch(module, run, Lineage())
     parts: list[Visit] = []
     chains: list[Chain] = []
     for path in paths:

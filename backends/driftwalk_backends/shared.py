@@ -9,7 +9,7 @@ be meant either way round. Handed on is which positions are kept, as ones and ze
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,8 @@ from driftwalk.states import SHARED, Point
 from .calls import forward_of
 from .tensors import Slot, call_tensors
 from .watching import BlockNumbers, hooked, same
+
+Given = tuple[Slot, torch.Tensor | None]
 
 DROPPED = -9999.0
 """What is added to a score that must not count is no greater than this."""
@@ -88,29 +90,36 @@ class _Argument(NamedTuple):
     calls: list[int]
 
 
-@contextmanager
-def watch_shared(
-    module: nn.Module, numbers: BlockNumbers, stream: Slot | None
-) -> Iterator[Callable[[Iterable[torch.Tensor]], tuple[Shared, ...]]]:
-    """Watch one run; then ask what several blocks got that is none of the given states."""
-    seen: list[_Argument] = []
+class Arguments:
+    """What the blocks of one stack were given beside the stream, in one run."""
 
-    def hook(path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
-        number = numbers.next(path)
-        if number is None:
-            return
+    def __init__(self, stream: Slot | None) -> None:
+        self._stream = stream
+        self._seen: list[_Argument] = []
+
+    def add(self, number: int, block: nn.Module, given: Iterable[Given]) -> None:
+        """A call of a block, with all tensors and all None that it was given."""
         names = forward_of(block).positions
-        for slot, tensor in _arguments(args, kwargs, stream):
-            alike = (a for a in seen if a.slot == slot and _same(a.tensor, tensor))
+        for slot, tensor in given:
+            if slot == self._stream or not _is_argument(slot, tensor):
+                continue
+            alike = (a for a in self._seen if a.slot == slot and _same(a.tensor, tensor))
             argument = next(alike, None)
             if argument is None:
-                seen.append(argument := _Argument(slot, _named(slot, names), tensor, []))
+                argument = _Argument(slot, _named(slot, names), tensor, [])
+                self._seen.append(argument)
             argument.calls.append(number)
 
-    def result(states: Iterable[torch.Tensor]) -> tuple[Shared, ...]:
+    def of_several(self) -> list[torch.Tensor]:
+        """The tensors that several blocks were given."""
+        several = [one.tensor for one in self._seen if len(one.calls) > 1]
+        return [tensor for tensor in several if tensor is not None]
+
+    def shared(self, states: Iterable[torch.Tensor]) -> tuple[Shared, ...]:
+        """What several blocks got that is none of these states."""
         stream_states = list(states)
         shared: list[Shared] = []
-        for slot, name, tensor, calls in seen:
+        for slot, name, tensor, calls in self._seen:
             if len(calls) < 2 or any(_same(tensor, state) for state in stream_states):
                 continue
             again = sum(other.slot == slot for other in shared)
@@ -118,20 +127,29 @@ def watch_shared(
             shared.append(Shared(unique, slot, tuple(calls), _is_mask(tensor)))
         return tuple(shared)
 
+
+@contextmanager
+def watch_shared(
+    module: nn.Module, numbers: BlockNumbers, stream: Slot | None
+) -> Iterator[Arguments]:
+    """Watch what the blocks of a stack are given in one run."""
+    arguments = Arguments(stream)
+
+    def hook(path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
+        number = numbers.next(path)
+        if number is not None:
+            missing = [((name,), None) for name, value in kwargs.items() if value is None]
+            arguments.add(number, block, [*call_tensors(args, kwargs), *missing])
+
     with hooked((module.get_submodule(p), partial(hook, p), None) for p in numbers.paths):
-        yield result
+        yield arguments
 
 
-def _arguments(
-    args: Any, kwargs: Any, stream: Slot | None
-) -> Iterator[tuple[Slot, torch.Tensor | None]]:
-    """Floats and bools beside the stream; a mask may be missing here and be there elsewhere."""
-    for slot, tensor in call_tensors(args, kwargs):
-        if slot != stream and (tensor.is_floating_point() or tensor.dtype is torch.bool):
-            yield slot, tensor
-    for name, value in kwargs.items():
-        if value is None and "mask" in name:
-            yield (name,), None
+def _is_argument(slot: Slot, tensor: torch.Tensor | None) -> bool:
+    """Floats and bools; a mask may be missing here and be there elsewhere."""
+    if tensor is None:
+        return "mask" in str(slot[0])
+    return tensor.is_floating_point() or tensor.dtype is torch.bool
 
 
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
 
@@ -30,17 +31,20 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
+_NUMBERS = 16
+"""How many numbers of a tensor are looked at before all are."""
+_PLAIN = bool | int | float | str
 _DEPTH = 3
 """How deep containers are looked into; what lies deeper is a cache, not a state."""
 
 
 def members(value: Any) -> list[tuple[Any, Any]]:
     """What a container holds, each by its index, key or attribute; nothing of anything else."""
-    if isinstance(value, Mapping):
-        return list(value.items())
     if isinstance(value, tuple | list):
         return list(enumerate(value))
-    if isinstance(value, type | torch.Tensor | nn.Module):
+    if isinstance(value, (dict, Mapping)):  # the first since the second is slow to ask for
+        return list(value.items())
+    if value is None or isinstance(value, _PLAIN | type | torch.Tensor | nn.Module):
         return []
     if dataclasses.is_dataclass(value):
         named = [field.name for field in dataclasses.fields(value)]
@@ -63,8 +67,11 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Slot, torch.Te
 
 def call_tensors(args: Args, kwargs: Kwargs) -> Iterator[tuple[Slot, torch.Tensor]]:
     """Every tensor of a call, positions before keywords."""
-    yield from tensors_in(tuple(args), _DEPTH + 1)
-    yield from tensors_in(dict(kwargs), _DEPTH + 1)
+    for key, item in (*enumerate(args), *kwargs.items()):
+        if isinstance(item, torch.Tensor):
+            yield (key,), item
+        elif item is not None:
+            yield from (((key, *rest), tensor) for rest, tensor in tensors_in(item))
 
 
 def get(value: Any, slot: Slot) -> Any:
@@ -121,6 +128,8 @@ def stream_slot(args: Args, kwargs: Kwargs, known: Slot | None = None) -> Slot |
     """
     if known and is_float(from_call(args, kwargs, known)):
         return known
+    if args and is_float(args[0]):
+        return (0,)
     positions = ((number,) for number, value in enumerate(args) if is_float(value))
     names = ((name,) for name in ("hidden_states", *kwargs) if is_float(kwargs.get(name)))
     nested = (slot for slot, item in call_tensors(args, kwargs) if is_float(item))
@@ -167,23 +176,42 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same numbers, NaN where NaN is; one may have been cast from the other."""
     if a.shape != b.shape or a.device != b.device:
         return False
+    dtype = a.dtype
     if a.dtype != b.dtype:
         if not (a.is_floating_point() and b.is_floating_point()):
             return False
-        coarser = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        if not _same_numbers(_first_row(a).to(coarser), _first_row(b).to(coarser)):
+        dtype = max(a.dtype, b.dtype, key=lambda one: torch.finfo(one).eps)
+    some, others = some_numbers(a), some_numbers(b)
+    if some is not None and others is not None:
+        pairs = zip(some.to(dtype).tolist(), others.to(dtype).tolist(), strict=True)
+        if any(one != other and one == one for one, other in pairs):  # noqa: PLR0124 - NaN does not
             return False
-        a, b = a.to(coarser), b.to(coarser)
-    return _same_numbers(_first_row(a), _first_row(b)) and _same_numbers(a, b)
+    return _same_numbers(a.to(dtype), b.to(dtype))
 
 
 def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if torch.equal(a, b):
+        return True
+    if a.is_floating_point() and a.itemsize > 1 and not bool(a.sum().isnan()):
+        return False  # there is no NaN, which alone does not equal itself
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _first_row(tensor: torch.Tensor) -> torch.Tensor:
-    """A look at a few numbers tells most tensors apart."""
-    return tensor[(0,) * (tensor.ndim - 1)] if tensor.numel() and tensor.ndim else tensor
+def some_numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A few numbers, evenly spread in the order of the axes, which tell most tensors apart; None
+    where they cannot be had."""
+    if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
+        return None
+    try:
+        return torch.take(tensor, _places(tensor.numel(), tensor.device))
+    except (RuntimeError, NotImplementedError):  # kinds of tensors that take no index
+        return None
+
+
+@lru_cache(maxsize=256)
+def _places(count: int, device: torch.device) -> torch.Tensor:
+    places = torch.linspace(0, count - 1, _NUMBERS, dtype=torch.float64)
+    return places.round().long().to(device)
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:

@@ -26,6 +26,7 @@ from .calls import Inputs, call, explaining, quietly, untouched
 from .depth import Looks
 from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
+from .functions import is_closed
 from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
@@ -176,6 +177,11 @@ class TorchRuntime(Looks, Backend):
         plain = self._device.type == "cpu" and self._mixture == Mixture("fp32")
         alike = not self._model.drawing or self.draws_as_float32 or plain
         return nullcontext() if alike else DrawnAlike()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing inside of the model can be looked at."""
+        return is_closed(self._model.module)
 
     def unrepeatable(self, probe: Probe) -> str | None:
         """The innermost module that gives something else in every run; None where none does."""

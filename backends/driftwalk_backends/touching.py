@@ -56,8 +56,10 @@ class Weight:
         # A parameter that is not contiguous is one row, from its first byte to its last.
         self.end = self.start + (size if in_rows else _span(parameter))
         self.row_bytes = max(1, (self.end - self.start) // count)
+        self.rows = count
         self.read: Array = np.zeros(count, dtype=bool)
         self.looked_up: Array = np.zeros(count, dtype=bool)
+        self.is_looked_up = False
         self.whole = False
         """Some function took all of it at once."""
         self.counted = False
@@ -71,8 +73,16 @@ class Weight:
         return used
 
     @property
+    def is_used(self) -> bool:
+        return self.whole or self.is_looked_up or bool(self.read.any())
+
+    @property
+    def is_all_used(self) -> bool:
+        return self.whole or bool(self.used.all())
+
+    @property
     def elements_used(self) -> int:
-        return self.elements // len(self.read) * int(self.used.sum())
+        return self.elements if self.whole else self.elements // self.rows * int(self.used.sum())
 
     def read_bytes(self, low: int, high: int) -> None:
         """Mark the rows that lie in this piece of memory."""
@@ -102,6 +112,9 @@ class Touching(TorchFunctionMode):
             if start:
                 self._places.setdefault(start, []).append(weight)
                 ends[start] = end
+        self._alone = {id(on[0]) for on in self._places.values() if len(on) == 1}
+        """Weights that share their memory with no other."""
+        self._names: dict[Any, str] = {}
         self._starts = sorted(ends)
         self._ends = [ends[start] for start in self._starts]
         for part in module.modules():
@@ -139,13 +152,13 @@ class Touching(TorchFunctionMode):
         return result
 
     def _note(self, func: Callable[..., Any], args: Args, kwargs: Kwargs, out: Any) -> None:
-        name = _name(func)
+        name = self._names.get(func) or self._names.setdefault(func, _name(func))
         if name in _SHAPE_ONLY or (name == "__get__" and not isinstance(out, torch.Tensor)):
             return
         taken = []
         for value in _flat((*args, *kwargs.values())):
             if isinstance(value, torch.Tensor):
-                if self._place(value) or id(value) in self._objects:
+                if id(value) in self._objects or self._place(value):
                     taken.append(value)
             elif isinstance(value, _FUNCTIONS):
                 # What is given a function may read weights that only the latter knows of.
@@ -209,6 +222,7 @@ class Touching(TorchFunctionMode):
         if places.size and (places.min() < 0 or places.max() >= len(weight.read)):
             return False
         weight.looked_up[places.reshape(-1)] = True
+        weight.is_looked_up |= bool(places.size)
         weight.given = weight.given or self._input_named(rows)
         line = numbers.reshape(-1, numbers.shape[-1])[0] if numbers.ndim else numbers.reshape(-1)
         weight.counted = weight.counted or (len(line) > 2 and bool((np.diff(line) == 1).all()))
@@ -220,7 +234,12 @@ class Touching(TorchFunctionMode):
         return next((name for name, tensor in alike.items() if bool((tensor == ids).all())), "")
 
     def _read(self, tensor: torch.Tensor) -> None:
-        plain, own = _is_plain(tensor), self._objects.get(id(tensor))
+        own = self._objects.get(id(tensor))
+        if own is not None and id(own) in self._alone:
+            if not own.whole:
+                own.read_bytes(own.start, max(own.end, own.start + 1))
+            return
+        plain = _is_plain(tensor)
         if own is not None or not plain:
             for weight in [own] if own is not None else self._weights_of(tensor):
                 weight.read_bytes(weight.start, max(weight.end, weight.start + 1))

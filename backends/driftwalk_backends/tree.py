@@ -9,18 +9,18 @@ parts belongs to the second.
 from __future__ import annotations
 
 import re
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import count
+from functools import cached_property
+from itertools import accumulate, count
 from typing import Any
 
 import torch
 from torch import nn
 
-from .tensors import is_float, tensors_in
+from .glimpses import Glimpse
+from .tensors import tensors_in
 
 _WRAPPER = 0.9
 """One part with this share of a module's weights: the module only wraps it."""
@@ -45,24 +45,25 @@ class Visit:
     module: nn.Module
     call: int
     """Which call of this module in the run, counted from 0."""
+    run: Visits
     calls: list[Visit] = field(default_factory=list)
-    gives: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    gives: list[Glimpse] = field(default_factory=list)
     """The float tensors among its outputs."""
     order: int = 0
     """When it ended, by the clock of the run."""
 
     @cached_property
     def weights(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters())
+        return self.run.weights_of(self.module)
 
-    @property
+    @cached_property
     def parts(self) -> list[Visit]:
         """The calls inside that have weights."""
         return [visit for visit in self.calls if visit.weights]
 
     def gives_any(self, tensors: Iterable[torch.Tensor]) -> bool:
-        wanted = {id(tensor) for tensor in tensors}
-        return any(id(given()) in wanted for given in self.gives if given() is not None)
+        given = [tensor for one in self.gives if (tensor := one.object) is not None]
+        return any(one is tensor for one in given for tensor in tensors)
 
     def all(self) -> Iterator[Visit]:
         """This call and all inside of it, in order."""
@@ -74,8 +75,11 @@ class Visit:
 class Visits:
     """The calls of all modules in one run, as a tree."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.clock = count()
+        self._module = module
+        self.outputs: list[torch.Tensor] = []
+        """The float tensors that the model gave."""
         self.forget()
 
     def forget(self) -> None:
@@ -83,16 +87,11 @@ class Visits:
         self.root: Visit | None = None
         self.counts: Counter[str] = Counter()
         """How often each module was called."""
-        self.outputs: list[torch.Tensor] = []
-        """The float tensors that the model gave."""
         self._open: list[Visit] = []
 
-    def hooks(self, module: nn.Module) -> Iterator[tuple[nn.Module, Any, Any]]:
-        for path, part in module.named_modules():
-            yield part, partial(self._before, path), self._after
-
-    def _before(self, path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
-        visit = Visit(path, part, self.counts[path])
+    def begin(self, path: str, part: nn.Module) -> None:
+        """A call begins."""
+        visit = Visit(path, part, self.counts[path], self)
         self.counts[path] += 1
         if self._open:
             self._open[-1].calls.append(visit)
@@ -100,13 +99,24 @@ class Visits:
             self.root = visit
         self._open.append(visit)
 
-    def _after(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        floats = [tensor for _, tensor in tensors_in(output) if is_float(tensor)]
+    def end(self, output: Any, sample: bool) -> Visit:
+        """The innermost call ends; `sample`: what it gave may be a state."""
         visit = self._open.pop()
-        visit.gives = [weakref.ref(tensor) for tensor in floats]
+        for _, tensor in tensors_in(output):
+            if tensor.is_floating_point():
+                visit.gives.append(Glimpse(tensor, sample=sample))
         visit.order = next(self.clock)
-        if not self._open:
-            self.outputs = floats
+        return visit
+
+    @cached_property
+    def parameters(self) -> dict[nn.Module, dict[int, int]]:
+        """The sizes of each module's parameters, by their ids; asked for after the run, since some
+        modules make theirs in it."""
+        return _sizes(self._module)
+
+    def weights_of(self, module: nn.Module) -> int:
+        """How many parameters a module has."""
+        return sum(self.parameters[module].values())
 
     def computing(self) -> dict[int, int]:
         """The size of each parameter of the modules that were called.
@@ -116,12 +126,12 @@ class Visits:
         called = {visit.module for visit in self.all()}
         tables = {module for module in called if isinstance(module, nn.Embedding)}
         last = {v.module for v in self.all() if not v.parts and v.gives_any(self.outputs)}
-        looked_up = {id(parameter) for table in tables for parameter in table.parameters()}
+        looked_up = {key for table in tables for key in self.parameters[table]}
         return {
             id(parameter): parameter.numel()
             for module in called - tables - last
-            for parameter in module.parameters(recurse=False)
-            if id(parameter) not in looked_up
+            for parameter in module._parameters.values()
+            if parameter is not None and id(parameter) not in looked_up
         }
 
     def all(self) -> Iterator[Visit]:
@@ -130,7 +140,10 @@ class Visits:
 
     def outside(self, blocks: set[str]) -> Iterator[Visit]:
         """The outermost calls that are in no block, and have none inside."""
-        return iter(()) if self.root is None else _outside(self.root, blocks)
+        around = {outer for block in blocks for outer in paths_to(block)} | (
+            {""} if blocks else set()
+        )
+        return iter(()) if self.root is None else _outside(self.root, blocks, around)
 
 
 def parts_of(visits: Sequence[Visit], outputs: Sequence[torch.Tensor], total: int) -> list[Visit]:
@@ -182,11 +195,34 @@ def list_of(path: str) -> str:
     return _NUMBER.sub("", path)
 
 
-def _outside(visit: Visit, blocks: set[str]) -> Iterator[Visit]:
+def _sizes(module: nn.Module) -> dict[nn.Module, dict[int, int]]:
+    """The sizes of the parameters of each part of a module, those of its own parts with them."""
+    sizes: dict[nn.Module, dict[int, int]] = {}
+
+    def sizes_in(part: nn.Module) -> dict[int, int]:
+        if part not in sizes:
+            sizes[part] = own = {
+                id(p): p.numel() for p in part._parameters.values() if p is not None
+            }
+            for child in part.children():
+                own |= sizes_in(child)
+        return sizes[part]
+
+    sizes_in(module)
+    return sizes
+
+
+def paths_to(path: str) -> Iterator[str]:
+    """`a`, `a.b`, `a.b.c`: a module, and all that it is inside of but the model itself."""
+    return accumulate(path.split("."), lambda outer, name: f"{outer}.{name}")
+
+
+def _outside(visit: Visit, blocks: set[str], around: set[str]) -> Iterator[Visit]:
+    """`around` are the modules with blocks inside."""
     if visit.path in blocks:
         return
-    if any(path.startswith(f"{visit.path}." if visit.path else "") for path in blocks):
+    if visit.path in around:
         for one in visit.calls:
-            yield from _outside(one, blocks)
+            yield from _outside(one, blocks, around)
     else:
         yield visit

@@ -1,28 +1,30 @@
 """One run of a model, watched: which numbered modules were called, with what, and what they gave.
 
 Whether a call takes what the call before it gave is decided while the tensors are at hand: the very
-same tensor or an equal one (`taken`), or, with a lineage, anything computed from it (`derived`).
+same tensor or an equal one (`taken`), or anything computed from it (`derived`, lineage.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from .glimpses import Glimpse
+from .lineage import Lineage, Marks
 from .tensors import (
     Slot,
     call_tensors,
     float_outputs,
-    is_float,
+    output_tensors,
     same_values,
     stream_input,
     stream_slot,
@@ -32,6 +34,7 @@ from .tree import Visits
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 
 Form = tuple[torch.Size, torch.dtype]
+Argument = tuple[Slot, Glimpse | None]
 Hook = tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]
 """A module, what is called with (module, args, kwargs) before each of its calls, and what is called
 with (module, args, kwargs, output) after it."""
@@ -87,13 +90,19 @@ class Call:
     module: nn.Module
     number: int
     """Which call of this module in the run, counted from 0."""
-    stream: Slot
+    stream: Slot = ()
     """Where its first float tensor stands."""
-    takes: dict[Slot, Form]
-    taken: set[tuple[Slot, Slot]]
+    takes: dict[Slot, Form] = field(default_factory=dict)
+    taken: set[tuple[Slot, Slot]] = field(default_factory=set)
     """Slots of the previous call's output, and the slots of this call's input they went into."""
-    derived: set[tuple[Slot, Slot]]
+    derived: set[tuple[Slot, Slot]] = field(default_factory=set)
+    arguments: list[Argument] = field(default_factory=list)
+    """All tensors that it was given, and what it was given None for, if its group is kept."""
+    marks: Marks = field(default_factory=dict)
+    """The marks of all that it was given."""
     gives: dict[Slot, Form] = field(default_factory=dict)
+    given: dict[Slot, Glimpse] = field(default_factory=dict)
+    """What it gave, if its group is kept."""
     order: int = 0
 
 
@@ -107,7 +116,10 @@ class Group:
         self.container = container
         """The module of that path, if there is one: `block1`, `block2` ... are in no list."""
         self.is_list = isinstance(container, nn.ModuleList)
-        self._visits = visits
+        self.is_kept = False
+        """Whether it may be a stack even if something lies between its members: then what these
+        take and give stays in memory until the end of the run."""
+        self.visits = visits
         self._lineage = lineage
         self.forget()
 
@@ -122,30 +134,39 @@ class Group:
         self._open: list[Call] = []
 
     def before(self, path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
-        inputs = {slot: item for slot, item in call_tensors(args, kwargs) if is_float(item)}
-        taken = {
-            (given, slot)
-            for slot, tensor in inputs.items()
-            for given, latest in self._latest.items()
-            if same(latest, tensor)
-        }
-        derived = {(given, slot) for slot, t in inputs.items() for given in self._ancestors(t)}
-        forms = {slot: _form(tensor) for slot, tensor in inputs.items()}
-        stream = stream_slot(args, kwargs) or ()
-        number = self._visits.counts[path] - 1  # this call is counted already
-        self._open.append(Call(path, block, number, stream, forms, taken, derived))
+        if self.is_kept and self._lineage is not None:
+            self._lineage.see(False)
+        tensors = list(call_tensors(args, kwargs))
+        inputs = {slot: item for slot, item in tensors if item.is_floating_point()}
+        call = Call(path, block, self.visits.counts[path] - 1)  # this call is counted already
+        call.takes = {slot: (tensor.shape, tensor.dtype) for slot, tensor in inputs.items()}
+        call.stream = stream_slot(args, kwargs) or () if inputs else ()
+        self._open.append(call)
+        for slot, tensor in inputs.items():
+            taken = (given for given, latest in self._latest.items() if same(latest, tensor))
+            call.taken.update((given, slot) for given in taken)
+        if self.is_kept:
+            call.arguments = [(slot, Glimpse(t, keep=True)) for slot, t in tensors]
+            call.arguments += [((name,), None) for name, v in kwargs.items() if v is None]
+        if self.is_kept and self._lineage is not None:
+            for slot, tensor in inputs.items():
+                call.derived.update((given, slot) for given in self._ancestors(tensor))
+            call.marks = self._lineage.of(*(tensor for _, tensor in tensors))
 
-    def after(self, path: str, block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after(self, path: str, output: Any) -> None:
         call, given = self._open.pop(), dict(float_outputs(output))
-        if not call.takes or not given:
-            return
-        call.gives = {slot: _form(tensor) for slot, tensor in given.items()}
-        call.order = next(self._visits.clock)
-        self.calls.append(call)
-        self._latest = given
-        if self._lineage is not None:
-            for slot, tensor in given.items():
-                self._lineage.mark(tensor, self.path, len(self.calls), slot, path)
+        if call.takes and given:
+            call.gives = {slot: (tensor.shape, tensor.dtype) for slot, tensor in given.items()}
+            call.order = next(self.visits.clock)
+            self.calls.append(call)
+            self._latest = given
+            if self.is_kept:
+                call.given = {slot: Glimpse(tensor, keep=True) for slot, tensor in given.items()}
+        if self.is_kept and self._lineage is not None:
+            for slot, tensor in given.items() if call.gives else ():
+                place = self.path, len(self.calls), slot
+                self._lineage.mark(tensor, call.marks, *place, inside=path)
+            self._lineage.see(True)
 
     def norm(self, path: str, taken: torch.Tensor) -> None:
         if all(taken.shape != latest.shape for latest in self._latest.values()):
@@ -160,7 +181,7 @@ class Group:
 
     def _ancestors(self, tensor: torch.Tensor) -> set[Slot]:
         """The outputs of the latest call that a tensor was computed from, and has the form of."""
-        if self._lineage is None:
+        if self._lineage is None or not self.is_kept:
             return set()
         call, slots = self._lineage.of(tensor).get(self.path, (0, frozenset()))
         if call != len(self.calls):
@@ -175,47 +196,159 @@ class Watched:
 
     groups: dict[str, Group]
     visits: Visits
+    made: Made
+    unhooked: dict[tuple[str, int], dict[Slot, Glimpse]]
+    """What modules with hooks of their own gave before those, by path and call."""
+    output: Any
 
 
-def watch(module: nn.Module, run: Callable[[], Any], lineage: Lineage | None = None) -> Watched:
-    """Run once with hooks on all modules; numbered ones and norms are looked at more closely."""
-    groups: dict[str, Group] = {}
-    visits = Visits()
+class Made:
+    """What modules gave: the last few tensors, and of all others whether they are still alive."""
 
-    def begin(*_: Any) -> None:
-        visits.forget()
-        for group in groups.values():
+    def __init__(self) -> None:
+        self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
+        self._all: list[tuple[str, weakref.ref[torch.Tensor]]] = []
+
+    def forget(self) -> None:
+        self._latest.clear()
+        self._all.clear()
+
+    def hooks(self, module: nn.Module) -> Iterator[Hook]:
+        for path, part in module.named_modules():
+            if path:
+                yield part, None, partial(self._after, path)
+
+    def _after(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.add(path, output)
+
+    def add(self, path: str, output: Any) -> None:
+        if isinstance(output, torch.Tensor):
+            self._latest.append((path, output))
+            if output.is_floating_point():
+                self._all.append((path, weakref.ref(output)))
+        else:
+            self._all += [(path, weakref.ref(tensor)) for tensor in output_tensors(output)]
+
+    def maker(self, tensor: torch.Tensor) -> str:
+        """The innermost module that gave this tensor; empty where it was made outside of all."""
+        makers = [path for path, given in self._all if given() is tensor]
+        makers = makers or [path for path, given in self._latest if same_values(given, tensor)]
+        return max(makers, key=lambda path: path.count("."), default="")
+
+
+def watch(
+    module: nn.Module, run: Callable[[], Any], every: bool = False, by_hand: bool = False
+) -> Watched:
+    """Run once with hooks on all modules; numbered ones and norms are looked at more closely.
+
+    `every`: any module may be a part of a walk; `by_hand`: and any numbered one a block.
+    """
+    with suppress(Exception):  # of the model itself? Then it fails again, and says so.
+        return _Run(module, every, by_hand, Lineage()).watched(run)
+    return _Run(module, every, by_hand, None).watched(run)
+
+
+class _Run:
+    """The hooks of one run, and what they have seen."""
+
+    def __init__(
+        self, module: nn.Module, every: bool, by_hand: bool, lineage: Lineage | None
+    ) -> None:
+        self._module = module
+        self._parts = dict(module.named_modules())
+        self._lineage = lineage
+        self._visits, self._made = Visits(module), Made()
+        self._groups: dict[str, Group] = {}
+        self._numbered: dict[str, Group] = {}
+        self._norms: set[str] = set()
+        self._bare: set[str] = set()
+        """Modules that only matter as the ones that made an output: an activation, a dropout."""
+        self._unhooked: dict[tuple[str, int], dict[Slot, Glimpse]] = {}
+        for path, part in self._parts.items():
+            parent, _, name = path.rpartition(".")
+            if match := _NUMBERED.match(name):
+                key = f"{parent}.{match['group']}".strip(".")
+                if key not in self._groups:
+                    container = self._parts.get(key)
+                    self._groups[key] = Group(key, container, self._visits, lineage)
+                self._numbered[path] = group = self._groups[key]
+                group.is_kept |= by_hand or group.is_list or any(part.children())
+            elif is_norm(part):
+                self._norms.add(path)
+            elif path and not every and not (part._parameters or part._modules):
+                self._bare.add(path)
+
+    def watched(self, run: Callable[[], Any]) -> Watched:
+        first = [(p, None, partial(self._unchanged, n)) for n, p in self._all() if p._forward_hooks]
+        hooks: list[Hook] = [
+            (part, None, partial(self._after_bare, path))
+            if path in self._bare
+            else (part, partial(self._before, path), partial(self._after, path))
+            for path, part in self._all()
+        ]
+        try:
+            with hooked(first, first=True), hooked(hooks):
+                output = run()
+        finally:
+            self._forget_lineage()
+        return Watched(self._groups, self._visits, self._made, self._unhooked, output)
+
+    def _all(self) -> Iterable[tuple[str, nn.Module]]:
+        return self._parts.items()
+
+    def _forget_lineage(self) -> None:
+        if self._lineage is not None:
+            self._lineage.forget()
+
+    def _forget(self) -> None:
+        """Begin anew: a run that failed may be run again."""
+        self._forget_lineage()
+        self._unhooked.clear()
+        self._visits.forget()
+        self._made.forget()
+        for group in self._groups.values():
             group.forget()
 
-    hooks: list[Hook] = [(module, begin, None), *visits.hooks(module)]
+    def _before(self, path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+        if not path:
+            self._forget()
+        with torch._C.DisableTorchFunction():  # whoever watches functions need not see ours
+            self._visits.begin(path, part)
+            if path in self._numbered:
+                self._numbered[path].before(path, part, args, kwargs)
+            elif path in self._norms and (taken := stream_input(args, kwargs)) is not None:
+                for group in self._groups.values():
+                    group.norm(path, taken)
 
-    def see_norm(path: str, norm: nn.Module, args: Any, kwargs: Any) -> None:
-        taken = stream_input(args, kwargs)
-        if taken is not None:
-            for group in groups.values():
-                group.norm(path, taken)
+    def _unchanged(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """What a module gives before hooks of others can change it."""
+        keep = path in self._numbered and self._numbered[path].is_kept
+        given = {slot: Glimpse(tensor, keep) for slot, tensor in float_outputs(output)}
+        self._unhooked[path, self._visits.counts[path] - 1] = given
 
-    parts = dict(module.named_modules())
-    for path, part in parts.items():
-        parent, _, name = path.rpartition(".")
-        if match := _NUMBERED.match(name):
-            key = f"{parent}.{match['group']}".strip(".")
-            group = groups.setdefault(key, Group(key, parts.get(key), visits, lineage))
-            hooks.append((part, partial(group.before, path), partial(group.after, path)))
-        elif is_norm(part):
-            hooks.append((part, partial(see_norm, path), None))
-    with hooked(hooks), lineage or nullcontext():
-        run()
-    return Watched(groups, visits)
+    def _after_bare(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            self._made.add(path, output)
+
+    def _after(self, path: str, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not path and self._lineage is not None:
+            self._lineage.see(False)
+        with torch._C.DisableTorchFunction():
+            has_weights = bool(part._parameters or part._modules)
+            self._visits.end(output, has_weights or path in self._norms)
+            if path in self._numbered:
+                self._numbered[path].after(path, output)
+            if path:
+                self._made.add(path, output)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same values: usually the very same tensor, sometimes a copy, a view or a cast of it."""
     if a is b:
         return True
-    kinds = [(t.shape, t.dtype, t.device) for t in (a, b)]
-    same_memory = kinds[0] == kinds[1] and a.data_ptr() == b.data_ptr()
-    return same_memory or same_values(a, b)
+    if a.shape != b.shape or a.device != b.device:
+        return False
+    return (a.dtype == b.dtype and a.data_ptr() == b.data_ptr()) or same_values(a, b)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -224,72 +357,3 @@ def is_norm(module: nn.Module) -> bool:
 
 def _form(tensor: torch.Tensor) -> Form:
     return tensor.shape, tensor.dtype
-
-
-Marks = Mapping[str, tuple[int, frozenset[Slot]]]
-"""By group of blocks: its latest call that a tensor descends from, and by which outputs of it."""
-
-_UNMARKED: Marks = {}
-
-
-class Lineage(TorchDispatchMode):
-    """Marks tensors while it is entered: which block's output they were computed from, however many
-    operations lie between. Every operation hands marks on to what it gives.
-
-    Marks lie on memory, not on tensors: a view is a new tensor on the same memory. Memory that is
-    used again was given out by an operation that is seen here, which writes its marks anew.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._marks: dict[int, Marks] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
-    ) -> Any:
-        given = list(_memory((args, kwargs)))
-        marks = self._on(given)
-        output = func(*args, **(kwargs or {}))
-        made = list(_memory(output))
-        if func._schema.is_mutable:
-            made += given[:1]
-        for place in made:
-            self._marks[place] = marks
-        return output
-
-    def of(self, tensor: torch.Tensor) -> Marks:
-        """The marks of a tensor."""
-        return self._on(_memory(tensor))
-
-    def mark(self, tensor: torch.Tensor, group: str, call: int, slot: Slot, inside: str) -> None:
-        """Mark a block's output; what runs inside the block is of no interest any more."""
-        for place in _memory(tensor):
-            before = self._marks.get(place, _UNMARKED)
-            marked, slots = before.get(group, (call, frozenset()))
-            kept = {n: m for n, m in before.items() if not f"{n}.".startswith(f"{inside}.")}
-            own = (call, (slots if marked == call else frozenset()) | {slot})
-            self._marks[place] = {**kept, group: own}
-
-    def _on(self, places: Iterable[int]) -> Marks:
-        """All marks on these pieces of memory; in each group the latest call counts."""
-        distinct = {id(m): m for place in places if (m := self._marks.get(place, _UNMARKED))}
-        first, *others = distinct.values() or [_UNMARKED]
-        if not others:
-            return first
-        merged = dict(first)
-        for marks in others:
-            for group, (call, slots) in marks.items():
-                latest, before = merged.get(group, (0, frozenset()))
-                if call >= latest:
-                    merged[group] = (call, slots | before if call == latest else slots)
-        return merged
-
-
-def _memory(value: Any) -> Iterator[int]:
-    """The memory of every tensor in a value; some kinds of tensors have none of their own."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            try:
-                yield leaf.untyped_storage()._cdata
-            except (NotImplementedError, RuntimeError):
-                continue

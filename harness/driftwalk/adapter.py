@@ -121,6 +121,15 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class MayBeClosed(Protocol):
+    """Can be something whose outputs alone are seen: an artefact of a compiler, a function."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing inside can be looked at."""
+
+
+@runtime_checkable
 class RunsAgain(Protocol):
     """Can say where its runs of one probe differ, if they do."""
 

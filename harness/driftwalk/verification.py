@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .adapter import Backend, Prepares, RunsAgain, SkipsOutputs
+from .adapter import Backend, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
@@ -20,6 +20,7 @@ from .judge.walk import Walk
 from .judge.witness import Witness
 from .make_report import Terms, assemble
 from .measure.reduction import holding, not_held
+from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
 from .registry import create
@@ -169,6 +170,8 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
     if isinstance(candidate, Prepares):
         candidate.prepare(probe)
+    closed = _inside_of_closed(reference, candidate, trace)
+    terms = replace(terms, allow_missing=(*terms.allow_missing, *closed))
     base, witness = run.witness, run.witness.of(candidate)
     ours = theirs = None
     if policy.calibrated:
@@ -189,7 +192,7 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     notes = (*stage.model.notes, *probe.notes, *unsteady, *terms.notes)
     terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
-    if blame is True or (blame == "auto" and report.verdict == "drift"):
+    if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
@@ -200,8 +203,24 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     covered = replace(report.coverage, outputs_skipped=tuple(skipped), exercised=used)
     of_both = dict.fromkeys((*witness.notes(candidate.info), *base.notes(trace.backend)))
     cautions = (*of_both, *witness.caution(candidate.info), *(() if used else (NOT_RUN,)))
+    cautions = (*cautions, *((_CLOSED.format(candidate.spec),) if closed else ()))
     notes = (*report.notes, *cautions)
     return replace(report, timings=timings, notes=notes, coverage=covered)
+
+
+_CLOSED = (
+    "Nothing inside of the candidate ({}) could be looked at: its modules take no hooks. Its "
+    "outputs alone are compared, and where an error of theirs comes from is not known. To see "
+    "inside, give the plain module that it was made of."
+)
+
+
+def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:
+    """The reference's points that a candidate cannot have, since only its outputs are seen."""
+    hidden, seen = (isinstance(b, MayBeClosed) and b.is_closed for b in (candidate, reference))
+    if not hidden or seen:
+        return ()
+    return tuple(name for name in trace.names if not is_output(name))
 
 
 def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> Mapping[str, Array]:

@@ -54,6 +54,12 @@ class Row:
     """Share of the allowance used, likewise."""
     meaning: str
     """Drift as a share of a contrast; empty where none was measured."""
+    module: str
+    """Where the name does not tell which module the point is; else empty."""
+
+    def beside(self, label: str) -> str:
+        """A label of this point, with its module where that must be said."""
+        return f"{label} ({self.module})" if self.module else label
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
         largest=metrics.max_abs if metrics else None,
         needed=tolerance.needed if tolerance else None,
         meaning=meaning,
+        module=sentences.module_beside(layer),
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
+from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
 from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
+
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -29,7 +33,21 @@ def reason(report: Report) -> str:
 
 
 def name_of(layer: LayerDrift) -> str:
-    return cut(layer.point.name, 80)
+    """The point, with its module where the name does not tell which that is."""
+    place = module_beside(layer)
+    return cut(layer.point.name, 80) + (f" ({cut(place, 80)})" if place else "")
+
+
+def module_beside(layer: LayerDrift) -> str:
+    """The module of a layer, where its path does not end in the number that the layer has.
+
+    In a list of blocks it does; in a walk over the module tree `layer.7` may be anything.
+    """
+    name, module = layer.point.name, layer.point.module
+    place, end = place_of(name), _NUMBER.search(module)
+    if place is None or place.number is None or not place.is_canonical:
+        return ""
+    return "" if end is not None and int(end[0]) == place.number else module
 
 
 def closest_call(report: Report) -> tuple[LayerDrift, str] | None:

@@ -67,7 +67,7 @@ def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
             continue
         values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
         values |= {"allowance": row.allowance, "used": row.used, "of contrast": row.meaning}
-        rows.append([row.name, *(values[column] for column in columns), _verdict(row)])
+        rows.append([row.beside(row.name), *(values[column] for column in columns), _verdict(row)])
     made = table(("point", *columns, "verdict"), rows, f" {'r' * len(columns)}l")
     made.columns[0].max_width = max(12, width - 56)
     return made

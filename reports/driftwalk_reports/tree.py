@@ -138,7 +138,8 @@ def _lines(nodes: Sequence[Node], stem: str, most: int, remark: Fact | None) -> 
         # What belongs to the line itself keeps a stem where something hangs below it.
         hung = below + ("│  " if inside or hanging else "   ")
         if entry.own is not None and (inside or entry.ok or not entry.own.ok):
-            yield PointLine(branch, hung, entry.label, entry.own.ok, entry.own)
+            label = entry.own.beside(entry.label)
+            yield PointLine(branch, hung, label, entry.own.ok, entry.own)
         else:
             yield _summary(branch, hung, [entry])
         if hanging:

@@ -180,6 +180,54 @@ def test_torchscript_modules_say_what_they_take_and_are_called(kind: str, tmp_pa
         assert call(wide, {"x": torch.ones(1, 4, 8).double()}).dtype == torch.float64
 
 
+class Headed(Stack):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(super().forward(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "point"), [(Stack, "layer.1"), (Headed, "logits")])
+def test_torchscript_is_compared_with_the_plain_module_at_its_outputs(
+    kind: type[Stack], point: str
+) -> None:
+    """Of `Stack` the output is a state already: it is compared with that state."""
+    plain, faulty = kind().eval(), kind().eval()
+    with torch.no_grad():
+        faulty.layers[0].inner.weight.mul_(1.05)  # type: ignore[union-attr, operator]
+    for module, verdict, said in ((plain, "pass", "ok"), (faulty, "drift", "drift")):
+        made = torch.jit.trace(module, torch.from_numpy(X))
+        report = driftwalk.verify(plain, made, probe={"x": X}, cache=False)
+        assert report.verdict == verdict
+        compared = {row.point.name: row.verdict for row in report.layers}
+        assert compared.pop(point) == said
+        assert set(compared.values()) == {"missing"}
+        assert all(row.allowed for row in report.layers if row.verdict == "missing")
+        assert any("Nothing inside of the candidate" in note for note in report.notes)
+        assert report.root_cause is None  # a layer of the reference is not to blame
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_plain_module_is_compared_with_torchscript_at_its_outputs() -> None:
+    made = torch.jit.trace(Stack().eval(), torch.from_numpy(X))
+    report = driftwalk.verify(made, Stack().eval(), probe={"x": X}, cache=False)
+    assert report.verdict == "pass"
+    assert [(row.point.name, row.verdict) for row in report.layers] == [("logits", "ok")]
+    assert any("No part of the model could be looked at" in note for note in report.notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_missing_in_a_module_that_can_be_looked_into_is_still_an_alarm() -> None:
+    shorter = Headed().eval()
+    shorter.layers = shorter.layers[:1]
+    report = driftwalk.verify(Headed().eval(), shorter, probe={"x": X}, cache=False)
+    assert report.verdict == "drift"
+    assert [row.point.name for row in report.layers if row.verdict == "missing"] == ["layer.1"]
+
+
 @pytest.mark.parametrize("function", [torch.relu, torch.sin, len, print, functools.partial(max)])
 def test_what_a_function_takes_is_never_an_error(function: Any) -> None:
     forward_of(function)

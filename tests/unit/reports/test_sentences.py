@@ -53,6 +53,34 @@ def test_the_root_cause_is_named_where_blame_found_one() -> None:
     assert sentences.headline(cases.blamed()).endswith("; the root cause is layer.1.")
 
 
+def placed(report: Report, module: str) -> Report:
+    """The same, taken from these modules: `{}` is the number of the layer."""
+    layers = [
+        dataclasses.replace(
+            layer, point=dataclasses.replace(layer.point, module=module.format(layer.index - 1))
+        )
+        for layer in report.layers
+    ]
+    return dataclasses.replace(report, layers=tuple(layers))
+
+
+def test_a_layer_that_its_name_does_not_tell_is_named_with_its_module() -> None:
+    report = placed(cases.drifting(), "features.down")
+    headline = sentences.headline(report)
+    assert headline.startswith("DRIFT: first divergence at layer.3 (features.down): max abs")
+    assert "; layer.2 (features.down) was the last point within tolerance" in headline
+    rows = {row.name: row.module for row in to_rows(report)}
+    assert rows["layer.3"] == "features.down"
+    assert rows["logits"] == ""
+
+
+@pytest.mark.parametrize("module", ["transformer.h.{}", "", "blocks.stage0.block{}"])
+def test_a_layer_of_a_list_is_named_by_its_number_alone(module: str) -> None:
+    assert "first divergence at layer.3: max abs" in sentences.headline(
+        placed(cases.drifting(), module)
+    )
+
+
 def test_nan_is_counted_and_placed() -> None:
     report = cases.nonfinite()
     value = report.layer("layer.2").metrics.worst.reference  # type: ignore[union-attr]

@@ -37,6 +37,20 @@ def walked(names: tuple[str, ...], wrong: tuple[str, ...]) -> Report:
     return cases.make(reference, candidate)
 
 
+def test_a_part_of_a_walk_is_drawn_with_its_module() -> None:
+    report = walked(("layer.0", "layer.1", "logits"), ("layer.1", "logits"))
+    layers = [
+        dataclasses.replace(
+            layer, point=dataclasses.replace(layer.point, module=f"path.to.{letter}")
+        )
+        for layer, letter in zip(report.layers, "abc", strict=True)
+    ]
+    lines = drawn(dataclasses.replace(report, layers=tuple(layers)))
+    assert "layer.0 (path.to.a)" in lines[0]
+    assert "layer.1 (path.to.b)" in lines[1]
+    assert "path.to.c" not in lines[2]
+
+
 def with_culprit(sentence: str, cause: str = "layer.3") -> Report:
     culprit = Culprit("transformer.h.3.mlp.c_proj", 8066.0, 11, None, sentence)
     return dataclasses.replace(cases.drifting(), cause=cause, culprit=culprit)
