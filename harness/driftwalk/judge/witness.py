@@ -29,7 +29,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "9"
+CACHE_VERSION = "10"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -226,7 +226,7 @@ class Witness:
     def _exact(self) -> Trace | None:
         """What the truth gave, where it was asked before."""
         made = (one for one in self._calibrations.values() if one is not None)
-        return next((one.truth for one in made), None)
+        return next((one.all_states for one in made), None)
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
