@@ -33,6 +33,8 @@ from .every import MOST_SECONDS, NotBuiltError, builds, first_line
 STEPS = ("probe", "self", "bf16", "eager", "fault")
 SCALE, VISIBLE = 1.05, 1e-6
 """The fault, and the least relative effect on some output that it must have to count."""
+OTHER_FUNCTION = 10.0
+"""Times what float32 changes: two attentions that differ by more in float64 are two functions."""
 Row = dict[str, Any]
 
 
@@ -63,7 +65,7 @@ def check(
     if "bf16" in steps:
         row["bf16"] = _timed(row, "bf16", lambda: _verdict(model, "emulated:bf16", probe))
     if "eager" in steps:
-        row["eager"] = _timed(row, "eager", lambda: _verdict(model, "torch,attn=eager", probe))
+        row["eager"] = _timed(row, "eager", lambda: _eager(model, probe))
     if "fault" in steps and row["self"]["verdict"] == "pass":
         row["fault"] = _timed(row, "fault", lambda: _fault(name, model, probe))
     return row
@@ -117,6 +119,34 @@ def _verdict(model: nn.Module, candidate: object, probe: Probe) -> Row:
         first = report.first_divergence
         said["reason"] = report.reason or f"first divergence: {first.point.name if first else ''}"
     return said
+
+
+def _eager(model: nn.Module, probe: Probe) -> Row:
+    """Against eager attention; where that drifts, what transformers itself gives in float64.
+
+    Two implementations of one function differ by float64's roundoffs there, and by no more than
+    float32's even where the model casts to float32.
+    """
+    said = _verdict(model, "torch,attn=eager", probe)
+    if said["verdict"] == "drift":
+        try:
+            said |= _in_float64(model, probe)
+        except Exception as error:  # not every model runs in float64
+            said["in_float64"] = f"{type(error).__name__}: {first_line(error)}"
+    return said
+
+
+def _in_float64(model: nn.Module, probe: Probe) -> Row:
+    double = copy.deepcopy(model).double()
+    eager = copy.deepcopy(double)
+    eager.set_attn_implementation("eager")
+    plain, other = _outputs(double, probe), _outputs(eager, probe)
+    broken = any(not tensor.isfinite().all() for tensor in other.values())
+    differ = float("inf") if broken else _effect(plain, other)
+    return {
+        "in_float64": differ,
+        "true": differ > OTHER_FUNCTION * _effect(plain, _outputs(model, probe)),
+    }
 
 
 def _fault(name: str, model: nn.Module, probe: Probe) -> Row:

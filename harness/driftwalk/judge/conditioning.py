@@ -9,6 +9,7 @@ allowance means anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from types import MappingProxyType
 
@@ -66,7 +67,8 @@ def doubt_of(
         size, error = row_sizes(true.array, None, keep), row_sizes(state.array, true.array, keep)
         if not size.any() or not np.isfinite(error).all():
             continue
-        least = dtype.roundoff * size
+        # A box at the edge, a probability of 1e-60: what the format cannot hold is no digit lost.
+        least = dtype.roundoff * size + dtype.smallest * math.sqrt(true.array.shape[-1])
         # Finer ones carry the float32 noise of casts inside the model.
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.roundoff >= _EXAMINED.roundoff:
