@@ -155,17 +155,30 @@ def _fault(name: str, model: nn.Module, probe: Probe) -> Row:
     matrices = [n for n, p in model.named_parameters() if p.ndim > 1 and p.is_floating_point()]
     in_blocks = [n for n in matrices if any(part.isdigit() for part in n.split("."))] or matrices
     chance.shuffle(in_blocks)
-    plain = _outputs(model, probe)
     for parameter in in_blocks[:6]:
         faulty = copy.deepcopy(model)
         with torch.no_grad():
             faulty.get_parameter(parameter).mul_(SCALE)
-        effect = _effect(plain, _outputs(faulty, probe))
+        effect = _effect(_outputs(model, probe), _outputs(faulty, probe))
+        if effect > VISIBLE:
+            effect = min(effect, _effect_in_float64(model, faulty, probe))
         if effect > VISIBLE:
             return {"parameter": parameter, "effect": effect} | _caught(
                 model, faulty, probe, parameter
             )
     return {"verdict": "no visible fault"}
+
+
+def _effect_in_float64(model: nn.Module, faulty: nn.Module, probe: Probe) -> float:
+    """What a fault changes where nothing rounds: a weight that is normalised has no scale to lose.
+
+    A model that does not run in float64 is taken at its word.
+    """
+    try:
+        plain, other = (_outputs(copy.deepcopy(m).double(), probe) for m in (model, faulty))
+    except Exception:
+        return float("inf")
+    return _effect(plain, other)
 
 
 def _caught(model: nn.Module, faulty: nn.Module, probe: Probe, parameter: str) -> Row:

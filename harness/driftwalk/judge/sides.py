@@ -15,7 +15,7 @@ from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
 from .conditioning import VOID
-from .honest import ROOM, Honest, K, allowed
+from .honest import ROOM, SAME, Honest, K, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
 
@@ -57,6 +57,23 @@ class JudgedSide:
         """
         self._introduced = introduced
         self._own_room = self.calibration.room(introduced)
+
+    @property
+    def changed_layers(self) -> tuple[str, ...]:
+        """Of a copy, the layers that do not compute bit by bit what the reference's do."""
+        if self._own_room != SAME:
+            return ()
+        return tuple(name for name, error in self._introduced.items() if error.max_abs > 0)
+
+    def raise_layers(self, times: Mapping[str, float]) -> None:
+        """Have layers judged as so many times beyond what they may introduce."""
+        room = self._own_room
+        self._introduced = {
+            name: self.calibration.allowed_own(name, room).scaled(times[name])
+            if name in times
+            else error
+            for name, error in self._introduced.items()
+        }
 
     @property
     def room(self) -> Norms:

@@ -100,6 +100,17 @@ class Walk:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
             self._ours.judge_layers({n: error for n, error in introduced.items() if finer(n)})
 
+    @property
+    def worth_a_closer_look(self) -> tuple[str, ...]:
+        """The few layers of a copy that differ, where none of them is drift as it stands."""
+        ours = self._ours
+        return ours.changed_layers if ours is not None and ours.holds else ()
+
+    def raise_layers(self, times: Mapping[str, float]) -> None:
+        """Have layers of the candidate judged as so many times beyond what they may introduce."""
+        if self._ours is not None:
+            self._ours.raise_layers(times)
+
     def settle(self) -> None:
         """Wait for the comparisons that were begun on a device."""
         waiting, self._waiting = self._waiting, []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel
+from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
@@ -22,7 +22,7 @@ from ..states import Probe, Trace
 from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
-from .drill import introduced, look, looking
+from .drill import clearly_wrong, introduced, look, looking
 from .honest import Honest
 from .sides import JudgedSide
 
@@ -169,6 +169,23 @@ class Witness:
             layer: calibration.allowed_own(layer).scaled(off / PART_LIMIT)
             for layer, off in worst.items()
         }
+
+    def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
+        """Points inside whose layer the candidate has a module that is clearly wrong."""
+        calibration = self.calibration(candidate.info)
+        sides = candidate, self.truth
+        if calibration is None or not all(isinstance(side, LooksInside) for side in sides):
+            return {}
+        try:
+            with (
+                self.stage("a closer look at layers that differ"),
+                self.yardstick(calibration) as yardstick,
+            ):
+                both = self.truth, yardstick
+                return clearly_wrong(*both, candidate, self.probe, calibration, points)
+        except Exception as error:  # a backend may raise anything when asked for more
+            self.note(calibration.mixture, f"Could not look inside layers that differ: {error}")
+            return {}
 
     def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
         """What is to be said about candidates of these dtypes, and of no other."""
