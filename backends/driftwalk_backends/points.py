@@ -130,7 +130,7 @@ def _beside(
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
         large = _share({visit.module for visit in calls}, computing) >= SMALL
-        if not large and path not in lists and not any(map(tree.has_blocks, calls)):
+        if not large and path not in lists and not tree.have_blocks(calls):
             continue
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
             continue
