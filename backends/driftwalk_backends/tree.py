@@ -184,6 +184,11 @@ def _are_numbered(parts: Iterable[Visit]) -> bool:
     return len(places) > len({list_of(path) for path in places})
 
 
+def is_numbered(path: str) -> bool:
+    """Whether a module is one of a list, or inside of one."""
+    return any(step.isdigit() for step in path.split("."))
+
+
 def list_of(path: str) -> str:
     """Where numbered siblings stand; the path itself where it has no number."""
     return _NUMBER.sub("", path)

@@ -234,3 +234,38 @@ def test_a_small_list_of_units_before_the_blocks_is_walked(wrapped: bool) -> Non
     assert report.verdict == "drift"
     assert report.culprit is not None
     assert report.culprit.module == at
+
+
+class Stage(nn.Module):
+    """Holds what makes a stage's states of those before it, and its blocks; is never called."""
+
+    def __init__(self, wide: int, into: int) -> None:
+        super().__init__()
+        self.enter = Unit(wide, into)
+        self.blocks = nn.ModuleList(Unit(into, into) for _ in range(2))
+
+
+class Staged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stages = nn.ModuleList(Stage(wide, wide + 8) for wide in (8, 16, 24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            x = stage.enter(x)
+            for block in stage.blocks:
+                x = x + block(x)
+        return x
+
+
+def test_what_a_stage_does_before_its_blocks_is_a_part() -> None:
+    module = Staged()
+    wrong = copy.deepcopy(module)
+    with torch.no_grad():
+        wrong.stages[1].enter.inner.weight *= 1.05
+    probe = {"x": np.random.default_rng(0).standard_normal((1, 5, 8)).astype(np.float32)}
+    report = driftwalk.verify(module, wrong, probe=probe)
+    assert report.root_cause is not None
+    assert report.root_cause.point.module.startswith("stages.1.enter")
+    assert driftwalk.verify(module, "emulated:bf16", probe=probe).ok
