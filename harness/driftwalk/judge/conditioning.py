@@ -73,10 +73,16 @@ def doubt_of(
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.roundoff >= _EXAMINED.roundoff:
             travelled = row_sizes(jittered.array, true.array, keep) + least
+            many = False
             if name in tipped:
-                travelled = np.maximum(travelled, row_sizes(tipped[name], true.array, keep))
+                jumps = row_sizes(tipped[name], true.array, keep)
+                many = bool((jumps > K * travelled).mean() > SHARE)
+                travelled = np.maximum(travelled, jumps)
             if dtype.name == EXAMINED_AT:
-                far = (error > CEILING * travelled) & (error > DIGITS * least)
+                # Which of many tokens tip over is chance; how many do, and how far, is not.
+                sizes = (error, travelled, least)
+                off, explained, digit = map(np.sort, sizes) if many else sizes
+                far = (off > CEILING * explained) & (off > DIGITS * digit)
                 if far.mean() > SHARE:
                     return _broken(name, error, size, travelled, dtype)
             elif _is_swollen(error, size, travelled, dtype):
