@@ -65,7 +65,9 @@ class Walk:
     def left_to_chance(self) -> str:
         """Why a side cannot be judged whose choices tipped over; empty where both can."""
         sides = (side for side in (self._ours, self._theirs) if side is not None)
-        floats = next((reason for side in sides if (reason := side.left_to_chance)), "")
+        rows = self._met.items()
+        agreed = {name for name, row in rows if row.metrics and row.metrics.max_abs == 0}
+        floats = next((reason for side in sides if (reason := side.left_to_chance(agreed))), "")
         return floats or self._by_chance.why_open(self._met.values(), self._candidate.dtype)
 
     def can_replay(self, reference: Backend) -> bool:
