@@ -1,7 +1,8 @@
 """Choices that a model makes by its own numbers, and runs in which close ones tip over.
 
-A router's top-k, a detector's best queries, a sort, a threshold: where two numbers are closer than
-honest arithmetic can tell apart, one run takes the one and another run the other. A run with
+A router's top-k, a detector's best queries, a sort, a threshold, a duration that is rounded: where
+two numbers are closer than honest arithmetic can tell apart, one run takes the one and another run
+the other. A run with
 roundoffs is recorded (`Recorded`): how far it moves the numbers that are compared is their noise.
 In a second run (`Tipped`) numbers that are closer than that exchange their values before they are
 compared: a change no larger than the noise itself, and every choice that it could tip over does.
@@ -26,8 +27,13 @@ RANKINGS = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthval
 COMPARISONS = {"gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal"}
 """Ops that say which of two numbers is the larger; equality is asked of exact numbers."""
 
+ROUNDINGS = {"round": 0.5, "floor": 0.0, "ceil": 0.0, "trunc": 0.0, "_to_copy": 0.0}
+"""Ops that make whole numbers of others, and where between two whole numbers they jump."""
+
 DISPLACED = 3.0
 """Times what a row of scores was moved: one moved by a choice before it may tip in turn."""
+
+_WHOLE_NUMBERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 
 Key = tuple[str, torch.Size, int]
 
@@ -98,6 +104,10 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with torch._C._DisableTorchDispatch():
                 scores = self.ranked(self._key(name, args[0].shape), args[0], ranking)
             return func(scores, *args[1:], **kwargs)
+        if name in ROUNDINGS and _rounds(func, args, kwargs):
+            with torch._C._DisableTorchDispatch():
+                number = self.rounded(self._key(name, args[0].shape), args[0], ROUNDINGS[name])
+            return func(number, *args[1:], **kwargs)
         given = func(*args, **kwargs)
         if name in COMPARISONS and len(args) == 2:
             with torch._C._DisableTorchDispatch():
@@ -118,6 +128,11 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What a comparison says, instead of this; `margin` is the difference that decides."""
         self.scores[key] = margin
         return larger
+
+    def rounded(self, key: Key, number: torch.Tensor, jump: float) -> torch.Tensor:
+        """The numbers to round, instead of these; `jump` is where results jump between two."""
+        self.scores[key] = number.clone()
+        return number
 
 
 class Tipped(Recorded):  # type: ignore[no-untyped-call]
@@ -162,6 +177,18 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         self.count += int(close.sum())
         return larger ^ close if close.any() else larger
 
+    def rounded(self, key: Key, number: torch.Tensor, jump: float) -> torch.Tensor:
+        """Numbers next to a jump are mirrored at it."""
+        if (noisy := self._noisy.get(key)) is None:
+            return number
+        moved = (noisy - number).abs().nan_to_num(0.0, 0.0)
+        nearest = (number - jump).round() + jump
+        margin = (number - nearest).abs()
+        # What is whole already was rounded before, or cut off: there is nothing to tip.
+        close = (margin <= self._room(number, moved)) & (moved > 0) & (number != number.round())
+        self.count += int(close.sum())
+        return torch.where(close, 2 * nearest - number, number)
+
     def _room(self, scores: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         """How close to another number each of these is decided by chance."""
         counted = (moved > 0) & scores.isfinite()
@@ -172,6 +199,16 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         typical = torch.where(scores.isfinite(), typical, 0.0)
         rows = moved.square().mean(-1, keepdim=True).sqrt() if moved.ndim else moved
         return torch.maximum(self._reach * typical, DISPLACED * rows)
+
+
+def _rounds(func: Any, args: Args, kwargs: dict[str, Any]) -> bool:
+    """Whether an op makes whole numbers of floats, and of nothing else."""
+    number, wanted = args[0], kwargs.get("dtype")
+    if func._schema.is_mutable or not number.is_floating_point() or kwargs.get("decimals"):
+        return False
+    if func is not torch.ops.aten._to_copy.default:
+        return True
+    return wanted in _WHOLE_NUMBERS
 
 
 def _exchanged(close: torch.Tensor, best: int) -> torch.Tensor:

@@ -117,7 +117,8 @@ def _beside(
     computing: Mapping[int, int],
 ) -> list[tuple[int, Stack]]:
     """Parts of the model outside of all stacks that are large, or have blocks of their own: a
-    backbone, a small tower, a neck; and what is in a list of blocks, but no block of its stack.
+    backbone, a small tower, a neck; and what is in a list of blocks, but no block of its stack, as
+    what a stage does before its blocks.
 
     Norms that take turns with the blocks of a stack lie between them, whatever list they are in.
     """
@@ -131,7 +132,8 @@ def _beside(
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
         large = _share({visit.module for visit in calls}, visits, computing) >= SMALL
-        if not large and path not in lists and not any(map(tree.has_blocks, calls)):
+        of_a_stage = any(visit.parts and tree.is_numbered(visit.path) for visit in calls)
+        if not (large or path in lists or of_a_stage or tree.have_blocks(calls)):
             continue
         if not any(visit.parts for visit in calls) and any(c.takes_turns(calls) for c in chains):
             continue

@@ -185,9 +185,21 @@ def _blocks_in(parts: Iterable[Visit]) -> int:
     return sum(sum(group.values()) for group in siblings.values() if len(group) > 1)
 
 
-def has_blocks(visit: Visit) -> bool:
-    """Whether a call, or one inside it, is made of like blocks."""
-    return any(_blocks_in(one.parts) for one in visit.all())
+def have_blocks(visits: Sequence[Visit]) -> bool:
+    """Whether calls, or those inside one of them, are numbered siblings that have parts."""
+    inside = (one.parts for visit in visits for one in visit.all())
+    return any(map(_are_numbered, (visits, *inside)))
+
+
+def _are_numbered(parts: Iterable[Visit]) -> bool:
+    """Whether two or more have parts of their own, and a place in one list."""
+    places = {part.path for part in parts if part.parts and list_of(part.path) != part.path}
+    return len(places) > len({list_of(path) for path in places})
+
+
+def is_numbered(path: str) -> bool:
+    """Whether a module is one of a list, or inside of one."""
+    return any(step.isdigit() for step in path.split("."))
 
 
 def list_of(path: str) -> str:

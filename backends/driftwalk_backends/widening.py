@@ -240,7 +240,11 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
 
 
 class Jittered(EachOp):  # type: ignore[no-untyped-call]
-    """Every float64 result is off by a random part of `roundoff`, relatively; moves are exact."""
+    """Every float64 result is off by a random part of `roundoff`, relatively.
+
+    Moves are exact, and so are whole numbers that the format can hold (a floor, a count), and those
+    that the model makes of integers and constants in its own dtype.
+    """
 
     def __init__(self, roundoff: float) -> None:
         super().__init__()
@@ -258,7 +262,10 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
         random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
         noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
         off = value.addcmul(value, noise)
-        return torch.where(off.isfinite(), off, value)  # a mask's lowest number stays what it is
+        whole = (value == value.round()) & (value.abs() * self._roundoff < 1 / 4)
+        # A mask's lowest number stays what it is.
+        off = torch.where(off.isfinite() & ~whole, off, value)
+        return off if (own := _own(value)) is None else _paired(off, own.tensor, own.alive)
 
 
 @contextmanager

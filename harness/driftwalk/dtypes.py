@@ -35,6 +35,13 @@ class Format:
             return found
         return np.dtype(self.numpy)
 
+    @property
+    def smallest(self) -> float:
+        """The smallest normal number: what is smaller loses digits, or is flushed to zero."""
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo(self.dtype).smallest_normal)
+
 
 FORMATS: dict[str, Format] = {
     f.name: f

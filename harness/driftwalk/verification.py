@@ -186,6 +186,8 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
         looked_at.keep(_walk(walk, reference, candidate, probe))
         if both[0] is not None and witness.has_own_model:
             walk.judge_layers(witness.introduced(candidate, both[0]))
+        elif points := walk.worth_a_closer_look:
+            walk.raise_layers(witness.clearly_wrong(candidate, points))
     with show.stage("observer check"):
         observer = {"reference": run.observer, "candidate": looked_at.check()}
     unsteady = _unsteady({"reference": reference, "candidate": candidate}, observer, probe)

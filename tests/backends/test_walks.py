@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +176,96 @@ def test_a_wrong_stack_by_hand_is_refused(blocks: str, says: str) -> None:
     with pytest.raises(ModelError) as caught:
         traced(Hourglass(), blocks=blocks)
     assert says in str(caught.value)
+
+
+class Unit(nn.Module):
+    """A convolution-like part: something with a part of its own."""
+
+    def __init__(self, wide: int, into: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(wide, into)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(x))
+
+
+class FirstUnit(Unit):
+    """Another class than those that follow it, as in an audio model's feature extractor."""
+
+
+class Front(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.units = nn.ModuleList([FirstUnit(8, 4), Unit(4, 6)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in self.units:
+            x = unit(x)
+        return x
+
+
+class Fronted(nn.Module):
+    """Large blocks after a small list of units, which stands in a module or in the model itself."""
+
+    def __init__(self, wrapped: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        front = Front()
+        self.front, self.units = (front, None) if wrapped else (None, front.units)
+        self.widen = nn.Linear(6, 32)
+        self.layers = nn.ModuleList(Unit(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in (self.front,) if self.units is None else self.units:
+            x = unit(x)
+        x = self.widen(x)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_small_list_of_units_before_the_blocks_is_walked(wrapped: bool) -> None:
+    module, at = Fronted(wrapped), "front.units.1.inner" if wrapped else "units.1.inner"
+    wrong = copy.deepcopy(module)
+    with torch.no_grad():
+        wrong.get_submodule(at).weight *= 1.05
+    report = driftwalk.verify(module, wrong, probe={"x": np.ones((1, 5, 8), np.float32)})
+    assert report.verdict == "drift"
+    assert report.culprit is not None
+    assert report.culprit.module == at
+
+
+class Stage(nn.Module):
+    """Holds what makes a stage's states of those before it, and its blocks; is never called."""
+
+    def __init__(self, wide: int, into: int) -> None:
+        super().__init__()
+        self.enter = Unit(wide, into)
+        self.blocks = nn.ModuleList(Unit(into, into) for _ in range(2))
+
+
+class Staged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stages = nn.ModuleList(Stage(wide, wide + 8) for wide in (8, 16, 24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            x = stage.enter(x)
+            for block in stage.blocks:
+                x = x + block(x)
+        return x
+
+
+def test_what_a_stage_does_before_its_blocks_is_a_part() -> None:
+    module = Staged()
+    wrong = copy.deepcopy(module)
+    with torch.no_grad():
+        wrong.stages[1].enter.inner.weight *= 1.05
+    probe = {"x": np.random.default_rng(0).standard_normal((1, 5, 8)).astype(np.float32)}
+    report = driftwalk.verify(module, wrong, probe=probe)
+    assert report.root_cause is not None
+    assert report.root_cause.point.module.startswith("stages.1.enter")
+    assert driftwalk.verify(module, "emulated:bf16", probe=probe).ok

@@ -138,6 +138,47 @@ def test_one_token_says_little_about_a_coarse_yardstick(tokens, trusted):
     assert (doubt == "") == trusted
 
 
+@pytest.mark.parametrize(
+    ("tipped", "off", "trusted"),
+    [
+        (range(0, 30), range(10, 40), True),
+        (range(0, 30), range(0, 100), False),
+        (range(0, 2), range(50, 80), False),
+    ],
+    ids=["others tip over", "all are off", "few can tip over"],
+)
+def test_where_many_tokens_stand_at_a_tie_it_is_chance_which_tip_over(tipped, off, trusted):
+    rng = np.random.default_rng(0)
+    true, noise, jump = rng.standard_normal((3, 1, 100, 16))
+    probe = Probe({"x": np.ones((1, 100))}, "test")
+    info = BackendInfo("truth", "truth", "cpu", "fp64", {}, {})
+
+    def trace(jumping):
+        array = true + FORMATS["fp32"].roundoff * noise
+        array[:, list(jumping)] += 0.1 * jump[:, list(jumping)]
+        return Trace((State(Point("layer.0"), array),), probe, info, {})
+
+    exact = Trace((State(Point("layer.0"), true),), probe, info, {})
+    other = {"layer.0": trace(tipped)["layer.0"]}
+    doubt = doubt_of(exact, trace(off), trace([]), FORMATS["fp32"], other)
+    assert (doubt == "") == trusted
+
+
+def test_a_state_that_the_format_cannot_hold_is_no_doubt():
+    """Boxes and probabilities of 1e-60: zero in float32."""
+    rng = np.random.default_rng(0)
+    true = rng.standard_normal((1, 100, 4))
+    true[:, ::2] *= 1e-60
+    probe = Probe({"x": np.ones((1, 100))}, "test")
+    info = BackendInfo("truth", "truth", "cpu", "fp64", {}, {})
+
+    def trace(array):
+        return Trace((State(Point("output.boxes"), array),), probe, info, {})
+
+    made = trace(true.astype(np.float32).astype(np.float64))
+    assert doubt_of(trace(true), made, trace(true * (1 + 1e-8)), FORMATS["fp32"]) == ""
+
+
 def test_jitter_is_as_large_as_was_asked_for_and_the_same_each_time():
     model = open_model(zoo.build("gpt2"))
     probe = make_probe(model)

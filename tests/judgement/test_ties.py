@@ -204,3 +204,12 @@ def test_ties_are_stored_with_a_calibration(tmp_path, monkeypatch):
     assert [n for n in first.notes if "at a tie" in n] == [
         n for n in second.notes if "at a tie" in n
     ]
+
+
+def test_two_sides_that_chose_alike_agree_whatever_the_truth_chose():
+    """All scores within a few roundoffs of one another: the truth chooses otherwise."""
+    module = Routed()
+    module.layers[1].gate.weight.data[:] = module.layers[1].gate.weight.data[:1]
+    module.layers[1].gate.weight.data += 1e-8 * torch.randn(4, WIDTH)
+    probe = probe_with_tie(Routed(), 2e-3)
+    assert driftwalk.verify(module, copy.deepcopy(module), probe=probe).ok

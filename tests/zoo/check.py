@@ -33,6 +33,8 @@ from .every import MOST_SECONDS, NotBuiltError, builds, first_line
 STEPS = ("probe", "self", "bf16", "eager", "fault")
 SCALE, VISIBLE = 1.05, 1e-6
 """The fault, and the least relative effect on some output that it must have to count."""
+OTHER_FUNCTION = 10.0
+"""Times what float32 changes: two attentions that differ by more in float64 are two functions."""
 Row = dict[str, Any]
 
 
@@ -63,7 +65,7 @@ def check(
     if "bf16" in steps:
         row["bf16"] = _timed(row, "bf16", lambda: _verdict(model, "emulated:bf16", probe))
     if "eager" in steps:
-        row["eager"] = _timed(row, "eager", lambda: _verdict(model, "torch,attn=eager", probe))
+        row["eager"] = _timed(row, "eager", lambda: _eager(model, probe))
     if "fault" in steps and row["self"]["verdict"] == "pass":
         row["fault"] = _timed(row, "fault", lambda: _fault(name, model, probe))
     return row
@@ -119,23 +121,64 @@ def _verdict(model: nn.Module, candidate: object, probe: Probe) -> Row:
     return said
 
 
+def _eager(model: nn.Module, probe: Probe) -> Row:
+    """Against eager attention; where that drifts, what transformers itself gives in float64.
+
+    Two implementations of one function differ by float64's roundoffs there, and by no more than
+    float32's even where the model casts to float32.
+    """
+    said = _verdict(model, "torch,attn=eager", probe)
+    if said["verdict"] == "drift":
+        try:
+            said |= _in_float64(model, probe)
+        except Exception as error:  # not every model runs in float64
+            said["in_float64"] = f"{type(error).__name__}: {first_line(error)}"
+    return said
+
+
+def _in_float64(model: nn.Module, probe: Probe) -> Row:
+    double = copy.deepcopy(model).double()
+    eager = copy.deepcopy(double)
+    eager.set_attn_implementation("eager")
+    plain, other = _outputs(double, probe), _outputs(eager, probe)
+    broken = any(not tensor.isfinite().all() for tensor in other.values())
+    differ = float("inf") if broken else _effect(plain, other)
+    return {
+        "in_float64": differ,
+        "true": differ > OTHER_FUNCTION * _effect(plain, _outputs(model, probe)),
+    }
+
+
 def _fault(name: str, model: nn.Module, probe: Probe) -> Row:
     """The first of a few random matrices whose change shows in the outputs."""
     chance = random.Random(zlib.crc32(name.encode()))
     matrices = [n for n, p in model.named_parameters() if p.ndim > 1 and p.is_floating_point()]
     in_blocks = [n for n in matrices if any(part.isdigit() for part in n.split("."))] or matrices
     chance.shuffle(in_blocks)
-    plain = _outputs(model, probe)
     for parameter in in_blocks[:6]:
         faulty = copy.deepcopy(model)
         with torch.no_grad():
             faulty.get_parameter(parameter).mul_(SCALE)
-        effect = _effect(plain, _outputs(faulty, probe))
+        effect = _effect(_outputs(model, probe), _outputs(faulty, probe))
+        if effect > VISIBLE:
+            effect = min(effect, _effect_in_float64(model, faulty, probe))
         if effect > VISIBLE:
             return {"parameter": parameter, "effect": effect} | _caught(
                 model, faulty, probe, parameter
             )
     return {"verdict": "no visible fault"}
+
+
+def _effect_in_float64(model: nn.Module, faulty: nn.Module, probe: Probe) -> float:
+    """What a fault changes where nothing rounds: a weight that is normalised has no scale to lose.
+
+    A model that does not run in float64 is taken at its word.
+    """
+    try:
+        plain, other = (_outputs(copy.deepcopy(m).double(), probe) for m in (model, faulty))
+    except Exception:
+        return float("inf")
+    return _effect(plain, other)
 
 
 def _caught(model: nn.Module, faulty: nn.Module, probe: Probe, parameter: str) -> Row:

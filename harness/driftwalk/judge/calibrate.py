@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..adapter import Backend, Jitters
+from ..adapter import Backend, Jitters, Sink
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
@@ -25,7 +25,7 @@ from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .conditioning import doubt_of
-from .exact import float_states
+from .exact import ByChance, HonestRuns, float_states, is_exact
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
@@ -70,12 +70,21 @@ class Calibration:
     """What is to be said of ties."""
     chance: Mapping[str, str] = field(default_factory=dict)
     """Points at which too many tokens stand at a tie, and a sentence that says so."""
+    whole: tuple[State, ...] = ()
+    """The truth's outputs of whole numbers."""
+    by_chance: ByChance = field(default_factory=ByChance)
+    """What of these, and of shapes, honest arithmetic changes."""
     model_errors: Mapping[str, Norms] = field(default_factory=dict)
     """The errors of the run of the model itself that is the evidence for what is stored."""
 
     @property
     def mixture(self) -> Mixture:
         return Mixture(self.dtype, self.dtypes)
+
+    @property
+    def all_states(self) -> Trace:
+        """What the truth gave, whole numbers included."""
+        return replace(self.truth, states=(*self.truth.states, *self.whole))
 
     @property
     def roundoff(self) -> float:
@@ -167,17 +176,22 @@ def calibrate(
 
     `exact` is what the truth gave on this probe already.
     """
-    exact, mixture = exact or float_states(truth.trace(probe)), Mixture.of(yardstick.info)
+    everything, mixture = exact or truth.trace(probe), Mixture.of(yardstick.info)
+    exact = float_states(everything)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
         if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
-    made = float_states(yardstick.trace(probe), like=exact)
-    noisy = _jittered(truth, exact, made, mixture)
+    run = yardstick.trace(probe)
+    honest_runs = HonestRuns(everything)
+    for state in run:
+        honest_runs.meet(state)
+    made = float_states(run, like=exact)
+    noisy = _jittered(truth, exact, made, mixture, honest_runs.meet)
     # In coarse formats rounding the state is most of what a layer introduces, and known.
     fine = FORMATS[mixture.dtype].roundoff <= FINE
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
-    other = other_branch(truth, exact, made, noisy)
+    other = other_branch(truth, exact, made, noisy, honest_runs.meet)
     total = _honest_states(exact, made, mixture, noisy)
     ties = tied_tokens(exact, made, other)
     chance = left_to_chance(exact, made, ties, other, mixture.dtype)
@@ -200,6 +214,8 @@ def calibrate(
         tipped=_honest_states(exact, made, mixture, noisy, other.onwards),
         ties=sentence_on(ties, mixture.dtype),
         chance=chance,
+        whole=tuple(state for state in everything if is_exact(state)),
+        by_chance=honest_runs.by_chance,
     )
 
 
@@ -254,14 +270,21 @@ def _honest_states(
     return found
 
 
-def _jittered(truth: Backend, exact: Trace, made: Trace, mixture: Mixture) -> Trace | None:
-    """The truth with roundoffs, as far as it has the yardstick's points; None: it cannot."""
+def _jittered(
+    truth: Backend, exact: Trace, made: Trace, mixture: Mixture, also: Sink
+) -> Trace | None:
+    """The truth with roundoffs, as far as it has the yardstick's points; None: it cannot.
+
+    Each of its states is handed on to `also`.
+    """
     if not isinstance(truth, Jitters):
         return None
     # Of a mixture, the finest: a second draw must not be noisier than what it stands for.
     roundoff = min(FORMATS[mixture.at(name)].roundoff for name in made.names)
     states: list[State] = []
     truth.jittered(exact.probe, roundoff / 2, states.append)
+    for state in states:
+        also(state)
     return float_states(replace(exact, states=tuple(states)), like=made)
 
 

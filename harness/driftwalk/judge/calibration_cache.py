@@ -18,9 +18,11 @@ from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration
+from .exact import ByChance
 from .honest import Honest
 
 _STATES, _NUMBERS = "truth.safetensors", "calibration.json"
+_ENTRIES = "by_chance|"
 _PARTS = ("total", "own", "tied", "tipped")
 _PLAIN = ("dtype", "dtypes", "doubt", "ties", "chance")
 """Fields of a calibration that are JSON as they are."""
@@ -59,8 +61,14 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
         "evidence": evidence,
+        "whole": [[state.point.name, state.point.module] for state in calibration.whole],
+        "shapes": list(calibration.by_chance.shapes),
         **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, "model_errors")},
     }
+    for number, state in enumerate(calibration.whole):
+        arrays[f"whole|{number}"] = state.array
+    for name, entries in calibration.by_chance.entries.items():
+        arrays[f"{_ENTRIES}{name}"] = entries
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
         numbers[part] = {
@@ -96,4 +104,12 @@ def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
     truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
     errors = {name: decode(Norms, error) for name, error in numbers["model_errors"].items()}
     plain = {name: numbers[name] for name in _PLAIN}
-    return Calibration(truth, **kept, **plain, model_errors=errors)
+    whole = tuple(
+        State(Point(*pair), arrays[f"whole|{number}"])
+        for number, pair in enumerate(numbers["whole"])
+    )
+    entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
+    by_chance = ByChance(entries, tuple(numbers["shapes"]))
+    return Calibration(
+        truth, **kept, **plain, model_errors=errors, whole=whole, by_chance=by_chance
+    )

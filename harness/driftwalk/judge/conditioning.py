@@ -9,6 +9,7 @@ allowance means anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from types import MappingProxyType
 
@@ -66,15 +67,22 @@ def doubt_of(
         size, error = row_sizes(true.array, None, keep), row_sizes(state.array, true.array, keep)
         if not size.any() or not np.isfinite(error).all():
             continue
-        least = dtype.roundoff * size
+        # A box at the edge, a probability of 1e-60: what the format cannot hold is no digit lost.
+        least = dtype.roundoff * size + dtype.smallest * math.sqrt(true.array.shape[-1])
         # Finer ones carry the float32 noise of casts inside the model.
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.roundoff >= _EXAMINED.roundoff:
             travelled = row_sizes(jittered.array, true.array, keep) + least
+            many = False
             if name in tipped:
-                travelled = np.maximum(travelled, row_sizes(tipped[name], true.array, keep))
+                jumps = row_sizes(tipped[name], true.array, keep)
+                many = bool((jumps > K * travelled).mean() > SHARE)
+                travelled = np.maximum(travelled, jumps)
             if dtype.name == EXAMINED_AT:
-                far = (error > CEILING * travelled) & (error > DIGITS * least)
+                # Which of many tokens tip over is chance; how many do, and how far, is not.
+                sizes = (error, travelled, least)
+                off, explained, digit = map(np.sort, sizes) if many else sizes
+                far = (off > CEILING * explained) & (off > DIGITS * digit)
                 if far.mean() > SHARE:
                     return _broken(name, error, size, travelled, dtype)
             elif _is_swollen(error, size, travelled, dtype):

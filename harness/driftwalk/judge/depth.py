@@ -6,6 +6,7 @@ And a candidate with more or fewer layers than the reference: which layer that c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -36,6 +37,15 @@ def unlike(point: Point, reference: Shape, candidate: Shape, dtypes: Dtypes) -> 
     """A point at which the two sides have states of different shapes."""
     note = f"reference {list(reference)}, candidate {list(candidate)}"
     return LayerDrift(point, 0, reference, dtypes, "shape", note=note)
+
+
+def unlike_by_chance(row: LayerDrift) -> LayerDrift:
+    """The same where honest arithmetic has different shapes, too: nothing can be told of it."""
+    note = (
+        f"by chance: it follows from numbers that are rounded or compared in the model, and honest "
+        f"arithmetic gives different ones ({row.note}). Try other inputs, or a finer dtype"
+    )
+    return replace(row, verdict="unknown", note=note)
 
 
 def with_extra(rows: Iterable[LayerDrift], extra: Iterable[LayerDrift]) -> list[LayerDrift]:

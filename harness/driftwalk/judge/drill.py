@@ -34,6 +34,10 @@ SHARE = 0.5
 TIMES_EVEN = 5.0
 """... and this many times what it would hold if the error were spread evenly."""
 
+CLEAR = 64.0
+"""Times the yardstick's own: a module that is off by more computes something else, however little
+of that is left at the end of its layer."""
+
 SPREAD = "; no module inside stands out"
 VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the export itself"
 
@@ -176,6 +180,27 @@ def first_guilty_layer(
     _, _, ratios = _by_module(truth, yardstick, candidate, probe, calibration)
     guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
     return None if guilty is None else layer_of(guilty) or guilty
+
+
+def clearly_wrong(
+    truth: Backend,
+    yardstick: Backend,
+    candidate: Backend,
+    probe: Probe,
+    calibration: Calibration,
+    points: Iterable[str],
+) -> dict[str, float]:
+    """Points inside whose layer a module is clearly wrong, and how many times CLEAR it is."""
+    found: dict[str, float] = {}
+    for point in points:
+        layer = layer_of(point)
+        if layer is None or point != layer:
+            continue
+        _, _, ratios = _by_module(truth, yardstick, candidate, probe, calibration, layer)
+        worst = max((ratio for n, ratio in ratios.items() if layer_of(n) == layer), default=0.0)
+        if worst > CLEAR:
+            found[point] = worst / CLEAR
+    return found
 
 
 def _by_module(

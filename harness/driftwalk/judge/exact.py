@@ -1,8 +1,11 @@
-"""Whole numbers and booleans: equal, or drift. No truth and no yardstick is asked.
+"""Whole numbers and booleans: equal, or drift, but where honest arithmetic itself changes them.
 
-Only outputs of a model can be such states. An output that is the argmax of noisy numbers may flip
-where an honest implementation has a tie; it is drift all the same, unless a rule for that point
-(`output.ids=1`) gives it room.
+Only outputs of a model can be such states: ids, codes, ranks, counts. One that is chosen by noisy
+numbers (an argmax, a rounding) may differ where these stand at a tie. Which entries do is seen by
+the honest runs that a calibration makes anyway (the yardstick, the truth with roundoffs, the truth
+with close choices tipped over): what one of them changes may be either, all else must be equal. A
+rule for that point (`output.ids=1`) goes before that. The same holds for shapes: how many frames
+there are may follow from a number that was rounded.
 
 And outputs that are infinite on purpose, the scores of what a model has masked out: where both
 sides have the same infinity, nothing differs. NaN is never the same as anything.
@@ -11,8 +14,8 @@ sides have the same infinity, nothing differs. NaN is never the same as anything
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +28,42 @@ from ..tolerance import Policy, Tolerance
 EXACT = Tolerance(0.0)
 NOTE = "whole numbers are compared exactly"
 RULED = "whole numbers, compared by a rule for this point"
+
+MOST = 1 / 2
+"""More than this share of an output's entries by chance: what is left is too little to compare."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByChance:
+    """What honest arithmetic in some dtype changes that is no matter of degree."""
+
+    entries: Mapping[str, Array] = field(default_factory=dict)
+    """Outputs of whole numbers -> which of their entries."""
+    shapes: tuple[str, ...] = ()
+    """Points that have another shape in another honest run."""
+
+    def joined(self, other: ByChance) -> ByChance:
+        """What either of two sides may have by chance."""
+        entries = dict(self.entries)
+        for name, differ in other.entries.items():
+            entries[name] = entries[name] | differ if name in entries else differ
+        return ByChance(entries, tuple(dict.fromkeys((*self.shapes, *other.shapes))))
+
+    def why_open(self, layers: Iterable[LayerDrift], dtype: str) -> str:
+        """Why a side that chose otherwise cannot be judged by these rows; empty where it can."""
+        for row in layers:
+            name, share = row.point.name, 0.0
+            if row.verdict == "unknown" and name in self.shapes:
+                return f"the shape of {name} is {row.note}"
+            if row.ok and row.metrics and row.metrics.max_abs and name in self.entries:
+                share = float(self.entries[name].mean())
+            if share > MOST:
+                return (
+                    f"{share:.0%} of the entries of {name} are chosen by chance in {dtype} "
+                    "arithmetic, and this side chose otherwise than the reference. Try other "
+                    "inputs, or a finer dtype"
+                )
+        return ""
 
 
 def is_exact(state: State) -> bool:
@@ -53,12 +92,41 @@ def float_states(trace: Trace, like: Trace | None = None) -> Trace:
     return replace(trace, states=tuple(state for state in trace if fits(state)))
 
 
+class HonestRuns:
+    """Meets the states of honest runs, and keeps what they have otherwise than the truth."""
+
+    def __init__(self, exact: Trace) -> None:
+        self._exact = exact
+        self._entries: dict[str, Array] = {}
+        self._shapes: dict[str, None] = {}
+
+    def meet(self, state: State) -> None:
+        name, true = state.point.name, self._exact.state(state.point.name)
+        if true is None:
+            return
+        if true.shape != state.shape:
+            self._shapes[name] = None
+        elif is_exact(true) and (differ := true.array != state.array).any():
+            known = self._entries.get(name)
+            self._entries[name] = differ if known is None else known | differ
+
+    @property
+    def by_chance(self) -> ByChance:
+        return ByChance(self._entries, tuple(self._shapes))
+
+
 def exact_row(
-    point: Point, reference: State, candidate: State, probe: Probe, policy: Policy
+    point: Point,
+    reference: State,
+    candidate: State,
+    probe: Probe,
+    policy: Policy,
+    by_chance: Array | None = None,
 ) -> LayerDrift:
     """One point of equal shape, of which a side or both hold whole numbers.
 
-    Only a rule that was made for this point by its name gives it room.
+    Only a rule that was made for this point by its name gives it room, and to some entries that
+    these are `by_chance`.
     """
     named = (
         rule.tolerance for rule in policy.rules if rule.glob != "*" and rule.matches(point.name)
@@ -66,12 +134,17 @@ def exact_row(
     room = next(named, None) or EXACT
     r, c, keep = _with_tokens(reference.array, candidate.array, probe, point.name)
     measured = measure(r, c, room, keep)
-    metrics, needed = measured.metrics, measured.exceeded
+    metrics, needed, note = measured.metrics, measured.exceeded, RULED
     if room == EXACT:  # numbers that a float64 cannot tell apart count as well
-        differ = int(np.count_nonzero(r != c if keep is None else (r != c)[keep]))
-        most = max(metrics.max_abs, float(differ > 0))
+        unlike = r != c
+        free = np.zeros(r.shape, bool) if by_chance is None else by_chance.reshape(r.shape)
+        all_of_them, differ = (_counted(some, keep) for some in (unlike, unlike & ~free))
+        most = max(metrics.max_abs, float(all_of_them > 0))
         metrics = replace(metrics, mismatched=differ, max_abs=most)
         needed = math.inf if differ else 0.0
+        note = NOTE
+        if all_of_them and not differ:
+            note = f"{NOTE}; {all_of_them} differ, all where honest arithmetic chooses by chance"
     if metrics.worst is not None:
         index = metrics.worst.index[: len(reference.shape)]
         metrics = replace(metrics, worst=replace(metrics.worst, index=index))
@@ -84,8 +157,12 @@ def exact_row(
         "nonfinite" if nonfinite else "drift" if metrics.mismatched else "ok",
         metrics,
         Allowed(room.atol, room.rtol, measured.scale, needed),
-        note=NOTE if room == EXACT else RULED,
+        note=note,
     )
+
+
+def _counted(where: Array, keep: Array | None) -> int:
+    return int(np.count_nonzero(where if keep is None else where[keep]))
 
 
 def _with_tokens(r: Array, c: Array, probe: Probe, point: str) -> tuple[Array, Array, Array | None]:

@@ -47,13 +47,15 @@ def run_verdict(
         )
     if bad:
         return "drift", ""
+    if left_to_chance:
+        return "unverified", left_to_chance
     if unknown:
         return "unverified", (
             f"whether {len(unknown)} of {len(rows)} points, {unknown[0]} the first, are within "
             "tolerance cannot be told from a signature; record a full trace, or judge signatures "
             "by L2 (policy l2:TOLERANCE)"
         )
-    return ("unverified", left_to_chance) if left_to_chance else ("pass", "")
+    return "pass", ""
 
 
 def exit_code(reports: Iterable[Report]) -> int:

@@ -6,7 +6,7 @@ Nothing that the gate trusts goes unchecked: the reference is judged as the cand
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from ..layer_drift import INTRODUCED, Allowed, Side
@@ -15,7 +15,7 @@ from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
 from .conditioning import VOID
-from .honest import ROOM, Honest, K, allowed
+from .honest import ROOM, SAME, Honest, K, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
 
@@ -57,6 +57,23 @@ class JudgedSide:
         """
         self._introduced = introduced
         self._own_room = self.calibration.room(introduced)
+
+    @property
+    def changed_layers(self) -> tuple[str, ...]:
+        """Of a copy, the layers that do not compute bit by bit what the reference's do."""
+        if self._own_room != SAME:
+            return ()
+        return tuple(name for name, error in self._introduced.items() if error.max_abs > 0)
+
+    def raise_layers(self, times: Mapping[str, float]) -> None:
+        """Have layers judged as so many times beyond what they may introduce."""
+        room = self._own_room
+        self._introduced = {
+            name: self.calibration.allowed_own(name, room).scaled(times[name])
+            if name in times
+            else error
+            for name, error in self._introduced.items()
+        }
 
     @property
     def room(self) -> Norms:
@@ -125,15 +142,17 @@ class JudgedSide:
         honest: Mapping[str, Honest] = getattr(self.calibration, branch)
         return self._tie_errors[branch][point], allowed(honest[point], self.room)
 
-    @property
-    def left_to_chance(self) -> str:
+    def left_to_chance(self, agreed: Container[str] = ()) -> str:
         """Why nothing can be said of a side that chose otherwise than the truth; else empty.
 
-        Where it is within what is allowed without a choice that tipped over, nothing is left open.
+        Where it is within what is allowed without a choice that tipped over, nothing is left open;
+        nor is it at points at which both sides `agreed` bit by bit, and so chose alike.
         """
         calibration = self.calibration
         tipped = any(self._branch(point) for point in self.errors) if calibration.chance else False
         for point, sentence in calibration.chance.items():
+            if point in agreed:
+                continue
             noise, size = calibration.noise(point).l2, calibration.size(point).l2
             error = self.errors[point].l2 if point in self.errors else 0.0
             if tipped or (noise > VOID / 2 * size and error > noise / 2):

@@ -53,15 +53,22 @@ class OtherBranch:
         return {name: array - exact[name] for name, array in self.within.items()}
 
 
-def other_branch(truth: object, exact: Trace, made: Trace, noisy: Trace | None) -> OtherBranch:
-    """What the truth gives where choices that the yardstick's noise could tip over do."""
+def other_branch(
+    truth: object, exact: Trace, made: Trace, noisy: Trace | None, also: Sink
+) -> OtherBranch:
+    """What the truth gives where choices that the yardstick's noise could tip over do.
+
+    Each state of the one run is handed on to `also`, whatever it holds.
+    """
     if noisy is None or not isinstance(truth, Tips):
         return OtherBranch()
     onwards: dict[str, Array] = {}
     within: dict[str, Array] = {}
 
-    def keep_in(found: dict[str, Array]) -> Sink:
+    def keep_in(found: dict[str, Array], also: Sink | None = None) -> Sink:
         def keep(state: State) -> None:
+            if also is not None:
+                also(state)
             name, true = state.point.name, exact.state(state.point.name)
             fits = true is not None and true.shape == state.shape
             if fits and not np.array_equal(state.array, exact[name]):
@@ -71,7 +78,7 @@ def other_branch(truth: object, exact: Trace, made: Trace, noisy: Trace | None) 
 
     reach = REACH * _gain(exact, made, noisy)
     try:
-        if not truth.tipped(exact.probe, reach, keep_in(onwards)):
+        if not truth.tipped(exact.probe, reach, keep_in(onwards, also)):
             return OtherBranch()
         given = {state.point.name: state.array for state in exact}
         truth.tipped(exact.probe, reach, keep_in(within), given)

@@ -23,8 +23,8 @@ from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
-from .depth import alone, unlike, with_extra
-from .exact import exact_row, is_exact, may_be_infinite, without_shared
+from .depth import alone, unlike, unlike_by_chance, with_extra
+from .exact import ByChance, exact_row, is_exact, may_be_infinite, without_shared
 from .replay import introduced_errors
 from .sides import JudgedSide
 
@@ -53,6 +53,9 @@ class Walk:
         self._allow = tuple(allow_missing)
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
+        self._by_chance = calibration.by_chance if calibration else ByChance()
+        if judged_reference is not None:
+            self._by_chance = self._by_chance.joined(judged_reference.calibration.by_chance)
         self._met: dict[str, LayerDrift] = {}
         self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
@@ -62,7 +65,10 @@ class Walk:
     def left_to_chance(self) -> str:
         """Why a side cannot be judged whose choices tipped over; empty where both can."""
         sides = (side for side in (self._ours, self._theirs) if side is not None)
-        return next((reason for side in sides if (reason := side.left_to_chance)), "")
+        rows = self._met.items()
+        agreed = {name for name, row in rows if row.metrics and row.metrics.max_abs == 0}
+        floats = next((reason for side in sides if (reason := side.left_to_chance(agreed))), "")
+        return floats or self._by_chance.why_open(self._met.values(), self._candidate.dtype)
 
     def can_replay(self, reference: Backend) -> bool:
         """Whether the reference's own blocks can say what the candidate's layers should give."""
@@ -76,7 +82,7 @@ class Walk:
     def meet_all(self, candidate: Trace, reference: Backend) -> None:
         """Meet every state, and compare each layer with the reference's own block as well."""
         self.meet_trace(candidate)
-        fits = all(row.verdict != "shape" for row in self._met.values())
+        fits = all(row.verdict not in ("shape", "unknown") for row in self._met.values())
         if fits and self._ours is not None and self.can_replay(reference):
             measure = self._ours.calibration.own_error
             self.judge_layers(introduced_errors(reference, candidate, measure))
@@ -95,6 +101,17 @@ class Walk:
         if self._ours is not None:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
             self._ours.judge_layers({n: error for n, error in introduced.items() if finer(n)})
+
+    @property
+    def worth_a_closer_look(self) -> tuple[str, ...]:
+        """The few layers of a copy that differ, where none of them is drift as it stands."""
+        ours = self._ours
+        return ours.changed_layers if ours is not None and ours.holds else ()
+
+    def raise_layers(self, times: Mapping[str, float]) -> None:
+        """Have layers of the candidate judged as so many times beyond what they may introduce."""
+        if self._ours is not None:
+            self._ours.raise_layers(times)
 
     def settle(self) -> None:
         """Wait for the comparisons that were begun on a device."""
@@ -120,11 +137,14 @@ class Walk:
             point = replace(point, found=candidate.point.found)
         dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
         if shape != candidate.shape:
-            self._met[point.name] = unlike(point, shape, candidate.shape, dtypes)
+            row = unlike(point, shape, candidate.shape, dtypes)
+            by_chance = point.name in self._by_chance.shapes
+            self._met[point.name] = unlike_by_chance(row) if by_chance else row
             return
         if is_exact(reference) or is_exact(candidate):
-            row = exact_row(point, reference, candidate, self._reference.probe, self._policy)
-            self._met[point.name] = row
+            free = self._by_chance.entries.get(point.name)
+            probe, policy = self._reference.probe, self._policy
+            self._met[point.name] = exact_row(point, reference, candidate, probe, policy, free)
             return
         note = ""
         if may_be_infinite(reference):

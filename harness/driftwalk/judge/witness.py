@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel
+from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
 from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError
@@ -22,14 +22,14 @@ from ..states import Probe, Trace
 from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
-from .drill import introduced, look, looking
+from .drill import clearly_wrong, introduced, look, looking
 from .honest import Honest
 from .sides import JudgedSide
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "9"
+CACHE_VERSION = "11"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -170,6 +170,23 @@ class Witness:
             for layer, off in worst.items()
         }
 
+    def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
+        """Points inside whose layer the candidate has a module that is clearly wrong."""
+        calibration = self.calibration(candidate.info)
+        sides = candidate, self.truth
+        if calibration is None or not all(isinstance(side, LooksInside) for side in sides):
+            return {}
+        try:
+            with (
+                self.stage("a closer look at layers that differ"),
+                self.yardstick(calibration) as yardstick,
+            ):
+                both = self.truth, yardstick
+                return clearly_wrong(*both, candidate, self.probe, calibration, points)
+        except Exception as error:  # a backend may raise anything when asked for more
+            self.note(calibration.mixture, f"Could not look inside layers that differ: {error}")
+            return {}
+
     def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
         """What is to be said about candidates of these dtypes, and of no other."""
         return tuple(self._notes.get(str(Mixture.of(computes_in)), ()))
@@ -226,7 +243,7 @@ class Witness:
     def _exact(self) -> Trace | None:
         """What the truth gave, where it was asked before."""
         made = (one for one in self._calibrations.values() if one is not None)
-        return next((one.truth for one in made), None)
+        return next((one.all_states for one in made), None)
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
