@@ -28,7 +28,7 @@ from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.tensors import tensors_in
 
-from .every import MOST_SECONDS, NotBuiltError, builds, first_line
+from .every import MOST_SECONDS, NotBuiltError, builds, first_line, own_failure
 
 STEPS = ("probe", "self", "bf16", "eager", "fault")
 SCALE, VISIBLE = 1.05, 1e-6
@@ -52,7 +52,9 @@ def check(
     except NotBuiltError as error:
         return row | {"built": False, "reason": str(error)}
     except DriftwalkError as error:
-        return row | {"probe": False, "reason": str(error)}
+        own = own_failure(kind) if "failed on the probe under" in str(error) else ""
+        said = {"own": own} if own and own in str(error) else {}
+        return row | {"probe": False, "reason": str(error)} | said
     shapes = {name: list(array.shape) for name, array in probe.inputs.items()}
     row |= {"probe": True, "inputs": shapes}
     if not set(steps) - {"probe"}:
