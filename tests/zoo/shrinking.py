@@ -185,12 +185,14 @@ def _number(name: str, value: int, shrink: Shrink) -> int:
         return max(1, value // shrink.factor)
     if KEPT.search(name) and not WIDTHS.search(name):
         return value
-    if "intermediate" in name and value >= 32:
-        # Nothing else depends on it; some kernels take whole groups of four numbers only.
-        return -(-value // (4 * shrink.factor)) * 4
-    if value >= 32 and value % shrink.factor == 0:
-        return value // shrink.factor
-    return value
+    return _width(name, value, shrink.factor) if value >= 32 else value
+
+
+def _width(name: str, value: int, factor: int) -> int:
+    if "intermediate" in name:
+        # Nothing else depends on it, and some kernels take whole groups of four numbers only.
+        return -(-value // (4 * factor)) * 4
+    return value if value % factor else value // factor
 
 
 def _halved(sides: list[int]) -> list[int]:
