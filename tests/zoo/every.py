@@ -29,11 +29,13 @@ from .shrinking import Shrink, shrunk, sub_configs
 
 MOST_PARAMETERS = 3_000_000
 """What a model may have at most where some factor gives as little."""
+NOT_SO_SMALL = 20_000_000
+"""The same for further models of a class, which are asked for where the first cannot be run."""
 TOO_MANY = 60_000_000
 """More parameters than that are never made."""
 MOST_SECONDS = 40.0
 """After that, a class that could not be built in some ways is not tried in others."""
-FACTORS = (8, 16, 4, 32, 2, 1)
+FACTORS = (8, 16, 1, 4, 32, 2)
 WAYS = ("in place", "anew", "heads", "deep")
 """Values are changed in the config that was made, or handed to a new one, which derives others; or
 there are fewer heads instead of narrower ones; or as many layers as before."""
@@ -120,7 +122,8 @@ def builds(
         if problems and time.monotonic() - begun > patience:
             break
         try:
-            yield _built(kind, factor, way, seed, MOST_PARAMETERS)
+            most = NOT_SO_SMALL if count else MOST_PARAMETERS
+            yield _built(kind, factor, way, seed, most)
             count += 1
         except TooLargeError as error:
             too_large.append((error.parameters, factor, way))
