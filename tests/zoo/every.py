@@ -39,6 +39,8 @@ FACTORS = (8, 16, 1, 4, 32, 2)
 WAYS = ("in place", "anew", "heads", "deep")
 """Values are changed in the config that was made, or handed to a new one, which derives others; or
 there are fewer heads instead of narrower ones; or as many layers as before."""
+STAND_IN = ["stage2", "stage3", "stage4"]
+"""Stages of the backbone that is given in the place of one of a package that is not installed."""
 SMALL = 4
 """What a key is given that has no default and must have a value."""
 
@@ -156,27 +158,41 @@ def _own_problem(kind: type[PreTrainedModel]) -> str:
     return own
 
 
-def own_failure(kind: type[PreTrainedModel]) -> str:
+def own_failure(kind: type[PreTrainedModel], small: nn.Module) -> str:
     """What a class says to ids of a text when it has its own default config, as it is; or nothing.
 
-    Without memory for weights: shapes and values of the config fail there just as well.
+    Only if the small model says the same, and does not ask for more than a text. Without memory for
+    weights: values of the config fail there just as well.
     """
+    takes = set(inspect.signature(kind.forward).parameters)
     try:
-        with torch.device("meta"), warnings.catch_warnings(), torch.no_grad():
+        with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = kind(copy.deepcopy(_default_config(kind))).eval()
-            ids = torch.zeros(2, 16, dtype=torch.long)
-            names = ("input_ids", "attention_mask", "decoder_input_ids")
-            takes = inspect.signature(model.forward).parameters
-            given = {name: ids + (name == "attention_mask") for name in names if name in takes}
+            own = _text_failure(kind(copy.deepcopy(_default_config(kind))), torch.device("meta"))
     except Exception:
         return ""
+    more = any(re.search(r"pixel|image|video|audio|feature|value", name) for name in takes)
+    if more and ("None" in own or takes & set(re.findall(r"\w+", own))):
+        return ""
+    alike = _without_numbers(_text_failure(small, torch.device("cpu"))) == _without_numbers(own)
+    return own if alike else ""
+
+
+def _text_failure(model: nn.Module, device: torch.device) -> str:
+    takes = inspect.signature(model.forward).parameters
+    names = ("input_ids", "decoder_input_ids")
+    ids = torch.ones(2, 16, dtype=torch.long, device=device)
+    quiet = {"use_cache": False} if "use_cache" in takes else {}
     try:
         with torch.no_grad():
-            model(**given, **({"use_cache": False} if "use_cache" in takes else {}))
+            model.eval()(**{name: ids for name in names if name in takes}, **quiet)
     except Exception as error:
         return f"{type(error).__name__}: {first_line(error)}"
     return ""
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "N", text)
 
 
 def first_line(error: BaseException) -> str:
@@ -235,12 +251,18 @@ def _default_config(kind: type[PreTrainedModel]) -> PretrainedConfig:
             problem = f"{type(error).__name__}: {first_line(error)}"
         more = _asked_for(problem)
         if re.search(r"(?i)timm", problem):
-            # It need not be installed: a backbone of transformers does as well.
-            more = {"backbone_config": ResNetConfig(out_features=["stage2", "stage3", "stage4"])}
+            # It need not be installed: a backbone of transformers may do as well.
+            more = {"backbone_config": ResNetConfig(out_features=STAND_IN)}
         if not more or more.keys() <= given.keys():
             break
         given |= more
     return kind.config_class(**given)
+
+
+def has_stand_in(kind: type[PreTrainedModel]) -> bool:
+    """Whether a class was given another backbone than its own, for lack of a package."""
+    backbone = getattr(_default_config(kind), "backbone_config", None)
+    return isinstance(backbone, ResNetConfig) and backbone.out_features == STAND_IN
 
 
 def _meta_problem(kind: type[PreTrainedModel], config: PretrainedConfig) -> str:

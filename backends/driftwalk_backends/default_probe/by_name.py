@@ -164,6 +164,14 @@ def _pixel_mask(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wa
     return Wanted("ones", (*shape[:-3], *shape[-2:]))
 
 
+def _seen_mask(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted | None:
+    """Which of the images in a row each position of its text sees: all of them."""
+    ids, images = beside.get("input_ids"), beside.get("pixel_values")
+    if ids is None or images is None or len(images.shape) != 5:
+        return None
+    return Wanted("ones", (*ids.shape, images.shape[1]))
+
+
 def _spatial(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted:
     side = grid_sides(subject)
     return Wanted("given", (subject.batch, 2), values=((side, side),) * subject.batch)
@@ -274,6 +282,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     (r"position_ids", _steps),
     (r"pixel_values(_videos)?|images?|videos?", _pixels),
     (r"flattened_patches", _flat),
+    (r"image_attention_mask", _seen_mask),
     (r"spatial_shapes", _spatial),
     (PLACES.pattern, _places),
     (r"pixel_(attention_)?mask", _pixel_mask),

@@ -27,9 +27,14 @@ def unpacked(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     )
     if more is None and fewer is None:
         return None
-    dims = int((more or fewer).group(1))  # type: ignore[union-attr]
+    expected, got = (more or fewer).groups()  # type: ignore[union-attr]
     name = _taken_apart(failure, wanted)
-    if name is None or len(wanted[name].shape) == dims:
+    if name is None:
+        return None
+    dims = int(expected)
+    if len(wanted[name].shape) == dims and got is not None:
+        dims += dims - int(got)  # an axis was folded into another before
+    if len(wanted[name].shape) == dims:
         return None
     return {**wanted, name: _as_named(subject, failure, wanted[name], dims)}
 
