@@ -31,7 +31,7 @@ MOST_PARAMETERS = 3_000_000
 """What a model may have at most where some factor gives as little."""
 NOT_SO_SMALL = 20_000_000
 """The same for further models of a class, which are asked for where the first cannot be run."""
-TOO_MANY = 60_000_000
+TOO_MANY = 80_000_000
 """More parameters than that are never made."""
 MOST_SECONDS = 40.0
 """After that, a class that could not be built in some ways is not tried in others."""

@@ -53,7 +53,8 @@ class Shrink:
     heads: bool = False
     """Whether there are fewer heads, each as wide as before; else as many narrow ones."""
     deep: bool = False
-    """Whether there are as many layers as before: other keys may number them."""
+    """Whether there are as many layers as before, since other keys may number them, and lists are
+    what they were, since code may take their first number for granted."""
 
 
 def shrunk(config: PretrainedConfig, shrink: Shrink, *, anew: bool = False) -> PretrainedConfig:
@@ -121,6 +122,8 @@ def _value(name: str, value: Any, shrink: Shrink) -> Any:
     if isinstance(value, list | tuple) and value and all(map(_whole, value)):
         if SIZES.search(name):
             return type(value)(_halved(list(value)))
+        if shrink.deep:
+            return value
         return type(value)(_numbers(name, list(value), shrink))
     if (
         isinstance(value, list | tuple)
