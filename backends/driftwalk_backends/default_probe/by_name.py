@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .documented import annotated, documented, of_kind
+from .documented import COUNTS, annotated, documented, of_kind
 from .media import (
     MEDIA,
     PIXELS,
@@ -96,7 +96,7 @@ def wanted_for(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wan
     if "Tensor" not in kind:
         return None
     shape = (subject.batch, subject.length)
-    whole = "Long" in kind or "Int" in kind or "Bool" in kind or name.endswith("mask")
+    whole = re.search(r"Long|Int|Bool", kind) or name.endswith("mask") or COUNTS.search(name)
     return of_kind(subject, name, kind, shape if whole else (*shape, subject.width))
 
 

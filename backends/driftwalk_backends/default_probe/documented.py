@@ -14,7 +14,7 @@ from .subject import Subject
 from .wanted import Wanted
 
 _LENGTHS = re.compile(r"seq|length|tokens|time|num_boxes|position|patches")
-_COUNTS = re.compile(r"(sizes|lengths|lens|counts|_per_\w+|indices|index|idx)$")
+COUNTS = re.compile(r"(sizes|lengths|lens|counts|_per_\w+|indices|index|idx)$")
 """How inputs are called that hold whole numbers, whatever their declaration says."""
 _FLOATS = ("FloatTensor", "torch.Tensor", "Tensor")
 
@@ -39,7 +39,7 @@ def of_kind(subject: Subject, name: str, kind: str, shape: tuple[int, ...]) -> W
     """An input of a tensor's declared kind."""
     if name.endswith("mask") or "Bool" in kind or re.search(r"\bbool\b", kind):
         return Wanted("ones", shape)
-    if _COUNTS.search(name):
+    if COUNTS.search(name):
         return Wanted("ones", shape)
     if (
         "Long" in kind
