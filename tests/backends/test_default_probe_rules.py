@@ -49,6 +49,37 @@ class HandsOn(WithConfig):
         return states * factors.float()
 
 
+class Masks(WithConfig):
+    """Looks at the mask of something that nobody asked for yet."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        seen_embeds: Tensor | None = None,
+        seen_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        if seen_attention_mask.size(1) and seen_embeds is None:  # type: ignore[union-attr]
+            raise ValueError("Length 0 is not that of the mask.")
+        return self.table(input_ids).sum() + seen_embeds
+
+
+class Indexes(WithConfig):
+    main_input_name = "input_values"
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        return input_values[:, :, -4:]
+
+
+class Joins(WithConfig):
+    """Two kinds of audio, of which one is halved before they are joined."""
+
+    main_input_name = "input_values"
+
+    def forward(self, input_values: Tensor, input_features: Tensor) -> Tensor:
+        wave = input_values[:, None, ::320]
+        return torch.cat([input_features.transpose(1, 2), wave], dim=1)
+
+
 class TakesStates(WithConfig):
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
@@ -168,6 +199,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
         lambda: HandsOn(vocab_size=20, hidden_size=8),
         {"input_ids": (2, 16), "shown": (2, 16, 8)},
     ),
+    "a mask, and what it is for": (
+        lambda: Masks(vocab_size=20, hidden_size=8),
+        {"seen_attention_mask": (2, 16), "seen_embeds": (2, 16, 8)},
+    ),
+    "an axis more, as there are too many indices": (Indexes, {"input_values": (2, 1, 16000)}),
+    "as many frames as the other has": (Joins, {"input_features": (2, 50, 80)}),
     "states, as ids are not expected": (
         lambda: TakesStates(vocab_size=20, hidden_size=8),
         {"inputs_embeds": (2, 16, 8)},

@@ -37,6 +37,8 @@ WIDTHS = re.compile(r"(hidden_size|hidden_dim|embed_dim)$")
 """Widths, whatever else their name holds: that of an embedded patch, say."""
 HEAD_WIDTHS = re.compile(r"head_?(dim|size)$|(^|_)d_head$|^d_kv$")
 HEADS = re.compile(r"heads?$|^n_head|key_value_heads|_n_heads?$|n_groups$")
+TIMES = re.compile(r"^width_(coefficient|multiplier)$")
+"""What all widths of lists, and those that stand in code, are multiplied by."""
 UNSET = {"num_time_features": 1, "vocab_size": 99, "num_experts_per_tok": 2}
 """What keys are given that a default config leaves at 0 or None, and no model can do without."""
 COMMON = re.compile(r"^(_|transformers_version|architectures|torch_dtype|dtype)")
@@ -117,6 +119,8 @@ def _set(config: PretrainedConfig, name: str, value: Any) -> None:
 
 
 def _value(name: str, value: Any, shrink: Shrink) -> Any:
+    if shrink.deep and isinstance(value, float) and TIMES.search(name):
+        return value / shrink.factor
     if _whole(value):
         return _number(name, value, shrink)
     if isinstance(value, list | tuple) and value and all(map(_whole, value)):

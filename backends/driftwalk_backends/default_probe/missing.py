@@ -28,8 +28,22 @@ def missing(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
         if name.endswith("inputs_embeds") and name.replace("inputs_embeds", "input_ids") in wanted:
             continue
         if (one := wanted_for(subject, name, wanted)) is not None:
-            return {**wanted, name: one}
+            return {**wanted, name: one} | _masked(subject, name, wanted)
     return None
+
+
+def _masked(subject: Subject, mask: str, wanted: Guess) -> Guess:
+    """What a mask is for, where it is not given yet: `seen_embeds` for `seen_attention_mask`."""
+    kind = mask.removesuffix("_mask").removesuffix("_attention")
+    names = (f"{kind}_{ending}" for ending in ("embeds", "hidden_states", "features", "values"))
+    if not mask.endswith("_mask") or kind == "attention":
+        return {}
+    for name in names:
+        if name in wanted or name not in subject.parameters:
+            continue
+        if (one := wanted_for(subject, name, wanted)) is not None:
+            return {name: one}
+    return {}
 
 
 def _without_value(failure: Failure) -> Iterator[str]:

@@ -88,11 +88,14 @@ def dimensions(subject: Subject, failure: Failure, wanted: Guess) -> Guess | Non
         r"(\d)[- ]dim|number of dimensions.*?(\d)|dims?\b.*?expected (\d)",
         failure.message,
     )
-    beyond = re.search(r"Dimension out of range .* but got (\d)", failure.message)
+    beyond = re.search(
+        r"Dimension out of range .* but got (\d)|too many indices for tensor of dimension (\d)",
+        failure.message,
+    )
     if stated is None and beyond is None:
         return None
     numbers = [int(n) for n in stated.groups() if n] if stated else []
-    numbers += [int(beyond.group(1)) + 1] if beyond else []
+    numbers += [int(n) + 1 for n in beyond.groups() if n] if beyond else []
     name = _taken_apart(failure, wanted) or next(iter(wanted), None)
     if name is None or not numbers or len(wanted[name].shape) == numbers[-1]:
         return None
@@ -108,6 +111,7 @@ EXPECTED = (
     r"size of tensor a \((?P<have>\d+)\) must match the size of tensor b \((?P<want>\d+)\)",
     r"size of tensor a \((?P<want>\d+)\) must match the size of tensor b \((?P<have>\d+)\)",
     r"\((?P<have>\d+)\) (?:doesn't|does not) match[^\d]*\((?P<want>\d+)\)",
+    r"Sizes of tensors must match.* size (?P<have>\d+) but got size (?P<want>\d+)",
     r"size (?P<have>\d+) .*? should be (?P<want>\d+)",
     r"length .*?(?P<want>\d+)[^\d]+but[^\d]+(?P<have>\d+)",
 )
