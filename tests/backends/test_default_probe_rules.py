@@ -80,6 +80,21 @@ class Joins(WithConfig):
         return torch.cat([input_features.transpose(1, 2), wave], dim=1)
 
 
+class Album(WithConfig):
+    """Several images in a row, which are folded into the rows before they are measured."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        pixel_values: Tensor,
+        image_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        folded = pixel_values.view(-1, *pixel_values.shape[2:])
+        _, _, height, _ = folded.shape
+        seen = image_attention_mask[..., None].expand(-1, -1, -1, height)  # type: ignore[index]
+        return self.table(input_ids) + seen.sum((2, 3))[..., None] + self.patches(folded).sum()
+
+
 class TakesStates(WithConfig):
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
@@ -205,6 +220,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
     ),
     "an axis more, as there are too many indices": (Indexes, {"input_values": (2, 1, 16000)}),
     "as many frames as the other has": (Joins, {"input_features": (2, 50, 80)}),
+    "images that are folded into rows": (
+        lambda: Album(vocab_size=20, image_size=24),
+        {"pixel_values": (2, 2, 3, 24, 24), "image_attention_mask": (2, 16, 2)},
+    ),
     "states, as ids are not expected": (
         lambda: TakesStates(vocab_size=20, hidden_size=8),
         {"inputs_embeds": (2, 16, 8)},
