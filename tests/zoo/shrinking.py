@@ -142,6 +142,8 @@ def _numbers(name: str, values: list[int], shrink: Shrink) -> list[int]:
     """A list of numbers: all widths of it are divided, or none."""
     if LAYERS.search(name) and re.search(r"attention|global|cross", name):
         return values  # numbers of layers, not how many there are
+    if "channels" in name and values[0] < 5:  # those of an image
+        return [values[0], *(_numbers(name, values[1:], shrink) if values[1:] else [])]
     shrink = replace(shrink, layers=max(3, shrink.layers))  # of a stage
     new = [_number(name, value, shrink) for value in values]
     divided = [value // shrink.factor for value in values]

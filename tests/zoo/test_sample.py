@@ -115,10 +115,12 @@ def test_reasons_are_told_apart() -> None:
 def test_widths_of_a_list_are_divided_together_or_not_at_all() -> None:
     config = PretrainedConfig()
     config.stem_channels, config.widths = [3, 48, 96], [16, 64, 128]
+    config.sizes = [24, 50, 64]
     config.patch_embeds_hidden_size, config.patch_size = 96, 16
     config.moe_intermediate_size = 1407
     small = shrunk(config, Shrink(8))
-    assert (small.stem_channels, small.widths) == ([3, 48, 96], [2, 8, 16])
+    assert (small.stem_channels, small.widths) == ([3, 6, 12], [2, 8, 16])
+    assert small.sizes == [24, 50, 64]
     assert (small.patch_embeds_hidden_size, small.patch_size) == (12, 16)
     assert small.moe_intermediate_size == 176
     assert shrunk(config, Shrink(8, deep=True)).widths == [16, 64, 128]
