@@ -319,6 +319,19 @@ def test_boxes_stay_in_the_range_that_a_message_states() -> None:
     assert len(np.unique(boxes)) > 8
 
 
+def test_an_image_does_not_grow_to_windows_far_larger_than_itself() -> None:
+    sides = []
+
+    class Watched(Windows):
+        def forward(self, pixel_values: Tensor) -> Tensor:
+            sides.append(pixel_values.shape[-1])
+            return super().forward(pixel_values)
+
+    with pytest.raises(ProbeError, match="No default probe"):
+        found(Watched(image_size=32, patch_size=4, num_windows=200))
+    assert max(sides) < 4 * 200
+
+
 def test_an_image_is_not_made_larger_without_end() -> None:
     values = []
 

@@ -15,6 +15,8 @@ from .wanted import Wanted
 _STEP = 64
 """What sides are a multiple of that can be halved often."""
 _LARGEST = 2048
+_GROWS = 4
+"""By how much sides may grow at most to be a multiple: a guess must stay cheap."""
 _EXTRA = 6
 """Positions that are not of a patch: a class token, registers."""
 
@@ -78,6 +80,9 @@ def _about_sizes(failure: Failure) -> bool:
 
 
 def _with_multiple(wanted: Guess, step: int) -> Guess | None:
+    sides = [side for one in wanted.values() if len(one.shape) >= 4 for side in one.shape[-2:]]
+    if not sides or step > _GROWS * max(sides):
+        return None
     return _with_sides(wanted, lambda one: tuple(-(-s // step) * step for s in one.shape[-2:]))
 
 
