@@ -104,6 +104,15 @@ class TakesStates(WithConfig):
         return inputs_embeds
 
 
+class TakesNoIds(WithConfig):
+    def forward(
+        self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
+    ) -> Tensor | None:
+        if input_ids is not None:
+            raise ValueError("`input_ids` is expected to be `None`")
+        return inputs_embeds
+
+
 class AsksForStates(WithConfig):
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
@@ -226,6 +235,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
     ),
     "states, as ids are not expected": (
         lambda: TakesStates(vocab_size=20, hidden_size=8),
+        {"inputs_embeds": (2, 16, 8)},
+    ),
+    "states, as ids are to be None": (
+        lambda: TakesNoIds(vocab_size=20, hidden_size=8),
         {"inputs_embeds": (2, 16, 8)},
     ),
     "states, as the message asks for them": (

@@ -62,7 +62,9 @@ def instead(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     """Another input in the place of one that the model refuses: states in the place of ids."""
     asked = re.search(r"(?i)\bpass `?(\w+)`? instead", failure.message)
     refused = re.search(
-        r"`?(\w+)`? (?:is|are) not (?:expected|supported|accepted|allowed)", failure.message
+        r"`?(\w+)`? (?:is|are) (?:not (?:expected|supported|accepted|allowed)"
+        r"|expected to be `?None)",
+        failure.message,
     )
     spoken = set(re.findall(r"\w+", failure.message))
     if asked is None and refused is None:
