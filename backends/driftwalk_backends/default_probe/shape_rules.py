@@ -129,6 +129,8 @@ def sized(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
             if axes and want > 0 and one.kind not in ("given",):
                 shape = list(one.shape)
                 shape[axes[-1]] = want
+                if math.prod(shape) > _MOST_VALUES:
+                    return None
                 return {**wanted, name: one.resized(tuple(shape))}
     return None
 
