@@ -168,6 +168,21 @@ def test_a_search_ends() -> None:
     assert 1 < len(tries) < 20
 
 
+def test_a_search_ends_where_no_guess_changes_what_is_said() -> None:
+    tries = []
+
+    class Deaf(Unguessable):
+        def forward(self, left: torch.Tensor) -> torch.Tensor:
+            tries.append(left.shape)
+            raise RuntimeError(
+                "expected size 4, got 16; or expected 2, got 3 dims: 5-dim too small"
+            )
+
+    with pytest.raises(ProbeError, match="No default probe was found"):
+        make_probe(open_model(Deaf()))
+    assert len(tries) == 4
+
+
 # ---- models of transformers ----
 
 

@@ -28,7 +28,7 @@ from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_backends.tensors import tensors_in
 
-from .every import MOST_SECONDS, NotBuiltError, builds, first_line
+from .every import MOST_SECONDS, NotBuiltError, builds, first_line, has_stand_in, own_failure
 
 STEPS = ("probe", "self", "bf16", "eager", "fault")
 SCALE, VISIBLE = 1.05, 1e-6
@@ -53,8 +53,8 @@ def check(
         model, probe = _runnable(row, kind, patience)
     except NotBuiltError as error:
         return row | {"built": False, "reason": str(error)}
-    except DriftwalkError as error:
-        return row | {"probe": False, "reason": str(error)}
+    if isinstance(probe, DriftwalkError):
+        return row | _refused(kind, model, probe)
     shapes = {name: list(array.shape) for name, array in probe.inputs.items()}
     row |= {"probe": True, "inputs": shapes}
     if not set(steps) - {"probe"}:
@@ -71,9 +71,23 @@ def check(
     return row
 
 
-def _runnable(row: Row, kind: type[PreTrainedModel], patience: float) -> tuple[nn.Module, Probe]:
-    """The first of a few tiny models that transformers runs with the default probe."""
-    refused: DriftwalkError | None = None
+def _refused(kind: type[PreTrainedModel], model: nn.Module, error: DriftwalkError) -> Row:
+    """A class of which no tiny model takes its default probe: whose fault that is."""
+    if has_stand_in(kind):
+        lacks = "requires the timm library, and does not run with a backbone of transformers"
+        return {"built": False, "reason": f"{lacks}: {error}"}
+    own = own_failure(kind, model)
+    return {"probe": False, "reason": str(error)} | ({"own": own} if own else {})
+
+
+def _runnable(
+    row: Row, kind: type[PreTrainedModel], patience: float
+) -> tuple[nn.Module, Probe | DriftwalkError]:
+    """The first of a few tiny models that transformers runs with the default probe.
+
+    Where there is none, the first of them, and why it was refused.
+    """
+    refused: tuple[nn.Module, DriftwalkError] | None = None
     begun = time.monotonic()
     for built in builds(kind, patience=patience):
         if refused is not None and time.monotonic() - begun > patience:
@@ -83,12 +97,12 @@ def _runnable(row: Row, kind: type[PreTrainedModel], patience: float) -> tuple[n
             probe = _timed(row, "probe", partial(_default_probe, built.model))
         except DriftwalkError as error:
             if refused is None:
-                refused, _ = error, row.update(facts)
+                refused, _ = (built.model, error), row.update(facts)
             continue
         row |= facts
         return built.model, probe
     assert refused is not None
-    raise refused
+    return refused
 
 
 def _default_probe(model: nn.Module) -> Probe:

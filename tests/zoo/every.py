@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import pkgutil
 import re
 import time
@@ -28,20 +29,32 @@ from .shrinking import Shrink, shrunk, sub_configs
 
 MOST_PARAMETERS = 3_000_000
 """What a model may have at most where some factor gives as little."""
-TOO_MANY = 60_000_000
+NOT_SO_SMALL = 20_000_000
+"""The same for further models of a class, which are asked for where the first cannot be run."""
+TOO_MANY = 80_000_000
 """More parameters than that are never made."""
-MOST_SECONDS = 15.0
+MOST_SECONDS = 40.0
 """After that, a class that could not be built in some ways is not tried in others."""
-FACTORS = (8, 16, 4, 32, 2, 1)
-WAYS = ("in place", "anew", "heads")
+FACTORS = (8, 16, 1, 4, 32, 2)
+WAYS = ("in place", "anew", "heads", "deep")
 """Values are changed in the config that was made, or handed to a new one, which derives others; or
-there are fewer heads instead of narrower ones."""
+there are fewer heads instead of narrower ones; or as many layers as before."""
+STAND_IN = ["stage2", "stage3", "stage4"]
+"""Stages of the backbone that is given in the place of one of a package that is not installed."""
 SMALL = 4
 """What a key is given that has no default and must have a value."""
 
 
 class NotBuiltError(Exception):
     """No rule gave a model of this class; says why."""
+
+
+class TooLargeError(Exception):
+    """A model that would have too many parameters."""
+
+    def __init__(self, parameters: int, most: int) -> None:
+        super().__init__(f"{parameters:,} parameters, more than {most:,}")
+        self.parameters = parameters
 
 
 @dataclass(frozen=True)
@@ -104,27 +117,30 @@ def builds(
 ) -> Iterator[Built]:
     """Tiny models of a class, shrunk in different ways: not all that can be built can be run."""
     problems: list[str] = []
-    too_large: list[Built] = []
+    too_large: list[tuple[int, int, str]] = []
     count = 0
     begun = time.monotonic()
     for factor, way in product(FACTORS, WAYS):
         if problems and time.monotonic() - begun > patience:
             break
         try:
-            built = _built(kind, factor, way, seed)
+            most = NOT_SO_SMALL if count else MOST_PARAMETERS
+            yield _built(kind, factor, way, seed, most)
+            count += 1
+        except TooLargeError as error:
+            too_large.append((error.parameters, factor, way))
         except Exception as error:
             problems.append(f"{type(error).__name__}: {first_line(error)}")
             if len(problems) == 1 and (own := _own_problem(kind)):
                 raise NotBuiltError(f"not from its own default config: {own}") from None
-            continue
-        if built.parameters > MOST_PARAMETERS:
-            too_large.append(built)
-            continue
-        count += 1
-        yield built
-    if too_large:
-        yield min(too_large, key=lambda built: built.parameters)
-    elif not count:
+    for _, factor, way in sorted(too_large):
+        try:
+            yield _built(kind, factor, way, seed, TOO_MANY)
+            count += 1
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {first_line(error)}")
+            break
+    if not count:
         raise NotBuiltError(problems[0])
 
 
@@ -142,17 +158,55 @@ def _own_problem(kind: type[PreTrainedModel]) -> str:
     return own
 
 
+def own_failure(kind: type[PreTrainedModel], small: nn.Module) -> str:
+    """What a class says to ids of a text when it has its own default config, as it is; or nothing.
+
+    Only if the small model says the same, and does not ask for more than a text. Without memory for
+    weights: values of the config fail there just as well.
+    """
+    takes = set(inspect.signature(kind.forward).parameters)
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = _text_failure(kind(copy.deepcopy(_default_config(kind))), torch.device("meta"))
+    except Exception:
+        return ""
+    more = any(re.search(r"pixel|image|video|audio|feature|value", name) for name in takes)
+    if more and ("None" in own or takes & set(re.findall(r"\w+", own))):
+        return ""
+    alike = _without_numbers(_text_failure(small, torch.device("cpu"))) == _without_numbers(own)
+    return own if alike else ""
+
+
+def _text_failure(model: nn.Module, device: torch.device) -> str:
+    takes = inspect.signature(model.forward).parameters
+    names = ("input_ids", "decoder_input_ids")
+    ids = torch.ones(2, 16, dtype=torch.long, device=device)
+    quiet = {"use_cache": False} if "use_cache" in takes else {}
+    try:
+        with torch.no_grad():
+            model.eval()(**{name: ids for name in names if name in takes}, **quiet)
+    except Exception as error:
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "N", text)
+
+
 def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else ""
 
 
-def _built(kind: type[PreTrainedModel], factor: int, way: str, seed: int) -> Built:
+def _built(kind: type[PreTrainedModel], factor: int, way: str, seed: int, most: int) -> Built:
     problem: Exception | None = None
     for config in _configs(kind):
         try:
-            small = shrunk(config, Shrink(factor, heads=way == "heads"), anew=way == "anew")
-            model = _made(kind, small, seed)
+            shrink = Shrink(factor, heads=way == "heads", deep=way == "deep")
+            small = shrunk(config, shrink, anew=way == "anew")
+            model = _made(kind, small, seed, most)
         except Exception as error:
             problem = problem or error
             continue
@@ -160,9 +214,11 @@ def _built(kind: type[PreTrainedModel], factor: int, way: str, seed: int) -> Bui
     raise problem or NotBuiltError("no config")
 
 
-def _made(kind: type[PreTrainedModel], config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    if _size(kind, config) > TOO_MANY:
-        raise MemoryError(f"more than {TOO_MANY:,} parameters")
+def _made(
+    kind: type[PreTrainedModel], config: PretrainedConfig, seed: int, most: int
+) -> PreTrainedModel:
+    if (parameters := _size(kind, config)) > most:
+        raise TooLargeError(parameters, most)
     return _seeded(partial(kind, config), seed)
 
 
@@ -195,12 +251,18 @@ def _default_config(kind: type[PreTrainedModel]) -> PretrainedConfig:
             problem = f"{type(error).__name__}: {first_line(error)}"
         more = _asked_for(problem)
         if re.search(r"(?i)timm", problem):
-            # It need not be installed: a backbone of transformers does as well.
-            more = {"backbone_config": ResNetConfig(out_features=["stage2", "stage3", "stage4"])}
+            # It need not be installed: a backbone of transformers may do as well.
+            more = {"backbone_config": ResNetConfig(out_features=STAND_IN)}
         if not more or more.keys() <= given.keys():
             break
         given |= more
     return kind.config_class(**given)
+
+
+def has_stand_in(kind: type[PreTrainedModel]) -> bool:
+    """Whether a class was given another backbone than its own, for lack of a package."""
+    backbone = getattr(_default_config(kind), "backbone_config", None)
+    return isinstance(backbone, ResNetConfig) and backbone.out_features == STAND_IN
 
 
 def _meta_problem(kind: type[PreTrainedModel], config: PretrainedConfig) -> str:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import re
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import eq
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -27,14 +28,18 @@ GROUPS = re.compile(r"^n_groups?$|^num_expert_groups?$")
 CHOSEN_GROUPS = re.compile(r"^top_?k_groups?$")
 IDS = re.compile(r"token_id|token_ids|token_index|_index$|_token$")
 KEPT = re.compile(
-    r"kernel|stride|pad|num_labels|groups?|heads?$|n_head|type_vocab|bins|buckets"
+    r"kernel|stride|pad|num_labels|groups?|heads?(_|$)|n_head|type_vocab|bins|buckets"
     r"|patch|window|ratio|factor|codebook|num_quant|size_per|levels|points|scale|degree"
     r"|rate|std|eps|distance|num_queries|context_length|prediction_length|lags|n_fft|hop|chunk"
     r"|num_frames|tubelet|section|id2label|version|seed|pooling|downsampl|upsampl|reduction"
 )
+WIDTHS = re.compile(r"(hidden_size|hidden_dim|embed_dim)$")
+"""Widths, whatever else their name holds: that of an embedded patch, say."""
 HEAD_WIDTHS = re.compile(r"head_?(dim|size)$|(^|_)d_head$|^d_kv$")
 HEADS = re.compile(r"heads?$|^n_head|key_value_heads|_n_heads?$|n_groups$")
-UNSET = {"num_time_features": 1, "vocab_size": 99}
+TIMES = re.compile(r"^width_(coefficient|multiplier)$")
+"""What all widths of lists, and those that stand in code, are multiplied by."""
+UNSET = {"num_time_features": 1, "vocab_size": 99, "num_experts_per_tok": 2}
 """What keys are given that a default config leaves at 0 or None, and no model can do without."""
 COMMON = re.compile(r"^(_|transformers_version|architectures|torch_dtype|dtype)")
 MOST = {"frames": 128, "vocabulary": 1000, "positions": 1024, "experts": 8, "image": 256}
@@ -49,6 +54,9 @@ class Shrink:
     layers: int = 2
     heads: bool = False
     """Whether there are fewer heads, each as wide as before; else as many narrow ones."""
+    deep: bool = False
+    """Whether there are as many layers as before, since other keys may number them, and lists are
+    what they were, since code may take their first number for granted."""
 
 
 def shrunk(config: PretrainedConfig, shrink: Shrink, *, anew: bool = False) -> PretrainedConfig:
@@ -111,13 +119,16 @@ def _set(config: PretrainedConfig, name: str, value: Any) -> None:
 
 
 def _value(name: str, value: Any, shrink: Shrink) -> Any:
+    if shrink.deep and isinstance(value, float) and TIMES.search(name):
+        return value / shrink.factor
     if _whole(value):
         return _number(name, value, shrink)
     if isinstance(value, list | tuple) and value and all(map(_whole, value)):
         if SIZES.search(name):
             return type(value)(_halved(list(value)))
-        shrink = replace(shrink, layers=max(3, shrink.layers))  # of a stage
-        return type(value)(_number(name, item, shrink) for item in value)
+        if shrink.deep:
+            return value
+        return type(value)(_numbers(name, list(value), shrink))
     if (
         isinstance(value, list | tuple)
         and value
@@ -125,6 +136,21 @@ def _value(name: str, value: Any, shrink: Shrink) -> Any:
     ):
         return type(value)(_value(name, item, shrink) for item in value)
     return value
+
+
+def _numbers(name: str, values: list[int], shrink: Shrink) -> list[int]:
+    """A list of numbers: all widths of it are divided, or none."""
+    if LAYERS.search(name) and re.search(r"attention|global|cross", name):
+        return values  # numbers of layers, not how many there are
+    if "channels" in name and values[0] < 5:  # those of an image
+        return [values[0], *(_numbers(name, values[1:], shrink) if values[1:] else [])]
+    shrink = replace(shrink, layers=max(3, shrink.layers))  # of a stage
+    new = [_number(name, value, shrink) for value in values]
+    divided = [value // shrink.factor for value in values]
+    kept = [old == value for old, value in zip(new, values, strict=True)]
+    if not any(kept) or all(kept) or not any(map(eq, new, divided)):
+        return new
+    return values if any(value % shrink.factor for value in values) else divided
 
 
 def _section(key: Any, value: Any, shrink: Shrink) -> Any:
@@ -150,7 +176,7 @@ def _number(name: str, value: int, shrink: Shrink) -> int:
     if IDS.search(name) or value <= 0:
         return value
     if LAYERS.search(name):
-        return min(value, shrink.layers)
+        return value if shrink.deep else min(value, shrink.layers)
     if VOCABULARY.search(name) and "type_vocab" not in name:
         return min(value, MOST["vocabulary"])
     if name == "max_source_positions":  # of frames of audio, of which all are given
@@ -166,11 +192,16 @@ def _number(name: str, value: int, shrink: Shrink) -> int:
         return value if shrink.heads or value % shrink.factor else value // shrink.factor
     if HEADS.search(name) and shrink.heads:
         return max(1, value // shrink.factor)
-    if KEPT.search(name):
+    if KEPT.search(name) and not WIDTHS.search(name):
         return value
-    if value >= 32 and value % shrink.factor == 0:
-        return value // shrink.factor
-    return value
+    return _width(name, value, shrink.factor) if value >= 32 else value
+
+
+def _width(name: str, value: int, factor: int) -> int:
+    if "intermediate" in name:
+        # Nothing else depends on it, and some kernels take whole groups of four numbers only.
+        return -(-value // (4 * factor)) * 4
+    return value if value % factor else value // factor
 
 
 def _halved(sides: list[int]) -> list[int]:
@@ -207,6 +238,7 @@ def _fit_lists(config: PretrainedConfig, old: dict[str, Any]) -> None:
                 break
             if _numbers_layers(name, value, count, left):
                 numbers = sorted({item * left // (count + 1) for item in value})
+                numbers = numbers if value[0] <= value[-1] else numbers[::-1]
                 _set(config, name, type(value)(numbers))
                 break
 
@@ -215,8 +247,8 @@ def _numbers_layers(name: str, value: list[Any] | tuple[Any, ...], count: int, l
     """Whether a list holds numbers of layers, of which some are no longer there."""
     if not value or not all(map(_whole, value)) or not left <= max(value) <= count:
         return False
-    rising = list(value) == sorted(set(value))
-    return rising and re.search(r"ind(ex|ic)|layers?$|layer_ids|_at$", name) is not None
+    rising = list(value) in (sorted(set(value)), sorted(set(value), reverse=True))
+    return rising and re.search(r"ind(ex|ic)|layers?$|(layer|hook)_ids|_at$", name) is not None
 
 
 def _kinds(entries: list[Any], count: int) -> list[Any]:

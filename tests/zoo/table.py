@@ -51,12 +51,15 @@ def outcome(row: Row) -> str:
 def page(rows: list[Row], version: str) -> str:
     """Markdown for one version of transformers."""
     built = [row for row in rows if row.get("built") or "died" in row]
+    broken = [row for row in built if row.get("own")]
+    can_run = [row for row in built if not row.get("own")]
     runs = [row for row in built if row.get("probe")]
     lines = [f"## transformers {version}", "", "| | classes | |", "|---|---|---|"]
     lines += [
         _line("known", rows, rows),
         _line("built from a shrunk default config", built, rows),
-        _line("run by transformers with driftwalk's default probe", runs, built),
+        _line("… of these, not run by transformers with their own default config", broken, built),
+        _line("run by transformers with driftwalk's default probe", runs, can_run),
         _line("traced, and pass against their copy", _with(runs, "self", "pass"), runs),
     ]
     for step, title in (("bf16", "`emulated:bf16` passes"), ("eager", "`torch,attn=eager` passes")):
@@ -98,7 +101,8 @@ def _rest(rows: list[Row]) -> list[str]:
     lines: list[str] = []
     lists: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
         ("Not built", lambda r: r["reason"] if r.get("built") is False else None),
-        ("No default probe", lambda r: r["reason"] if r.get("probe") is False else None),
+        ("Own default config does not run on ids of a text", lambda r: r.get("own")),
+        ("No default probe", _no_probe),
         ("Crashed or out of time", lambda r: r.get("died")),
         ("Not passed against a copy", lambda r: _wrong(r, "self")),
         ("`emulated:bf16`", lambda r: _wrong(r, "bf16")),
@@ -115,6 +119,10 @@ def _rest(rows: list[Row]) -> list[str]:
         lines += [f"| {name} | {_cell(said)} |" for name, said in wrong]
         lines.append("")
     return lines
+
+
+def _no_probe(row: Row) -> str | None:
+    return row["reason"] if row.get("probe") is False and not row.get("own") else None
 
 
 def _wrong(row: Row, step: str) -> str | None:

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from zoo import every, run, table
 from zoo.check import check
@@ -107,3 +110,62 @@ def test_reasons_are_told_apart() -> None:
         "a new thing": "other",
     }
     assert {reason: table.group(reason) for reason in said} == said
+
+
+def test_widths_of_a_list_are_divided_together_or_not_at_all() -> None:
+    config = PretrainedConfig()
+    config.stem_channels, config.widths = [3, 48, 96], [16, 64, 128]
+    config.sizes = [24, 50, 64]
+    config.patch_embeds_hidden_size, config.patch_size = 96, 16
+    config.moe_intermediate_size = 1407
+    small = shrunk(config, Shrink(8))
+    assert (small.stem_channels, small.widths) == ([3, 6, 12], [2, 8, 16])
+    assert small.sizes == [24, 50, 64]
+    assert (small.patch_embeds_hidden_size, small.patch_size) == (12, 16)
+    assert small.moe_intermediate_size == 176
+    assert shrunk(config, Shrink(8, deep=True)).widths == [16, 64, 128]
+
+
+class Windowed(PreTrainedModel):
+    """A class whose own default config lacks what it needs."""
+
+    config_class = PretrainedConfig
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        raise ValueError("the config states no window for 12 heads")
+
+
+class Seeing(Windowed):
+    def forward(
+        self, input_ids: torch.Tensor, pixel_values: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if pixel_values is None:
+            raise ValueError("pixel_values must be given")
+        return self.table(input_ids)
+
+
+class Working(Windowed):
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.table(input_ids)
+
+
+def test_what_its_own_config_cannot_run_is_told_from_what_lacks_an_input() -> None:
+    said = {kind: every.own_failure(kind, kind(PretrainedConfig())) for kind in (Windowed, Seeing)}
+    assert said == {Windowed: "ValueError: the config states no window for 12 heads", Seeing: ""}
+    assert every.own_failure(Working, Working(PretrainedConfig())) == ""
+    assert every.own_failure(Windowed, Working(PretrainedConfig())) == ""
+
+
+def test_what_its_own_config_cannot_run_is_no_missing_probe() -> None:
+    rows = [
+        {"name": "a.A", "built": True, "probe": True, "self": {"verdict": "pass"}},
+        {"name": "b.B", "built": True, "probe": False, "reason": "no guess", "own": "no window"},
+    ]
+    page = table.page(rows, "5")
+    assert "default probe | 1 | 100.0 % of 1 |" in page
+    assert "not run by transformers with their own default config | 1 |" in page
+    assert "| b.B | no window |" in page

@@ -12,6 +12,8 @@
     failures       a try that failed: its message, and what stood in the frames it passed through
     layers         the layer that refused a tensor, and what it takes instead
     shape_rules    what messages say about shapes and lengths
+    image_rules    what messages say about the sides of images
+    missing        inputs, and ids among them, that a failure asks for by name
     repair         the next guess, made of a failure: every rule, in order
 
 No rule knows a model by its name.

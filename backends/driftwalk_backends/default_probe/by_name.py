@@ -7,8 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .documented import annotated, documented, of_kind
-from .media import MEDIA, PIXELS, SOUNDS, grid, grid_sides, patches_of, pixels, placeholders, sound
+from .documented import COUNTS, annotated, documented, of_kind
+from .media import (
+    MEDIA,
+    PIXELS,
+    PLACES,
+    SOUNDS,
+    grid,
+    grid_sides,
+    patches_of,
+    pixels,
+    placed_patches,
+    placeholders,
+    sound,
+)
 from .subject import Subject
 from .wanted import Wanted
 
@@ -36,6 +48,7 @@ def names_for(subject: Subject) -> list[str]:
         names += ["attention_mask", "bbox"]
     if any(name in PIXELS for name in names):
         names += [n for p in PIXELS if p in names and (n := grid(subject, p))]
+        names += [name for name in takes if PLACES.fullmatch(name)]
         names += ["image_sizes"] if subject.value("image_grid_pinpoints") else []
         names += ["spatial_shapes", "pixel_attention_mask"] if "spatial_shapes" in takes else []
     if _placeholders(subject, names):
@@ -83,7 +96,7 @@ def wanted_for(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wan
     if "Tensor" not in kind:
         return None
     shape = (subject.batch, subject.length)
-    whole = "Long" in kind or "Int" in kind or "Bool" in kind
+    whole = re.search(r"Long|Int|Bool", kind) or name.endswith("mask") or COUNTS.search(name)
     return of_kind(subject, name, kind, shape if whole else (*shape, subject.width))
 
 
@@ -151,9 +164,22 @@ def _pixel_mask(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wa
     return Wanted("ones", (*shape[:-3], *shape[-2:]))
 
 
+def _seen_mask(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted | None:
+    """Which of the images in a row each position of its text sees: all of them."""
+    ids, images = beside.get("input_ids"), beside.get("pixel_values")
+    if ids is None or images is None or len(images.shape) != 5:
+        return None
+    return Wanted("ones", (*ids.shape, images.shape[1]))
+
+
 def _spatial(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted:
     side = grid_sides(subject)
     return Wanted("given", (subject.batch, 2), values=((side, side),) * subject.batch)
+
+
+def _places(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted | None:
+    count = placed_patches(subject)
+    return None if count is None else Wanted("places", (subject.batch, count, 2))
 
 
 def _grids(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted:
@@ -256,7 +282,9 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     (r"position_ids", _steps),
     (r"pixel_values(_videos)?|images?|videos?", _pixels),
     (r"flattened_patches", _flat),
+    (r"image_attention_mask", _seen_mask),
     (r"spatial_shapes", _spatial),
+    (PLACES.pattern, _places),
     (r"pixel_(attention_)?mask", _pixel_mask),
     (r"(image_|video_)?grid_(thw|hws?)", _grids),
     (r"(image|original|target)_sizes", _image_sizes),

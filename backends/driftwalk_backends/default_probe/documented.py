@@ -13,7 +13,9 @@ import torch
 from .subject import Subject
 from .wanted import Wanted
 
-_LENGTHS = re.compile(r"seq|length|tokens|time|num_boxes|position")
+_LENGTHS = re.compile(r"seq|length|tokens|time|num_boxes|position|patches")
+COUNTS = re.compile(r"(sizes|lengths|lens|counts|_per_\w+|indices|index|idx)$")
+"""How inputs are called that hold whole numbers, whatever their declaration says."""
 _FLOATS = ("FloatTensor", "torch.Tensor", "Tensor")
 
 
@@ -26,7 +28,7 @@ def documented(subject: Subject, name: str) -> Wanted | None:
         if stated is None:
             continue
         kind, names = stated.groups()
-        sizes = [_size(subject, dim.strip()) for dim in names.split(",") if dim.strip()]
+        sizes = [size_of(subject, dim.strip()) for dim in names.split(",") if dim.strip()]
         if sizes and None not in sizes:
             shape = tuple(size for size in sizes if size is not None)
             return of_kind(subject, name, kind, shape)
@@ -37,7 +39,14 @@ def of_kind(subject: Subject, name: str, kind: str, shape: tuple[int, ...]) -> W
     """An input of a tensor's declared kind."""
     if name.endswith("mask") or "Bool" in kind or re.search(r"\bbool\b", kind):
         return Wanted("ones", shape)
-    if "Long" in kind or "Int" in kind or re.search(r"\bint\b", kind):
+    if COUNTS.search(name):
+        return Wanted("ones", shape)
+    if (
+        "Long" in kind
+        or re.search(r"(?<!type)_ids$|codes$", name)
+        or "Int" in kind
+        or re.search(r"\bint\b", kind)
+    ):
         high = subject.vocabulary or 2
         return Wanted("ids", shape, high if name.endswith("ids") and "type" not in name else 2)
     return Wanted("normal", shape)
@@ -59,13 +68,13 @@ def _texts(subject: Subject) -> Iterator[str]:
             yield inspect.getdoc(type(part).forward) or ""
 
 
-def _size(subject: Subject, dim: str) -> int | None:
+def size_of(subject: Subject, dim: str) -> int | None:
     """What a name of a dimension stands for in this model."""
     dim = dim.strip("`* ").removeprefix("config.").removeprefix("self.")
     if dim.isdigit():
         return int(dim)
     if "*" in dim:
-        factors = [_size(subject, part) for part in dim.split("*")]
+        factors = [size_of(subject, part) for part in dim.split("*")]
         return None if None in factors else math.prod(n for n in factors if n is not None)
     plain: dict[str, Any] = {
         "num_channels": subject.channels,
@@ -84,7 +93,7 @@ def _size(subject: Subject, dim: str) -> int | None:
     }
     if dim in plain:
         return int(plain[dim])
-    if dim.startswith("batch") or dim in ("num_images", "num_videos", "num_audios", "bsz"):
+    if dim.startswith("batch") or re.match(r"(num_(images|videos|audios)|bsz)", dim):
         return subject.batch
     if (known := subject.number(dim)) is not None:
         return known

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,8 @@ class Frame:
 
     names: Mapping[str, Any]
     line: str
+    call: str = ""
+    """All lines of the call or expression that was running."""
 
     @property
     def mentioned(self) -> list[str]:
@@ -74,8 +77,15 @@ def tried(module: nn.Module, inputs: Mapping[str, Array]) -> Failure | None:
 
 def _frames(trace: TracebackType | None) -> Iterator[Frame]:
     while trace is not None:
-        code = trace.tb_frame.f_code
-        yield Frame(
-            dict(trace.tb_frame.f_locals), linecache.getline(code.co_filename, trace.tb_lineno)
-        )
+        file = trace.tb_frame.f_code.co_filename
+        line = linecache.getline(file, trace.tb_lineno)
+        lines = (linecache.getline(file, number) for number in _lines(trace))
+        yield Frame(dict(trace.tb_frame.f_locals), line, "".join(lines))
         trace = trace.tb_next
+
+
+def _lines(trace: TracebackType) -> range:
+    """The numbers of the lines that hold what was running: a call may have many."""
+    places = islice(trace.tb_frame.f_code.co_positions(), trace.tb_lasti // 2, None)
+    first, last, *_ = next(places, (None, None))
+    return range(first or trace.tb_lineno, (last or trace.tb_lineno) + 1)

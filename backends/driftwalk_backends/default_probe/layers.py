@@ -27,7 +27,7 @@ def mended_by_layer(failure: Failure, wanted: Mapping[str, Wanted]) -> dict[str,
         tensor = _argument(frame)
         name = None if tensor is None else _whose(tensor, failure.tensors)
         if tensor is None or name is None or name not in wanted:
-            return _mended_image(layer, tensor, wanted)
+            return _mended_image(layer, tensor, wanted) or _mended_wave(layer, tensor, wanted)
         better = _better(layer, tensor, failure.tensors[name], wanted[name])
         return None if better is None else {**wanted, name: better}
     return None
@@ -44,6 +44,17 @@ def _mended_image(
     scale = (layer.in_features / max(1, tensor.shape[-1])) ** (1 / (len(image.shape) - 2))
     sides = [max(1, round(side * scale)) for side in image.shape[2:]]
     return {**wanted, images[0]: image.resized((*image.shape[:2], *sides))}
+
+
+def _mended_wave(
+    layer: nn.Module, tensor: torch.Tensor | None, wanted: Mapping[str, Wanted]
+) -> dict[str, Wanted] | None:
+    """The only wave with an axis for its channels, for a convolution that took rows for them."""
+    waves = [name for name, one in wanted.items() if one.kind == "normal" and len(one.shape) == 2]
+    if not isinstance(layer, nn.Conv1d) or tensor is None or tensor.ndim != 2 or len(waves) != 1:
+        return None
+    rows, samples = wanted[waves[0]].shape
+    return {**wanted, waves[0]: wanted[waves[0]].resized((rows, layer.in_channels, samples))}
 
 
 _KINDS = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RNNBase, _ConvNd, _NormBase)
@@ -118,6 +129,8 @@ def _for_convolution(
         return wanted.resized((*shape[:-1], layer.in_channels, *layer.kernel_size))
     if tensor.ndim == dims - 1 and dims == 5:
         return wanted.resized((shape[0], layer.in_channels, 2 * layer.kernel_size[0], *shape[-2:]))
+    if tensor.ndim == dims - 1 and layer.in_channels == 3:  # an image, and no frames of audio
+        return wanted.resized((shape[0], 3, 64, 64))
     if tensor.ndim == dims - 1:
         return wanted.resized((shape[0], layer.in_channels, *shape[1:]))
     if tensor.ndim == dims + 1:

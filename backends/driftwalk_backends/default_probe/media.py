@@ -48,6 +48,8 @@ def pixels(subject: Subject, name: str) -> Wanted:
         tall, wide = _smallest(points)
         parts = -(-tall // height) * -(-wide // width) + 1
         return Wanted("normal", (subject.batch, parts, *one))
+    if (count := placed_patches(subject)) is not None:
+        return Wanted("normal", (subject.batch, count, subject.channels * subject.patch**2))
     if "spatial_shapes" in subject.parameters:
         count, size = _patches(subject)
         return Wanted("normal", (subject.batch, count // subject.batch, size))
@@ -74,6 +76,18 @@ def grid(subject: Subject, name: str) -> str | None:
     word = "video" if medium(name) == "video" else "image"
     names = [f"{word}_grid_thw", f"{word}_grid_hw", f"{word}_grid_hws", "grid_thw", "grid_hw"]
     return next((n for n in names if n in subject.parameters), None)
+
+
+PLACES = re.compile(r"(pixel|image|patch)_position_ids")
+"""Inputs with the row and column of each patch."""
+
+
+def placed_patches(subject: Subject) -> int | None:
+    """Patches of an image, where each is given with its place: enough to be pooled."""
+    if not any(PLACES.fullmatch(name) for name in subject.parameters):
+        return None
+    pooled = subject.number("pooling_kernel_size", "spatial_merge_size", near=VISION) or 1
+    return (_GRID * pooled) ** 2
 
 
 def grid_sides(subject: Subject) -> int:

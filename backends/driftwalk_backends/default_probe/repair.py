@@ -9,27 +9,28 @@ from dataclasses import replace
 import torch
 
 from .by_name import NEVER, wanted_for
-from .config_sizes import TEXT
 from .documented import documented
 from .failures import Failure
+from .image_rules import image_size, rounded, scaled, windowed
 from .layers import mended_by_layer
 from .media import MEDIA, TYPES
+from .missing import instead, missing, named_token
 from .shape_rules import (
     Guess,
+    boxed,
     choices,
     dimensions,
-    image_size,
     larger,
     multiple,
+    room_for_features,
     sized,
     unpacked,
     viewed,
     viewed_last,
+    whole_numbers,
     with_length,
 )
 from .subject import Subject
-
-_NOT_INPUTS = ("self", "labels", "kwargs")
 
 
 def repairs(subject: Subject, failure: Failure, wanted: Guess) -> Iterator[Guess]:
@@ -37,23 +38,6 @@ def repairs(subject: Subject, failure: Failure, wanted: Guess) -> Iterator[Guess
     for rule in _RULES:
         if (better := rule(subject, failure, wanted)) is not None and better != wanted:
             yield better
-
-
-def _missing(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
-    """An input that the message names, or that is None in a line that failed."""
-    spoken = re.sub(r"(?<=[a-z]) (?=mask\b|values\b|ids\b|features\b)", "_", failure.message)
-    names = re.findall(r"[a-z]\w*", spoken)
-    if re.search(r"None(Type)?\b", failure.message):
-        for frame in failure.frames:
-            names += [n for n in frame.mentioned if frame.names.get(n, 0) is None]
-    for name in dict.fromkeys(names):
-        if name in wanted or name in _NOT_INPUTS or name not in subject.parameters:
-            continue
-        if name.endswith("inputs_embeds") and name.replace("inputs_embeds", "input_ids") in wanted:
-            continue
-        if (one := wanted_for(subject, name, wanted)) is not None:
-            return {**wanted, name: one}
-    return None
 
 
 def _counted(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
@@ -128,7 +112,7 @@ def _smaller_ids(subject: Subject, failure: Failure, wanted: Guess) -> Guess | N
 
 def _one_row(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     """A model that takes one row at a time."""
-    if not re.search(r"(?i)batch[ _]sizes?\b.*(> ?1|one|1)", failure.message):
+    if not re.search(r"(?i)batch[ _]sizes?\b.*(> ?1|\bone\b|\b1\b)", failure.message):
         return None
     return {
         n: replace(o.resized((1, *o.shape[1:])), values=o.values[:1])
@@ -136,14 +120,6 @@ def _one_row(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
         else o
         for n, o in wanted.items()
     }
-
-
-def _ended(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
-    """Texts that must end, each row at one place."""
-    ends = subject.number("eos_token_id", near=TEXT)
-    if "eos" not in failure.message or ends is None or "input_ids" not in wanted:
-        return None
-    return {**wanted, "input_ids": replace(wanted["input_ids"], once=ends)}
 
 
 def _all_documented(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
@@ -182,9 +158,11 @@ def _fewer(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
 
 
 _RULES: tuple[Callable[[Subject, Failure, Guess], Guess | None], ...] = (
-    _missing,
+    missing,
+    instead,
     _one_row,
     _counted,
+    room_for_features,
     image_size,
     unpacked,
     _by_layer,
@@ -195,8 +173,13 @@ _RULES: tuple[Callable[[Subject, Failure, Guess], Guess | None], ...] = (
     multiple,
     larger,
     dimensions,
-    _ended,
+    named_token,
+    whole_numbers,
+    boxed,
+    scaled,
+    windowed,
     _as_documented,
+    rounded,
     sized,
     _all_documented,
     _fewer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from driftwalk.dtypes import Array
@@ -19,6 +20,8 @@ from .wanted import made
 
 MOST_TRIES = 12
 """Tries that start from one first guess."""
+MOST_ALIKE = 4
+"""Tries that may fail with the same words: what no guess changes is not about the inputs."""
 
 
 def default_inputs(model: LoadedModel, batch: int, length: int, seed: int) -> dict[str, Array]:
@@ -62,8 +65,9 @@ def _search(
     What is not sure to fit is tried on the CPU: an index out of range stops a GPU for good.
     """
     waiting, seen, first = [wanted], [wanted], None
+    said: Counter[str] = Counter()
     for _ in range(MOST_TRIES):
-        if not waiting:
+        if not waiting or MOST_ALIKE in said.values():
             break
         guess = waiting.pop(0)
         inputs = made(guess, seed)
@@ -71,6 +75,7 @@ def _search(
         if failure is None:
             return inputs, None
         first = first or failure
+        said[failure.line] += 1
         fresh = [better for better in repairs(subject, failure, guess) if better not in seen]
         seen += fresh
         # Depth first: a repair that another failure follows is nearer than what was put off.

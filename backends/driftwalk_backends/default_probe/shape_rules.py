@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import torch
 
+from .documented import size_of
 from .failures import Failure
 from .subject import Subject
 from .wanted import Wanted
 
 Guess = dict[str, Wanted]
+_MOST_VALUES = 1 << 24
+"""Values of an input that is made larger: a guess must stay cheap."""
 
 
 def unpacked(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
@@ -24,11 +27,32 @@ def unpacked(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     )
     if more is None and fewer is None:
         return None
-    dims = int((more or fewer).group(1))  # type: ignore[union-attr]
+    expected, got = (more or fewer).groups()  # type: ignore[union-attr]
     name = _taken_apart(failure, wanted)
-    if name is None or len(wanted[name].shape) == dims:
+    if name is None:
         return None
-    return {**wanted, name: _with_dims(subject, wanted[name], dims)}
+    dims = int(expected)
+    if len(wanted[name].shape) == dims and got is not None:
+        dims += dims - int(got)  # an axis was folded into another before
+    if len(wanted[name].shape) == dims:
+        return None
+    return {**wanted, name: _as_named(subject, failure, wanted[name], dims)}
+
+
+_ONE_LETTER = {"b": "batch", "t": "frames", "c": "channels", "h": "height", "w": "width"}
+
+
+def _as_named(subject: Subject, failure: Failure, one: Wanted, dims: int) -> Wanted:
+    """The sizes that the failed line gives names to, where it names those of an image."""
+    stated = re.match(r"\s*\(?([\w, ]+?),?\)?\s*=[^=]", failure.frames[0].line)
+    names = [n.strip().lower() for n in stated.group(1).split(",")] if stated else []
+    names = [_ONE_LETTER.get(name, name) for name in names]
+    if len(names) == dims and {"height", "width"} <= {*names} and len(one.shape) < dims:
+        sizes = [size_of(subject, name) or 1 for name in names]
+        return one.resized((one.shape[0], *sizes[1:]))
+    if len(names) == dims == 3 and len(one.shape) == 2 and re.search(r"len|seq", names[1]):
+        return one.resized((*one.shape, subject.width))
+    return _with_dims(subject, one, dims)
 
 
 def _taken_apart(failure: Failure, wanted: Guess) -> str | None:
@@ -64,35 +88,21 @@ def dimensions(subject: Subject, failure: Failure, wanted: Guess) -> Guess | Non
         r"(\d)[- ]dim|number of dimensions.*?(\d)|dims?\b.*?expected (\d)",
         failure.message,
     )
-    beyond = re.search(r"Dimension out of range .* but got (\d)", failure.message)
+    beyond = re.search(
+        r"Dimension out of range .* but got (\d)|too many indices for tensor of dimension (\d)",
+        failure.message,
+    )
     if stated is None and beyond is None:
         return None
     numbers = [int(n) for n in stated.groups() if n] if stated else []
-    numbers += [int(beyond.group(1)) + 1] if beyond else []
+    numbers += [int(n) + 1 for n in beyond.groups() if n] if beyond else []
     name = _taken_apart(failure, wanted) or next(iter(wanted), None)
     if name is None or not numbers or len(wanted[name].shape) == numbers[-1]:
         return None
     return {**wanted, name: _with_dims(subject, wanted[name], numbers[-1])}
 
 
-def image_size(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
-    stated = re.search(
-        r"size \((\d+)\*(\d+)\) doesn't match model(?: \((\d+)\*(\d+)\))?", failure.message
-    )
-    if stated is None or stated.group(3) is None:
-        return None
-    had, wants = ([int(n) for n in pair] for pair in (stated.groups()[:2], stated.groups()[2:]))
-    changed = {}
-    for name, one in wanted.items():
-        if len(one.shape) >= 4:
-            # Images may have been laid side by side before they were measured.
-            sides = zip(one.shape[-2:], had, wants, strict=True)
-            new = tuple(side * want // was for side, was, want in sides)
-            changed[name] = one.resized((*one.shape[:-2], *new))
-    return {**wanted, **changed} if changed else None
-
-
-_EXPECTED = (
+EXPECTED = (
     r"expected[^\d\[]{0,60}?(?P<want>\d+)[^\d]{1,60}?(?:got|but|found|given)[^\d]{0,60}?(?P<have>\d+)",
     r"got[^\d]{0,40}?(?P<have>\d+)[^\d]{1,60}?expected[^\d]{0,40}?(?P<want>\d+)",
     r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<have>\d+) and (?P<want>\d+)x\d+\)",
@@ -101,6 +111,7 @@ _EXPECTED = (
     r"size of tensor a \((?P<have>\d+)\) must match the size of tensor b \((?P<want>\d+)\)",
     r"size of tensor a \((?P<want>\d+)\) must match the size of tensor b \((?P<have>\d+)\)",
     r"\((?P<have>\d+)\) (?:doesn't|does not) match[^\d]*\((?P<want>\d+)\)",
+    r"Sizes of tensors must match.* size (?P<have>\d+) but got size (?P<want>\d+)",
     r"size (?P<have>\d+) .*? should be (?P<want>\d+)",
     r"length .*?(?P<want>\d+)[^\d]+but[^\d]+(?P<have>\d+)",
 )
@@ -108,7 +119,7 @@ _EXPECTED = (
 
 def sized(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     """Messages that say which size was there and which one was expected."""
-    for pattern in _EXPECTED:
+    for pattern in EXPECTED:
         stated = re.search(pattern, failure.message, re.I | re.S)
         if stated is None:
             continue
@@ -118,6 +129,8 @@ def sized(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
             if axes and want > 0 and one.kind not in ("given",):
                 shape = list(one.shape)
                 shape[axes[-1]] = want
+                if math.prod(shape) > _MOST_VALUES:
+                    return None
                 return {**wanted, name: one.resized(tuple(shape))}
     return None
 
@@ -177,7 +190,10 @@ def larger(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     one = wanted[name]
     axes = len(one.shape) - 2 if len(one.shape) > 2 else 1
     sides = tuple(2 * side for side in one.shape[-axes:])
-    return {**wanted, name: one.resized((*one.shape[:-axes], *sides))}
+    shape = (*one.shape[:-axes], *sides)
+    if math.prod(shape) > _MOST_VALUES:
+        return None
+    return {**wanted, name: one.resized(shape)}
 
 
 def choices(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
@@ -190,6 +206,49 @@ def choices(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
         else o
         for n, o in wanted.items()
     }
+
+
+def room_for_features(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Texts with as many positions as there are features to be written into them."""
+    stated = re.search(
+        r"value tensor of shape \[(\d+)[^\]]*\] cannot be broadcast to indexing result of shape "
+        r"\[(\d+)",
+        failure.message,
+    )
+    ids = wanted.get("input_ids")
+    if stated is None or ids is None or ids.placeholders:
+        return None
+    features, places = map(int, stated.groups())
+    if places != math.prod(ids.shape) or features % ids.shape[0]:
+        return None
+    return with_length(wanted, features // ids.shape[0])
+
+
+def whole_numbers(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Whole numbers in the place of floats, for the input that the failed lines have at hand."""
+    if not re.search(
+        r"must be tuple of ints|Expected tensor for argument #1 'indices'|tensors used as ind"
+        r"|only integer tensors|not implemented for 'Float'|must be Long|expected .*Long",
+        failure.message,
+    ):
+        return None
+    floats = [n for n, o in wanted.items() if o.kind in ("normal", "uniform")]
+    spare = [n for n in floats if not wanted[n].main] or floats
+    named = _taken_apart(failure, {n: wanted[n] for n in spare})
+    name = named if named in spare else (spare[-1] if spare else None)
+    if name is None:
+        return None
+    kind = "ids" if name == floats[0] and wanted[name].main else "ones"
+    return {**wanted, name: replace(wanted[name], kind=kind, high=subject.vocabulary or 2)}
+
+
+def boxed(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """Corners of boxes in the range that the message states."""
+    stated = re.search(r"(?i)box.*within \D*(\d+)\D+(\d+)", failure.message)
+    name = next((n for n, o in wanted.items() if "box" in n and o.shape[-1] == 4), None)
+    if stated is None or name is None:
+        return None
+    return {**wanted, name: replace(wanted[name], kind="boxes", high=int(stated.group(2)))}
 
 
 def viewed(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:

@@ -32,8 +32,8 @@ class Wanted:
 
     Kinds: `normal` floats, `uniform` floats from 0 to 1, `ids` below `high`, `mask` (ones, every
     second row padded at its end), `ones`, `zeros`, `bools`, `boxes` (corners in order, up to
-    `high`), `steps` (0, 1, 2 ...), `types` (which ids of `input_ids` are placeholders of what), and
-    `given` values.
+    `high`), `steps` (0, 1, 2 ...), `places` (row and column in a square), `types` (which ids of
+    `input_ids` are placeholders of what), and `given` values.
     """
 
     kind: str
@@ -42,7 +42,8 @@ class Wanted:
     values: tuple[tuple[int, ...], ...] | tuple[int, ...] = ()
     placeholders: tuple[Placeholder, ...] = ()
     once: int | None = None
-    """An id that every row has exactly once: the end of a text."""
+    """An id that every row has exactly so many `times`: the end of a text."""
+    times: int = 1
     like_ids: bool = False
     """Whether it has a value for each id of `input_ids`, placeholders included."""
     main: bool = False
@@ -89,6 +90,10 @@ def _array(wanted: Wanted, rng: np.random.Generator) -> Array:
         return np.swapaxes(corners, -1, -2).reshape(shape)
     if wanted.kind == "steps":
         return np.broadcast_to(np.arange(shape[-1]), shape).copy()
+    if wanted.kind == "places":
+        side = max(1, round(shape[-2] ** 0.5))
+        places = np.stack([np.arange(shape[-2]) // side, np.arange(shape[-2]) % side], axis=-1)
+        return np.broadcast_to(places, shape).copy()
     if wanted.kind == "given":
         return np.array(wanted.values, dtype=np.int64)
     fill = 0 if wanted.kind in ("zeros", "types") else 1
@@ -110,7 +115,9 @@ def _ended(ids: Array, wanted: Wanted) -> Array:
         return ids
     length = ids.shape[-1]
     ids = np.where(ids == wanted.once, 0 if wanted.once else 1, ids)
-    ids[..., max(0, length - length // 4 - 1)] = wanted.once
+    last = max(0, length - length // 4 - 1)
+    for count in range(wanted.times):
+        ids[..., max(0, last - 2 * count)] = wanted.once
     return ids
 
 
