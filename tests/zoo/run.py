@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     _say("finding the model classes of transformers", transformers.__version__)
     known = every.classes()
-    names = [n for n in list(known)[:: options.every] if _asked(n, options.names)]
+    some = list(known)[options.first :: options.every]
+    names = [name for name in some if _asked(name, options.names)]
     rows = read(options.rows)
     waiting = [name for name in names if name not in rows]
     _say(f"{len(known)} classes, {len(names)} asked for, {len(waiting)} to do")
@@ -76,6 +77,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="the Markdown page to write")
     parser.add_argument("--steps", default="probe,self,bf16,eager,fault")
     parser.add_argument("--every", type=int, default=1, help="only every n-th class")
+    parser.add_argument("--first", type=int, default=0, help="begin with that class of all")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one class")
     return parser.parse_args(arguments)
@@ -109,7 +111,8 @@ def _rows(names: list[str], known: Mapping[str, Any], options: argparse.Namespac
         return in_a_process(name, known[name], steps, options.seconds)
 
     with ThreadPoolExecutor(options.workers) as pool:
-        yield from pool.map(one, names)
+        for row in as_completed([pool.submit(one, name) for name in names]):
+            yield row.result()
 
 
 def in_a_process(name: str, kind: Any, steps: tuple[str, ...], seconds: float) -> Row:
