@@ -32,6 +32,7 @@ from .model_outputs import (
     find_outputs,
     given_by,
     is_of_transformers,
+    may_have_been_asked,
     unasked,
 )
 from .points import find_stacks, stacks_by_hand
@@ -55,8 +56,7 @@ def find_layout(
     """Find all points by watching a run of the model; `run(**extra)` calls it on the probe.
 
     `like` is the layout of a model that this one is compared with; `outputs_alone`: nothing else of
-    that model is known. The model is run again only
-    where one run does not tell all.
+    that model is known. The model is run again only where one run does not tell all.
     """
     wants = _takes_hidden_states(module)
     asked = wants and _gives_them_apart(module)
@@ -65,7 +65,9 @@ def find_layout(
     if asked and not is_of_transformers(watched.output):
         wants = bool(_own_tuples(watched.output))  # else it will not give them again
         asked, watched = False, look(run)
-    plain = unasked(watched.output) if asked else watched.output
+    plain = watched.output
+    if asked:
+        plain = unasked(plain, run() if may_have_been_asked(plain) else None)
     watched.visits.outputs = [tensor for _, tensor in tensors_in(plain) if is_float(tensor)]
     stacks: tuple[Stack, ...] = ()
     notes: tuple[str, ...] = ()

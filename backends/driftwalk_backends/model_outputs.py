@@ -25,8 +25,11 @@ LOSS = "loss"
 """An output that is no point: made of the others and of labels, if those are given."""
 _CACHES = frozenset(("past_key_values", "cache_params", "mems", "state", "past_buckets_states"))
 """Fields of transformers' outputs that hold what the next decoding step needs."""
-_ASKED_FOR = ("hidden_states", "attentions")
-"""How those fields end that are there only where somebody asked for them: tuples, by layer."""
+_ASKED_FOR = {
+    *("hidden_states", "encoder_hidden_states", "decoder_hidden_states"),
+    *("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"),
+}
+"""Fields that are there only where somebody asked for them: tuples, by layer."""
 _DEEPEST = 16
 
 States = Mapping[str, torch.Tensor]
@@ -75,16 +78,33 @@ def is_of_transformers(output: Any) -> bool:
     return any(kind.__name__ == "ModelOutput" for kind in type(output).__mro__)
 
 
-def unasked(output: Any) -> Any:
-    """An output of transformers without the states of layers that it was asked for."""
+def unasked(output: Any, plain: Any = None) -> Any:
+    """An output of transformers without the states of layers that it was asked for.
+
+    `plain` is the output of a run that was asked for nothing, where that `may_have_been_asked`.
+    """
     if not is_of_transformers(output):
         return output
-    kept = {name: item for name, item in output.items() if not _is_by_layer(name, item)}
-    return type(output)(**{name: unasked(item) for name, item in kept.items()})
+    there = output.keys() if plain is None else plain.keys()
+    kept = {
+        name: unasked(item, None if plain is None else plain[name])
+        for name, item in output.items()
+        if name in there and not _is_by_layer(name, item)
+    }
+    return type(output)(**kept)
+
+
+def may_have_been_asked(output: Any) -> bool:
+    """Whether a name does not tell if a field is there in any case: `fpn_hidden_states`."""
+    return is_of_transformers(output) and any(
+        may_have_been_asked(item)
+        or (name not in _ASKED_FOR and name.endswith(("hidden_states", "attentions")))
+        for name, item in output.items()
+    )
 
 
 def _is_by_layer(name: str, item: Any) -> bool:
-    return name.endswith(_ASKED_FOR) and isinstance(item, tuple | list)
+    return name in _ASKED_FOR and isinstance(item, tuple | list)
 
 
 def given_by(output: Any) -> Given:

@@ -42,6 +42,9 @@ class Truth(TorchEager):
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
+        floats = {p.dtype for p in self._model.module.parameters() if p.is_floating_point()}
+        own = torch.float64 if floats == {torch.float64} else torch.float32
+        self._lowest = torch.finfo(own).min
         # Its own attention: the eager one may take another mask, and compute something else.
         config = getattr(self._model.module, "config", None)
         if "flash" in str(getattr(config, "_attn_implementation", "")):
@@ -57,9 +60,9 @@ class Truth(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        mode = MixedOps if self._casts == "kept" else WidenedCasts
+        mode = MixedOps() if self._casts == "kept" else WidenedCasts(self._lowest)
         # Fused attention takes short cuts; the same attention as plain matrix products does not.
-        with super()._arithmetic(), sdpa_kernel(SDPBackend.MATH), mode(), ExitStack() as modes:
+        with super()._arithmetic(), sdpa_kernel(SDPBackend.MATH), mode, ExitStack() as modes:
             for one in self._modes:
                 modes.enter_context(one)
             yield

@@ -163,6 +163,11 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
 
     wider = _WIDER
 
+    def __init__(self, lowest: float = -_MOST) -> None:
+        """`lowest` is the lowest number of the model's own dtype, where float64 has a lower one."""
+        super().__init__()
+        self._lowest = lowest
+
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)
         if any(t.dtype in _NARROW and _own(t) is None for t in tensors):
@@ -185,8 +190,13 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
-        given = func(*args, **kwargs)
+        given = func(*map(self._held, args), **{k: self._held(v) for k, v in kwargs.items()})
         return _absorbed(given, targets) if func in _SUMS else given
+
+    def _held(self, value: Any) -> Any:
+        """What is filled in with the lowest number of a dtype is filled in with the model's."""
+        beyond = isinstance(value, float) and -self._lowest < abs(value) < math.inf
+        return math.copysign(self._lowest, value) if beyond else value
 
     def _born(self, func: Any, args: Args, kwargs: Kwargs, tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import ModelOutput
 
 import torch_nets
 import zoo
@@ -172,6 +175,30 @@ def test_states_that_were_asked_for_are_no_outputs() -> None:
     taken_out = given_by(unasked(asked))
     assert list(taken_out.tensors) == list(plain.tensors)
     assert taken_out.skipped == plain.skipped
+
+
+def test_a_tuple_that_is_there_in_any_case_is_compared() -> None:
+    """Names do not tell: a pyramid's states are given to whoever calls, a window's are not."""
+
+    @dataclass
+    class Pyramid(ModelOutput):
+        logits: torch.Tensor | None = None
+        fpn_hidden_states: tuple[torch.Tensor, ...] | None = None
+        window_hidden_states: tuple[torch.Tensor, ...] | None = None
+        hidden_states: tuple[torch.Tensor, ...] | None = None
+
+    class Model(GPT2LMHeadModel):
+        def forward(self, input_ids: torch.Tensor, output_hidden_states: bool = False) -> Pyramid:
+            made = self.transformer(input_ids, output_hidden_states=True).hidden_states
+            asked = made if output_hidden_states else None
+            always = tuple(state * 2 for state in made[:2])
+            return Pyramid(self.lm_head(made[-1]), always, asked, asked)
+
+    module = Model(GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=20)).eval()
+    layout, runs = layout_of(module, {"input_ids": torch.arange(6)[None]})
+    names = [name for name, _ in layout.outputs.makers]
+    assert names == ["logits", "fpn_hidden_states.0", "fpn_hidden_states.1"]
+    assert runs <= 3
 
 
 def test_a_model_that_gives_its_states_unasked_is_also_run_plainly() -> None:

@@ -197,3 +197,31 @@ def test_jitter_is_as_large_as_was_asked_for_and_the_same_each_time():
     assert 1e-8 < off[0] < 1e-5
     assert 30 < off[2] / off[0] < 300
     assert (again["layer.2"] == exact["layer.2"]).all(), "and it is over afterwards"
+
+
+class FilledIn(nn.Module):
+    """Scores, with the lowest number of their dtype where no token may be chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        scores = x @ x.transpose(-1, -2)
+        return scores.masked_fill(
+            torch.eye(scores.shape[-1], dtype=torch.bool), torch.finfo(scores.dtype).min
+        )
+
+
+def test_the_lowest_number_is_that_of_the_models_own_dtype() -> None:
+    module, probe = FilledIn(), {"x": torch.randn(2, 6, 8).numpy()}
+    faulty = copy.deepcopy(module)
+    with torch.no_grad():
+        faulty.layers[1].weight.mul_(1.05)
+    assert driftwalk.verify(module, copy.deepcopy(module), probe=probe, cache=False).ok
+    report = driftwalk.verify(module, faulty, probe=probe, cache=False)
+    assert report.verdict == "drift"
+    assert report.cause == "layer.1"
