@@ -68,7 +68,8 @@ def doubt_of(
         if not size.any() or not np.isfinite(error).all():
             continue
         # A box at the edge, a probability of 1e-60: what the format cannot hold is no digit lost.
-        least = dtype.roundoff * size + dtype.smallest * math.sqrt(true.array.shape[-1])
+        width = true.array.shape[-1] if true.array.ndim else 1
+        least = dtype.roundoff * size + dtype.smallest * math.sqrt(width)
         # Finer ones carry the float32 noise of casts inside the model.
         jittered = noisy.state(name) if noisy is not None else None
         if jittered is not None and dtype.roundoff >= _EXAMINED.roundoff:

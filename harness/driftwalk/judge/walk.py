@@ -104,9 +104,15 @@ class Walk:
 
     @property
     def worth_a_closer_look(self) -> tuple[str, ...]:
-        """The few layers of a copy that differ, where none of them is drift as it stands."""
-        ours = self._ours
-        return ours.changed_layers if ours is not None and ours.holds else ()
+        """The few layers of a copy that differ, where none of them is drift as it stands.
+
+        A copy computes in one dtype, the reference's, and hands its states on in no other.
+        """
+        ours, candidate = self._ours, self._candidate
+        dtypes = {candidate.dtype, *candidate.dtypes.values(), *candidate.stored.values()}
+        if ours is None or dtypes != {self._reference.backend.dtype} or not ours.holds:
+            return ()
+        return ours.changed_layers
 
     def raise_layers(self, times: Mapping[str, float]) -> None:
         """Have layers of the candidate judged as so many times beyond what they may introduce."""
