@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import driftwalk
+import torch_nets
 import zoo
 from driftwalk.judge.shared import sharing
 from driftwalk_backends.probes import make_probe
@@ -181,3 +182,16 @@ def test_clean_pairs_pass(name: str) -> None:
     )
     assert report.ok
     assert not any(row.point.is_shared for row in report.layers)
+
+
+def test_layers_that_round_more_on_wrong_states_are_not_guilty_alike() -> None:
+    """After a ReLU other numbers are zero, where honest noise was next to none."""
+    torch.manual_seed(0)
+    module = torch_nets.ResNet(16, (2, 2, 2, 2)).eval()
+    wrong = copy.deepcopy(module)
+    with torch.no_grad():
+        wrong.layer2[0].conv2.weight.mul_(1.05)
+    report = driftwalk.verify(module, wrong, probe={"x": torch.randn(2, 3, 64, 64).numpy()})
+    assert report.cause == "layer2.layer.0"
+    assert report.culprit is not None
+    assert "alike" not in report.culprit.sentence

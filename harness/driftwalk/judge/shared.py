@@ -31,6 +31,9 @@ from .honest import honest
 EXPLAINS = 0.5
 """Of a layer's introduced error, what may be left once a shared input explains it."""
 
+ALIKE = 0.01
+"""Of the cause's excess: a layer that is guilty by less is not guilty of the same."""
+
 UNSEEN = (
     "; every layer after it is guilty alike: suspect also what all layers share (rotary table, "
     "mask, relative positions), which could not be compared here"
@@ -72,12 +75,17 @@ class Accused:
 
 
 def guilty_alike(blames: Mapping[str, Blame], cause: str | None) -> bool:
-    """Whether the cause is a layer, and most layers of its stack from there on are guilty too."""
+    """Whether the cause is a layer, and most layers of its stack from there on are guilty too.
+
+    And not by far less: on states that are off already, a sound layer may round more than usual.
+    """
     if cause is None or layer_of(cause) != cause or cause not in blames:
         return False
     names = [n for n in blames if layer_of(n) == n and stack_of(n) == stack_of(cause)]
     following = names[names.index(cause) :]
-    return 2 * sum(blames[name].guilty for name in following) > len(following) > 1
+    least = ALIKE * _excess(blames[cause])
+    guilty = [name for name in following if blames[name].guilty and _excess(blames[name]) >= least]
+    return 2 * len(guilty) > len(following) > 1
 
 
 def accuse_shared(
