@@ -273,8 +273,7 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
         noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
         off = value.addcmul(value, noise)
         whole = (value == value.round()) & (value.abs() * self._roundoff < 1 / 4)
-        # A mask's lowest number stays what it is.
-        off = torch.where(off.isfinite() & ~whole, off, value)
+        off = torch.where(off.isfinite() & ~whole, off, value)  # a mask's lowest number stays
         return off if (own := _own(value)) is None else _paired(off, own.tensor, own.alive)
 
 

@@ -9,6 +9,7 @@ import driftwalk
 from driftwalk.judge.blame import root_cause
 from driftwalk.judge.calibrate import Calibration, K, calibrate
 from driftwalk.judge.honest import ROOM, SAME, limits
+from driftwalk.judge.sides import JudgedSide
 from driftwalk.measure.norms import NORM_NAMES, ZERO, Norms, norms_of
 from driftwalk.registry import create
 from driftwalk_backends.demo import faulty_decoder
@@ -58,6 +59,22 @@ def test_a_copy_is_held_to_half_of_k_and_to_unrelated_roundoffs(known: Calibrati
         assert getattr(strict, name) < getattr(usual, name)
     floor = known.own["layer.3"].size
     assert floor.spectral < floor.spread / 2
+
+
+@pytest.mark.parametrize(("may_be_copy", "share"), [(True, 2.0), (False, 1.0)])
+def test_another_attention_is_no_copy_however_few_layers_have_one(
+    known: Calibration, may_be_copy: bool, share: float
+) -> None:
+    side = JudgedSide("candidate", known)
+    for state in known.truth:
+        side.meet(state)
+    alone = dict.fromkeys(known.own, ZERO) | {"layer.3": known.own["layer.3"].noise.scaled(K / 2)}
+    side.judge_layers(alone, may_be_copy)
+    judged = side.judged("layer.3")
+    assert judged is not None
+    room = Norms(*[1 / share] * 10)
+    most = alone["layer.3"].over(known.allowed_own("layer.3", room))[0]
+    assert judged.needed == pytest.approx(most, rel=0.1)
 
 
 def test_the_middle_of_many_tokens_is_held_to_less_in_coarse_formats() -> None:

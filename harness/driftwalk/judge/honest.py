@@ -59,6 +59,10 @@ SAME = Norms(*[0.5] * len(fields(Norms)))
 """Times the limit, for a candidate that in most layers computes bit by bit what the reference does:
 where it does not, two honest results are at most two yardsticks apart."""
 
+LIKE_THE_YARDSTICK = Norms(*[1.0] * len(fields(Norms)))
+"""Times the limit, for a candidate that differs from the reference in few layers, and says in what:
+another attention computes the rest of a model bit by bit alike, and is no copy."""
+
 FLOOR = 2.0
 """Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
 

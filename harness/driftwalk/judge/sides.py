@@ -15,7 +15,7 @@ from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
 from .conditioning import VOID
-from .honest import ROOM, SAME, Honest, K, allowed
+from .honest import LIKE_THE_YARDSTICK, ROOM, SAME, Honest, K, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
 
@@ -49,14 +49,15 @@ class JudgedSide:
         """The same for a whole trace, several states at a time."""
         in_threads(self.meet, trace.states, State.elements)
 
-    def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
+    def judge_layers(self, introduced: Mapping[str, Norms], may_be_copy: bool = True) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
 
         Total error hides a small fault under the noise of all layers before it; the difference
         that one layer makes, given the same input, does not.
         """
         self._introduced = introduced
-        self._own_room = self.calibration.room(introduced)
+        room = self.calibration.room(introduced)
+        self._own_room = room if may_be_copy or room != SAME else LIKE_THE_YARDSTICK
 
     @property
     def changed_layers(self) -> tuple[str, ...]:

@@ -85,7 +85,8 @@ class Walk:
         fits = all(row.verdict not in ("shape", "unknown") for row in self._met.values())
         if fits and self._ours is not None and self.can_replay(reference):
             measure = self._ours.calibration.own_error
-            self.judge_layers(introduced_errors(reference, candidate, measure))
+            ours, theirs = (t.backend.flags.get("attn") for t in (candidate, self._reference))
+            self.judge_layers(introduced_errors(reference, candidate, measure), ours == theirs)
 
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
@@ -96,11 +97,12 @@ class Walk:
                 self.meet(state)
         self.settle()
 
-    def judge_layers(self, introduced: Mapping[str, Norms]) -> None:
+    def judge_layers(self, introduced: Mapping[str, Norms], may_be_copy: bool = True) -> None:
         """Judge the candidate's layers by what each made of its own input too."""
         if self._ours is not None:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
-            self._ours.judge_layers({n: error for n, error in introduced.items() if finer(n)})
+            own = {name: error for name, error in introduced.items() if finer(name)}
+            self._ours.judge_layers(own, may_be_copy)
 
     @property
     def worth_a_closer_look(self) -> tuple[str, ...]:
