@@ -10,8 +10,7 @@ from torch import nn
 
 from driftwalk.registry import create
 from driftwalk.states import Probe
-
-WIDTH = 8
+from stacked import WIDTH, Block
 
 
 def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
@@ -44,15 +43,6 @@ def to_float(array: np.ndarray) -> np.ndarray:
     from driftwalk.measure.halves import widened
 
     return widened(array).astype(np.float64)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.tanh(self.inner(x))
 
 
 class Stack(nn.Module):

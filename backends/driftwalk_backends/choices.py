@@ -2,10 +2,10 @@
 
 A router's top-k, a detector's best queries, a sort, a threshold, a duration that is rounded: where
 two numbers are closer than honest arithmetic can tell apart, one run takes the one and another run
-the other. A run with
-roundoffs is recorded (`Recorded`): how far it moves the numbers that are compared is their noise.
-In a second run (`Tipped`) numbers that are closer than that exchange their values before they are
-compared: a change no larger than the noise itself, and every choice that it could tip over does.
+the other. A run with roundoffs is recorded (`Recorded`): how far it moves the numbers that are
+compared is their noise. In a second run (`Tipped`) numbers that are closer than that exchange their
+values before they are compared: a change no larger than the noise itself, and every choice that it
+could tip over does.
 """
 
 from __future__ import annotations

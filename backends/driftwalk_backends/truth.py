@@ -17,8 +17,9 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
 from .choices import Key, Recorded, Tipped
+from .jitter import Jittered
 from .torch_eager import TorchEager
-from .widening import Jittered, MixedOps, WidenedCasts
+from .widening import MixedOps, WidenedCasts
 
 
 class Truth(TorchEager):

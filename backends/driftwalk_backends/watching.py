@@ -279,12 +279,16 @@ class _Run:
                 self._bare.add(path)
 
     def watched(self, run: Callable[[], Any]) -> Watched:
-        first = [(p, None, partial(self._unchanged, n)) for n, p in self._all() if p._forward_hooks]
+        first = [
+            (p, None, partial(self._unchanged, n))
+            for n, p in self._parts.items()
+            if p._forward_hooks
+        ]
         hooks: list[Hook] = [
             (part, None, partial(self._after_bare, path))
             if path in self._bare
             else (part, partial(self._before, path), partial(self._after, path))
-            for path, part in self._all()
+            for path, part in self._parts.items()
         ]
         try:
             with hooked(first, first=True), hooked(hooks):
@@ -292,9 +296,6 @@ class _Run:
         finally:
             self._forget_lineage()
         return Watched(self._groups, self._visits, self._made, self._unhooked, output)
-
-    def _all(self) -> Iterable[tuple[str, nn.Module]]:
-        return self._parts.items()
 
     def _forget_lineage(self) -> None:
         if self._lineage is not None:

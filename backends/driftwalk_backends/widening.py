@@ -47,15 +47,6 @@ MOVES = {
 }
 """Ops that only move numbers: exact in any dtype."""
 
-_EXACT = MOVES | {
-    *(aten.gather.default, aten.index.Tensor, aten.masked_select.default, aten.where.self),
-    *(aten.scatter.src, aten.scatter.value, aten.index_put.default),
-    *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.constant_pad_nd.default),
-    *(aten.flip.default, aten.roll.default, aten.repeat.default, aten.tril.default),
-    *(aten.triu.default, aten.relu.default, aten.neg.default, aten.abs.default),
-}
-"""These and more that round nothing: a one among zeros stays a one."""
-
 
 class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation; in inference mode also those that others are made of.
@@ -170,7 +161,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)
-        if any(t.dtype in _NARROW and _own(t) is None for t in tensors):
+        if any(t.dtype in _NARROW and own_of(t) is None for t in tensors):
             return self._computed(func, args, kwargs, tensors)
         if not tensors and kwargs.get("dtype") in _NARROW and not is_random(func):
             return func(*args, **kwargs)
@@ -180,7 +171,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
         """An op with float64 tensors of the model's own among its inputs."""
         targets = written(func, args, kwargs)
         for tensor in targets:
-            if (own := _own(tensor)) is not None:
+            if (own := own_of(tensor)) is not None:
                 own.alive[0] = False  # it now holds more than integers and constants
         if is_random(func):
             return _drawn(func, args, kwargs, targets)
@@ -190,13 +181,9 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
-        given = func(*map(self._held, args), **{k: self._held(v) for k, v in kwargs.items()})
+        held = partial(_held, most=-self._lowest)
+        given = func(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
         return _absorbed(given, targets) if func in _SUMS else given
-
-    def _held(self, value: Any) -> Any:
-        """What is filled in with the lowest number of a dtype is filled in with the model's."""
-        beyond = isinstance(value, float) and -self._lowest < abs(value) < math.inf
-        return math.copysign(self._lowest, value) if beyond else value
 
     def _born(self, func: Any, args: Args, kwargs: Kwargs, tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""
@@ -209,7 +196,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
         if not any(isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDE for leaf in leaves):
             return native
         if func.is_view and func is not aten.lift_fresh.default:
-            shared = next((own for t in tensors if (own := _own(t)) is not None), None)
+            shared = next((own for t in tensors if (own := own_of(t)) is not None), None)
             if shared is None:
                 return native  # a view of a tensor that was float32 before the run
             wide = tree_leaves(func(*args, **kwargs))
@@ -217,7 +204,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
         else:
             wide, alive = self._wide_of(func, args, kwargs, leaves), [True]
         return tree_unflatten(
-            [_paired(w, n, alive) for w, n in zip(wide, leaves, strict=True)], spec
+            [paired(w, n, alive) for w, n in zip(wide, leaves, strict=True)], spec
         )
 
     def _wide_of(self, func: Any, args: Args, kwargs: Kwargs, natives: list[Any]) -> list[Any]:
@@ -237,7 +224,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
     def _born_in_place(
         self, func: Any, args: Args, kwargs: Kwargs, targets: list[Any], native: Any
     ) -> Any:
-        pairs = [(t, own) for t in targets if (own := _own(t)) is not None]
+        pairs = [(t, own) for t in targets if (own := own_of(t)) is not None]
         if not pairs:
             return targets[0] if isinstance(native, torch.Tensor) else native
         if _has_steps(func, kwargs) or is_random(func):
@@ -247,34 +234,6 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             args, kwargs = _matched(func, args, kwargs)
             func(*args, **kwargs)
         return targets[0] if isinstance(native, torch.Tensor) else tuple(targets)
-
-
-class Jittered(EachOp):  # type: ignore[no-untyped-call]
-    """Every float64 result is off by a random part of `roundoff`, relatively.
-
-    Moves are exact, and so are whole numbers that the format can hold (a floor, a count), and those
-    that the model makes of integers and constants in its own dtype.
-    """
-
-    def __init__(self, roundoff: float) -> None:
-        super().__init__()
-        self._roundoff = roundoff
-        self._random: dict[torch.device, torch.Generator] = {}
-
-    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        given = func(*args, **kwargs)
-        exact = func.is_view or func in _EXACT or func._schema.is_mutable
-        return given if exact else tree_map(self._off, given)
-
-    def _off(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
-            return value
-        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-        noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
-        off = value.addcmul(value, noise)
-        whole = (value == value.round()) & (value.abs() * self._roundoff < 1 / 4)
-        off = torch.where(off.isfinite() & ~whole, off, value)  # a mask's lowest number stays
-        return off if (own := _own(value)) is None else _paired(off, own.tensor, own.alive)
 
 
 @contextmanager
@@ -299,16 +258,22 @@ def is_composite(func: Any) -> bool:
     )
 
 
-def _own(tensor: torch.Tensor) -> _Own | None:
+def own_of(tensor: torch.Tensor) -> _Own | None:
+    """What the model itself would hold in place of a tensor; None where that is not known."""
     own: _Own | None = getattr(tensor, "_driftwalk_own", None)
     return own if own is not None and own.alive[0] else None
 
 
+def _held(value: Any, most: float) -> Any:
+    """What is filled in with the lowest number of a dtype is filled in with the model's own."""
+    beyond = isinstance(value, float) and most < abs(value) < math.inf
+    return math.copysign(most, value) if beyond else value
+
+
 def _native(value: Any) -> Any:
     """What the model itself would hand over; its lowest number is float32's, not float64's."""
-    if isinstance(value, float) and math.isfinite(value):
-        return max(-_MOST, min(_MOST, value))
-    own = _own(value) if isinstance(value, torch.Tensor) else None
+    value = _held(value, _MOST)
+    own = own_of(value) if isinstance(value, torch.Tensor) else None
     return value if own is None else own.tensor
 
 
@@ -320,7 +285,8 @@ def _within(wide: Any, native: Any) -> Any:
     return torch.where(beyond, native.to(wide.dtype), wide) if beyond.any() else wide
 
 
-def _paired(wide: Any, native: Any, alive: list[bool]) -> Any:
+def paired(wide: Any, native: Any, alive: list[bool]) -> Any:
+    """A widened result, with what the model itself would hold in its place."""
     if not isinstance(native, torch.Tensor) or native.dtype not in _WIDE:
         return native
     wide._driftwalk_own = _Own(native, alive)

@@ -1,0 +1,49 @@
+"""Roundoffs on purpose: how far honest errors travel through a model is seen in a run with some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from .widening import MOVES, Args, EachOp, Kwargs, own_of, paired
+
+aten = torch.ops.aten
+
+_EXACT = MOVES | {
+    *(aten.gather.default, aten.index.Tensor, aten.masked_select.default, aten.where.self),
+    *(aten.scatter.src, aten.scatter.value, aten.index_put.default),
+    *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.constant_pad_nd.default),
+    *(aten.flip.default, aten.roll.default, aten.repeat.default, aten.tril.default),
+    *(aten.triu.default, aten.relu.default, aten.neg.default, aten.abs.default),
+}
+"""These and more that round nothing: a one among zeros stays a one."""
+
+
+class Jittered(EachOp):  # type: ignore[no-untyped-call]
+    """Every float64 result is off by a random part of `roundoff`, relatively.
+
+    Moves are exact, and so are whole numbers that the format can hold (a floor, a count), and those
+    that the model makes of integers and constants in its own dtype.
+    """
+
+    def __init__(self, roundoff: float) -> None:
+        super().__init__()
+        self._roundoff = roundoff
+        self._random: dict[torch.device, torch.Generator] = {}
+
+    def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        given = func(*args, **kwargs)
+        exact = func.is_view or func in _EXACT or func._schema.is_mutable
+        return given if exact else tree_map(self._off, given)
+
+    def _off(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+        noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
+        off = value.addcmul(value, noise)
+        whole = (value == value.round()) & (value.abs() * self._roundoff < 1 / 4)
+        off = torch.where(off.isfinite() & ~whole, off, value)  # a mask's lowest number stays
+        return off if (own := own_of(value)) is None else paired(off, own.tensor, own.alive)
