@@ -43,7 +43,10 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
             return value
         random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
         noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
+        whole = value.frac() == 0
+        if whole.any():
+            noise.masked_fill_(whole & (value.abs() * self._roundoff < 1 / 4), 0.0)
         off = value.addcmul(value, noise)
-        whole = (value == value.round()) & (value.abs() * self._roundoff < 1 / 4)
-        off = torch.where(off.isfinite() & ~whole, off, value)  # a mask's lowest number stays
+        if not off.sum().isfinite():  # a mask's lowest number stays
+            off = torch.where(off.isfinite(), off, value)
         return off if (own := own_of(value)) is None else paired(off, own.tensor, own.alive)

@@ -120,7 +120,7 @@ class TorchRuntime(Looks, Backend):
         }
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):
-            flags["attn"] = str(attention)
+            flags["attn"] = str(self._attn or attention)
         if self._given is not None and self._given.quantised:
             flags["quantised"] = self._given.quantised
         if self._device.type == "cuda":

@@ -42,6 +42,13 @@ class Format:
 
         return float(ml_dtypes.finfo(self.dtype).smallest_normal)
 
+    @property
+    def lowest(self) -> float:
+        """The lowest finite number."""
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo(self.dtype).min)
+
 
 FORMATS: dict[str, Format] = {
     f.name: f

@@ -179,6 +179,23 @@ def test_a_lucky_token_among_many_narrow_ones_is_no_measure(rows, width):
         assert used[0] <= 1, (seed, used)
 
 
+@pytest.mark.parametrize("few", [4, 20])
+def test_noise_from_one_number_is_lucky_more_often(few):
+    """A box near the edge of an image moves its whole token along: 32 numbers, one draw."""
+    failed = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth, way = rng.standard_normal((2, 1, 600, 32))
+        runs = truth + 1e-6 * rng.standard_normal((3, *truth.shape))
+        runs[:, :, :few] += 1e-3 * rng.standard_normal((3, 1, few, 1)) * way[:, :few]
+        yardstick, jittered, found = runs
+        known = honest(yardstick, truth, None, 2.0**-24, [jittered])
+        worst = distance(found, truth, weights=known.weights).over(allowed(known))[0]
+        failed += worst > 1
+        assert distance(truth + 1e-4, truth, weights=known.weights).over(allowed(known))[0] > 1
+    assert failed <= 1, "one in forty such states; a third of them without what runs are apart"
+
+
 def test_padding_does_not_count():
     a, b = np.ones((2, 3, 4)), np.zeros((2, 3, 4))
     a[1, 2] = np.nan

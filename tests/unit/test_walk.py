@@ -241,3 +241,22 @@ def test_states_are_met_one_by_one_and_not_kept():
     array[:] = np.nan
     assert made.layers()[0].verdict == "ok"
     assert made.layers()[1].verdict == "missing", "so far"
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa", None])
+def test_weights_that_only_one_attention_gives_are_no_drift(attention):
+    """Eager attention hands on its weights; SDPA never has them."""
+
+    def of(more, **flags):
+        made = trace(states() | more)
+        return replace(made, backend=replace(made.backend, flags=flags))
+
+    plain = of({}, attn="sdpa")
+    weights = {"layer.1.out1": ONES, "output.projection_attentions": ONES}
+    theirs = of(weights, **({"attn": attention} if attention else {}))
+    for one, other in ((plain, theirs), (theirs, plain)):
+        report = compare(one, other, "dtype")
+        assert report.verdict == ("pass" if attention == "eager" else "drift")
+        assert len(report.coverage.allowed) == (2 if attention == "eager" else 0)
+    wrong = of(weights | {"layer.1.out2x": ONES, "layer.1": ONES * 3}, attn="eager")
+    assert compare(plain, wrong, "dtype").verdict == "drift"

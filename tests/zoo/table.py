@@ -130,7 +130,8 @@ def _wrong(row: Row, step: str) -> str | None:
     if said is None or said["verdict"] == "pass" or _cannot(said):
         return None
     if said.get("true"):
-        how = f"{said['in_float64']:.1e} of an output" if said["in_float64"] < 1e30 else "NaN"
+        differ = said.get("in_float32", said["in_float64"])
+        how = f"{differ:.1e} of an output" if differ < 1e30 else "NaN"
         return f"true: in transformers' own float64 run they differ, too ({how})"
     return f"{said['verdict']}: {said.get('reason', '')}"
 

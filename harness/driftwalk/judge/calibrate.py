@@ -10,7 +10,6 @@ No magic number about the model is asked for: the model and the probe say how mu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,12 +19,12 @@ from ..adapter import Backend, Jitters, Sink
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
-from ..measure.norms import ZERO, Norms, distance, row_sizes
+from ..measure.norms import ZERO, Norms, difference, distance
 from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from .conditioning import doubt_of
-from .exact import ByChance, HonestRuns, float_states, is_exact
+from .exact import ByChance, HonestRuns, float_states, is_exact, masked_out
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .replay import replay_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
@@ -180,7 +179,7 @@ def calibrate(
     exact = float_states(everything)
     for state in exact:
         keep = probe.keep(state.point.name, state.array.shape)
-        if not math.isfinite(float(row_sizes(state.array, None, keep).sum())):
+        if not _is_finite(state, keep):
             raise BackendError(f"the truth itself is not finite at {state.point.name}.")
     run = yardstick.trace(probe)
     honest_runs = HonestRuns(everything)
@@ -217,6 +216,14 @@ def calibrate(
         whole=tuple(state for state in everything if is_exact(state)),
         by_chance=honest_runs.by_chance,
     )
+
+
+def _is_finite(state: State, keep: Array | None) -> bool:
+    """Whether a state of the truth is, but for what the model has masked out in its outputs."""
+    finite, masked = np.isfinite(state.array), masked_out(state)
+    if masked is not None:
+        finite |= masked
+    return bool(finite.all() if keep is None else finite[keep].all())
 
 
 def honest_layers(
@@ -293,7 +300,8 @@ def _own_errors(truth: object, trace: Trace) -> dict[str, Array]:
     found: dict[str, Array] = {}
 
     def meet(own: State, true: State) -> None:
-        found[own.point.name] = (own.array - true.array).astype(np.float32)
+        with np.errstate(over="ignore"):
+            found[own.point.name] = difference(own.array, true.array).astype(np.float32)
 
     replay_pairs(truth, trace, meet)
     return found

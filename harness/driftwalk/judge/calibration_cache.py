@@ -72,7 +72,8 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
         numbers[part] = {
-            name: [encode(one.noise), encode(one.size), one.roundoff] for name, one in known.items()
+            name: [encode(one.noise), encode(one.size), one.roundoff, one.apart]
+            for name, one in known.items()
         }
         for name, one in known.items():
             arrays[f"{part}|{name}|tokens"] = one.weights.tokens
@@ -96,8 +97,9 @@ def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
                 decode(Norms, size),
                 Weights(arrays[f"{part}|{name}|tokens"], arrays[f"{part}|{name}|channels"]),
                 roundoff,
+                apart,
             )
-            for name, (noise, size, roundoff) in numbers[part].items()
+            for name, (noise, size, roundoff, apart) in numbers[part].items()
         }
         for part in _PARTS
     }

@@ -21,7 +21,7 @@ from ..adapter import Backend, LooksInside
 from ..dtypes import Array
 from ..errors import UsageError
 from ..layer_drift import Culprit
-from ..measure.norms import Norms, distance, norms_of
+from ..measure.norms import Norms, difference, distance, norms_of
 from ..names import layer_of
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
@@ -137,7 +137,7 @@ def introduced(
             error = distance(own, true, keep)
         else:
             error = calibration.own_error(name, own, true)
-        where = concentration(own.astype(np.float64) - true, keep)
+        where = concentration(difference(own, true), keep)
         found[name] = Introduced(made.point, error, norms_of(true, keep), where)
 
     with np.errstate(all="ignore"):

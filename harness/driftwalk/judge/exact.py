@@ -8,7 +8,8 @@ rule for that point (`output.ids=1`) goes before that. The same holds for shapes
 there are may follow from a number that was rounded.
 
 And outputs that are infinite on purpose, the scores of what a model has masked out: where both
-sides have the same infinity, nothing differs. NaN is never the same as anything.
+sides have the same infinity, and the truth has it too where there is one, nothing differs. NaN is
+never the same as anything.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..dtypes import FORMATS, Array
+from ..dtypes import FORMATS, Array, format_of
 from ..layer_drift import Allowed, Dtypes, LayerDrift
 from ..measure.metrics import measure
-from ..states import OUTPUT, Point, Probe, State, Trace
+from ..names import LOGITS, OUTPUT
+from ..states import Point, Probe, State, Trace
 from ..tolerance import Policy, Tolerance
 
 EXACT = Tolerance(0.0)
@@ -77,7 +79,7 @@ def measurable(state: State) -> bool:
 
 
 def float_states(trace: Trace, like: Trace | None = None) -> Trace:
-    """The states that have an error in norms: floats, and of outputs those that are finite.
+    """The states that have an error in norms: floats, and of outputs those without NaN.
 
     Of these, those that have the shape they have in `like`: how many boxes a detector gives may
     depend on its numbers.
@@ -87,7 +89,7 @@ def float_states(trace: Trace, like: Trace | None = None) -> Trace:
         other = like.state(state.point.name) if like is not None else state
         if not measurable(state) or (other is not None and other.shape != state.shape):
             return False
-        return not may_be_infinite(state) or bool(np.isfinite(state.array).all())
+        return not may_be_infinite(state) or not np.isnan(state.array).any()
 
     return replace(trace, states=tuple(state for state in trace if fits(state)))
 
@@ -187,14 +189,45 @@ def may_be_infinite(state: State) -> bool:
     return state.point.name.startswith(OUTPUT)
 
 
-def without_shared(reference: State, candidate: State) -> tuple[State, State, str]:
-    """Both states with 0 where both have the same infinity, and a note that says how often."""
+def masked_out(true: State) -> Array | None:
+    """Which elements of an output the truth itself has at infinity; None: none, or no output.
+
+    The main output only where it is minus infinity, the score of what cannot be chosen.
+    """
+    if may_be_infinite(true):
+        found: Array = np.isinf(true.array)
+    elif true.point.name == LOGITS:
+        found = np.isneginf(true.array)
+    else:
+        return None
+    return found if found.any() else None
+
+
+def without_shared(
+    reference: State, candidate: State, true: State | None
+) -> tuple[State, State, str]:
+    """Both states with 0 where both have the same infinity, and a note that says how often.
+
+    Where the truth is known, only what is infinite there, too: an overflow is none of these.
+    """
+    allowed = masked_out(true) if true is not None else None
+    if allowed is None and (true is not None or not may_be_infinite(reference)):
+        return reference, candidate, ""
     r, c = reference.array, candidate.array
     with np.errstate(invalid="ignore"):
         same = np.isinf(r) & (r == c)
+    if allowed is not None:
+        same &= allowed
     count = int(np.count_nonzero(same))
     if not count:
         return reference, candidate, ""
     sides = ((reference.point, r), (candidate.point, c))
     ours, theirs = (State(p, np.where(same, np.zeros((), a.dtype), a)) for p, a in sides)
     return ours, theirs, f"{count} elements are infinite on both sides alike"
+
+
+def without_infinity(scores: Array) -> Array:
+    """Scores with the lowest number in place of minus infinity: neither is ever chosen."""
+    known = format_of(scores)
+    lowest = np.array(known.lowest if known else 0, scores.dtype)
+    return np.where(np.isneginf(scores), lowest, scores)

@@ -73,6 +73,9 @@ the median channel's, and the extremes of few tokens are given so much more room
 MOST_LUCK = 8.0
 """How much more room the extremes of narrow states are given, at most."""
 
+A_THIRD = 1.5
+"""How much further apart than two honest runs are a third may be from them, at its worst token."""
+
 ONE_IN = 20
 """The upper tail is what one token in so many exceeds."""
 
@@ -100,6 +103,8 @@ class Honest:
     weights: Weights
     roundoff: float
     """Of the coarsest format that took part."""
+    apart: float = 1.0
+    """How many times as far off one honest run is as another, at the token where most."""
 
     @property
     def rows(self) -> int:
@@ -123,12 +128,20 @@ def honest(
     These say where noise is large, the yardstick how large it is: they are brought to its size.
     `other_branch` is the state after choices that tipped over: as large as it is, that is honest.
     """
+    infinite = np.isinf(true)
+    if infinite.any():  # on purpose, and no noise: what other runs have there says nothing
+        made = np.where(infinite & (made == true), 0.0, made)
+        draws = [np.where(infinite, 0.0, run) for run in draws]
+        other_branch = None if other_branch is None else np.where(infinite, 0.0, other_branch)
+        true = np.where(infinite, 0.0, true)
     typical = row_sizes(made, true, keep)
-    runs = [made]
-    for run in draws:
-        factor = gain(typical, row_sizes(run, true, keep))
-        runs.append(true + factor * (run - true))
+    runs, apart = [made], 1.0
     least = _least(true, roundoff)
+    for run in draws:
+        other = row_sizes(run, true, keep)
+        factor = gain(typical, other)
+        runs.append(true + factor * (run - true))
+        apart = max(apart, _apart(typical, factor * other, row_sizes(least, None, keep)))
     by_channel = [channel_sizes(least, None, keep)]
     by_channel += [channel_sizes(run, true, keep) for run in runs]
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
@@ -140,7 +153,15 @@ def honest(
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
     if other_branch is not None:
         noise = noise.or_larger(distance(other_branch, true, keep, weights))
-    return Honest(noise, size, weights, roundoff)
+    return Honest(noise, size, weights, roundoff, apart)
+
+
+def _apart(one: Float64, other: Float64, least: Float64) -> float:
+    """How far the noise of two runs is apart at the token where most; none is below the least."""
+    a, b = np.maximum(one, least), np.maximum(other, least)
+    known = (a > 0) & (b > 0) & np.isfinite(a) & np.isfinite(b)
+    times = a[known] / b[known]
+    return float(np.maximum(times, 1 / times).max(initial=1.0))
 
 
 def _least(true: Array, roundoff: float) -> Array:
@@ -177,10 +198,14 @@ def for_few(rows: int) -> float:
     return 1 + GUESSES / max(1, rows)
 
 
-def limits(roundoff: float, rows: int, width: int) -> Norms:
-    """Times the yardstick's error, norm by norm, for a candidate that computes as it does."""
+def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
+    """Times the yardstick's error, norm by norm, for a candidate that computes as it does.
+
+    `apart` is how far honest runs are apart at a token: a third one is a little further off.
+    """
     even = Norms(*[K * for_few(rows)] * len(fields(Norms)))
-    worst, upper = _luck(rows, width), _luck(min(rows, ONE_IN), width)
+    upper = _luck(min(rows, ONE_IN), width)
+    worst = max(_luck(rows, width), min(MOST_LUCK, A_THIRD * apart / K))
     even = replace(
         even,
         token_worst=even.token_worst * worst,
@@ -218,7 +243,11 @@ def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
         )
     if room != SAME:  # another implementation may round the same way everywhere
         floor = replace(floor, spectral=floor.spread)
-    return known.noise.times(limits(roundoff, known.rows, known.width)).times(room).plus(floor)
+    return (
+        known.noise.times(limits(roundoff, known.rows, known.width, known.apart))
+        .times(room)
+        .plus(floor)
+    )
 
 
 def room_needed(introduced: Mapping[str, Norms], own: Mapping[str, Honest]) -> Norms:

@@ -24,12 +24,15 @@ from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .calibrate import Calibration, truth_errors
 from .depth import alone, unlike, unlike_by_chance, with_extra
-from .exact import ByChance, exact_row, is_exact, may_be_infinite, without_shared
+from .exact import ByChance, exact_row, is_exact, without_infinity, without_shared
 from .replay import introduced_errors
 from .sides import JudgedSide
 
 _WORTH_A_THREAD = 1 << 17
 """Smaller states are compared faster than Python prepares the comparison: threads win nothing."""
+
+ATTENTION_WEIGHTS = ("*.out[1-9]*", "output.*attentions")
+"""Points that one attention gives beside its result, and another (SDPA) never has."""
 
 
 class Walk:
@@ -51,6 +54,9 @@ class Walk:
         self._nominal = nominal_formats(reference.names, reference.backend, candidate)
         self._policy = policy
         self._allow = tuple(allow_missing)
+        self._same_attention = _same_attention(candidate, reference.backend)
+        if not self._same_attention:
+            self._allow += ATTENTION_WEIGHTS
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
         self._by_chance = calibration.by_chance if calibration else ByChance()
@@ -85,8 +91,8 @@ class Walk:
         fits = all(row.verdict not in ("shape", "unknown") for row in self._met.values())
         if fits and self._ours is not None and self.can_replay(reference):
             measure = self._ours.calibration.own_error
-            ours, theirs = (t.backend.flags.get("attn") for t in (candidate, self._reference))
-            self.judge_layers(introduced_errors(reference, candidate, measure), ours == theirs)
+            own = introduced_errors(reference, candidate, measure)
+            self.judge_layers(own, may_be_copy=self._same_attention)
 
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
@@ -154,15 +160,14 @@ class Walk:
             probe, policy = self._reference.probe, self._policy
             self._met[point.name] = exact_row(point, reference, candidate, probe, policy, free)
             return
-        note = ""
-        if may_be_infinite(reference):
-            reference, candidate, note = without_shared(reference, candidate)
+        given = reference, candidate
+        reference, candidate, note = without_shared(*given, self._true(point.name))
         keep = self._reference.probe.keep(point.name, shape)
-        tolerance = self._tolerance(reference, candidate)
+        tolerance = self._tolerance(*given)
 
         def settle(measured: Measured) -> None:
             if point.name == "logits" and self._decides():
-                r, c = reference.array, candidate.array
+                r, c = (without_infinity(side.array) if note else side.array for side in given)
                 self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
             self._met[point.name] = LayerDrift(
                 point,
@@ -192,6 +197,9 @@ class Walk:
                 return Tolerance(room)
         formats = (FORMATS[s.dtype] for s in (reference, candidate) if s.dtype in FORMATS)
         return self._policy.tolerance(name, *formats, *self._nominal[name])
+
+    def _true(self, point: str) -> State | None:
+        return self._ours.calibration.truth.state(point) if self._ours is not None else None
 
     def _decides(self) -> bool:
         """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
@@ -238,6 +246,12 @@ class Walk:
             truth=truth,
             sides=sides,
         )
+
+
+def _same_attention(one: BackendInfo, other: BackendInfo) -> bool:
+    """Whether both sides have one attention, as far as they say."""
+    flags = [backend.flags["attn"] for backend in (one, other) if "attn" in backend.flags]
+    return len(set(flags)) < 2
 
 
 def judge(measured: Measured) -> PointVerdict:
