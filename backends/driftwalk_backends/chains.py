@@ -121,7 +121,14 @@ class Chain:
             norm,
             link.takes or None,
             link.gives,
+            self._beside(calls[1:]),
         )
+
+    def _beside(self, later: list[Call]) -> tuple[Slot, ...]:
+        """What each block makes anew, and hands on to the next, beside the stream."""
+        handed = [{slot for slot, _ in call.taken} - call.handed_back for call in later]
+        found = set.intersection(*handed) if handed else set()
+        return tuple(sorted(found - {self.link.gives}, key=repr))
 
 
 def find_chains(groups: Iterable[Group], directly: bool) -> list[Chain]:

@@ -72,7 +72,8 @@ class FirstRun:
         yield _Seen(calls[0].order - 0.5, stack.points[0].name, embed)
         for (point, place), call in zip(places, calls, strict=True):
             first, *others = sorted(call.given, key=lambda slot: slot != stack.gives)
-            alike = [slot for slot in others if call.gives[slot][0] == call.gives[first][0]]
+            form = call.gives[first][0]
+            alike = [s for s in others if call.gives[s][0] == form or s in stack.beside]
             given = [call.given[slot] for slot in (first, *alike)]
             yield from self._given(point.name, place, call.order, given, (first, *alike))
         after = [v for v in self._visits.values() if v.path == stack.norm]

@@ -117,9 +117,9 @@ class _StackCapture:
                 "whose blocks give something else on other inputs cannot be walked."
             )
         replaced = False
+        if not self._stack.walked:
+            given = [one for one in given if self._is_stream(*one, given[0][1])]
         for extra, (slot, tensor) in enumerate(given):
-            if extra and not self._stack.walked and tensor.shape != given[0][1].shape:
-                continue  # a second stream (two-stream blocks) has the form of the first
             name = f"{point.name}.out{extra}" if extra else point.name
             instead = self._keep(Point(name, point.module), tensor)
             if instead is not None:
@@ -135,6 +135,10 @@ class _StackCapture:
             return [(slot, tensor) for slot, tensor in tensors_in(output) if is_float(tensor)]
         given = float_outputs(output)
         return sorted(given, key=lambda one: one[0] != self._stack.gives)
+
+    def _is_stream(self, slot: Slot, tensor: torch.Tensor, first: torch.Tensor) -> bool:
+        """Whether it has the form of the stream (two-stream blocks), or is one beside it."""
+        return tensor.shape == first.shape or slot in self._stack.beside
 
     def _after_norm(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if self._done != len(self._layers) or self._normed:

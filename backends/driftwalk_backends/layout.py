@@ -31,6 +31,8 @@ class Stack:
     """Where the blocks take the residual stream; None: their first float tensor."""
     gives: Slot | None = None
     """Where they give it."""
+    beside: tuple[Slot, ...] = ()
+    """Where they give other streams, of whatever shape: the queries and the keys of SAM."""
     shared: tuple[Shared, ...] = ()
     """What several blocks are handed beside the stream."""
     walked: bool = False

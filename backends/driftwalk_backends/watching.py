@@ -101,6 +101,8 @@ class Call:
     marks: Marks = field(default_factory=dict)
     """The marks of all that it was given."""
     gives: dict[Slot, Form] = field(default_factory=dict)
+    handed_back: set[Slot] = field(default_factory=set)
+    """What it gave just as it was given it."""
     given: dict[Slot, Glimpse] = field(default_factory=dict)
     """What it gave, if its group is kept."""
     order: int = 0
@@ -131,7 +133,8 @@ class Group:
         self.later_norms: dict[tuple[int, Slot], str] = {}
         """The same for the first norm that took something computed from it, in its shape."""
         self._latest: dict[Slot, torch.Tensor] = {}
-        self._open: list[Call] = []
+        self._open: list[tuple[Call, list[torch.Tensor]]] = []
+        """Calls that are running, and what they were given."""
 
     def before(self, path: str, block: nn.Module, args: Any, kwargs: Any) -> None:
         if self.is_kept and self._lineage is not None:
@@ -141,7 +144,7 @@ class Group:
         call = Call(path, block, self.visits.counts[path] - 1)  # this call is counted already
         call.takes = {slot: (tensor.shape, tensor.dtype) for slot, tensor in inputs.items()}
         call.stream = stream_slot(args, kwargs) or () if inputs else ()
-        self._open.append(call)
+        self._open.append((call, list(inputs.values())))
         for slot, tensor in inputs.items():
             taken = (given for given, latest in self._latest.items() if same(latest, tensor))
             call.taken.update((given, slot) for given in taken)
@@ -154,8 +157,10 @@ class Group:
             call.marks = self._lineage.of(*(tensor for _, tensor in tensors))
 
     def after(self, path: str, output: Any) -> None:
-        call, given = self._open.pop(), dict(float_outputs(output))
+        (call, inputs), given = self._open.pop(), dict(float_outputs(output))
         if call.takes and given:
+            back = (slot for slot, tensor in given.items() if any(tensor is i for i in inputs))
+            call.handed_back.update(back)
             call.gives = {slot: (tensor.shape, tensor.dtype) for slot, tensor in given.items()}
             call.order = next(self.visits.clock)
             self.calls.append(call)
