@@ -17,8 +17,14 @@ _EXACT = MOVES | {
     *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.constant_pad_nd.default),
     *(aten.flip.default, aten.roll.default, aten.repeat.default, aten.tril.default),
     *(aten.triu.default, aten.relu.default, aten.neg.default, aten.abs.default),
+    *(aten.max.default, aten.max.dim, aten.amax.default, aten.maximum.default),
+    *(aten.min.default, aten.min.dim, aten.amin.default, aten.minimum.default),
+    *(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default),
+    *(aten.sort.default, aten.sort.stable, aten.topk.default, aten.kthvalue.default),
+    *(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default),
 }
-"""These and more that round nothing: a one among zeros stays a one."""
+"""These and more that round nothing: a one among zeros stays a one, and the largest of some numbers
+is one of them (keypoints are where an image is equal to its own maximum nearby)."""
 
 
 class Jittered(EachOp):  # type: ignore[no-untyped-call]

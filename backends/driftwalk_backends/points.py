@@ -197,10 +197,11 @@ def _note_on_share(visits: Visits, blocks: set[str], computing: Mapping[int, int
         v.path: _share([v.module], visits, computing) for v in visits.outside(blocks) if v.weights
     }
     largest = sorted(places, key=lambda path: -places[path])[:4]
+    outside = ", ".join(f"{path} ({places[path]:.0%})" for path in largest)
     return [
         f"The points enclose {inside:.0%} of the weights that compute in a run. Outside are "
-        f"{', '.join(f'{path} ({places[path]:.0%})' for path in largest)}: an error there shows at "
-        "the next point or output."
+        f"{outside or 'parameters of the model itself'}: an error there shows at the next point or "
+        "output."
     ]
 
 

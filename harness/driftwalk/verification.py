@@ -173,19 +173,21 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     closed = _inside_of_closed(reference, candidate, trace)
     terms = replace(terms, allow_missing=(*terms.allow_missing, *closed))
     base, witness = run.witness, run.witness.of(candidate)
-    ours = theirs = None
+    ours = theirs = chance = None
     if policy.calibrated:
         ours, theirs = witness.calibration(candidate.info), base.judged(trace)
         doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
         terms = replace(terms, doubt=doubt)
+        chance = witness.by_chance(candidate.info).joined(base.by_chance(trace.backend))
     # Both sides are judged, or none: an unjudged reference would pass whatever it is.
-    both = (ours, theirs) if ours is not None and theirs is not None else (None, None)
-    walk = Walk(trace, candidate.info, policy, terms.allow_missing, *both)
+    if ours is None or theirs is None:
+        ours = theirs = None
+    walk = Walk(trace, candidate.info, policy, terms.allow_missing, ours, theirs, chance)
     looked_at = Observation(candidate, probe, policy, run.depth)
     with show.stage(f"candidate: {candidate.spec}"):
         looked_at.keep(_walk(walk, reference, candidate, probe))
-        if both[0] is not None and witness.has_own_model:
-            walk.judge_layers(witness.introduced(candidate, both[0]))
+        if ours is not None and witness.has_own_model:
+            walk.judge_layers(witness.introduced(candidate, ours))
         elif points := walk.worth_a_closer_look:
             walk.raise_layers(witness.clearly_wrong(candidate, points))
     with show.stage("observer check"):

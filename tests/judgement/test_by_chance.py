@@ -158,3 +158,39 @@ def test_roundoffs_do_not_move_what_is_whole() -> None:
         exact = truth.trace(fixed)
         truth.jittered(fixed, 2.0**-14, lambda s: found.update({s.point.name: s.array}))
     assert np.abs(found["logits"] - exact["logits"]).max() < 1e-2
+
+
+class Hopeless(Counter):
+    """Frames by chance, and beside them a number of which float32 leaves no digit."""
+
+    long = True
+
+    def chosen(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super().chosen(x), "lost": (x * 1e9).sin()}
+
+
+def test_shapes_are_by_chance_where_the_truth_is_in_doubt_as_well():
+    report = driftwalk.verify(Hopeless(), "emulated:bf16", probe=probe(200))
+    assert report.verdict == "unverified", report.first_divergence
+    assert row(report, "output.frames").verdict == "unknown"
+
+
+class Keypoints(Coder):
+    """Where a map of scores is equal to its own maximum nearby."""
+
+    def chosen(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = (x @ self.book.T)[:, None]
+        largest = nn.functional.max_pool2d(scores, 5, stride=1, padding=2)
+        return {"keypoints": scores[scores == largest]}
+
+
+def test_the_largest_of_some_numbers_is_one_of_them_whatever_is_rounded():
+    model = Keypoints()
+    report = driftwalk.verify(model, copy.deepcopy(model), probe=probe())
+    assert report.verdict == "pass"
+    assert row(report, "output.keypoints").shape[0] > 10
+    wrong = copy.deepcopy(model)
+    wrong.book.data *= 0
+    report = driftwalk.verify(model, wrong, probe=probe())
+    assert report.verdict == "drift", "how many there are is no matter of chance in float32"
+    assert row(report, "output.keypoints").verdict == "shape"

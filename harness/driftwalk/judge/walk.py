@@ -46,6 +46,7 @@ class Walk:
         allow_missing: Iterable[str] = (),
         calibration: Calibration | None = None,
         judged_reference: JudgedSide | None = None,
+        by_chance: ByChance | None = None,
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
@@ -59,7 +60,9 @@ class Walk:
             self._allow += ATTENTION_WEIGHTS
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
-        self._by_chance = calibration.by_chance if calibration else ByChance()
+        self._by_chance = by_chance or ByChance()
+        if calibration is not None:
+            self._by_chance = self._by_chance.joined(calibration.by_chance)
         if judged_reference is not None:
             self._by_chance = self._by_chance.joined(judged_reference.calibration.by_chance)
         self._met: dict[str, LayerDrift] = {}

@@ -23,6 +23,7 @@ from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
+from .exact import ByChance
 from .honest import Honest
 from .sides import JudgedSide
 
@@ -116,6 +117,11 @@ class Witness:
                 made.meet_all(reference)
             self._judged = reference, made
         return self._judged[1]
+
+    def by_chance(self, computes_in: ComputesIn) -> ByChance:
+        """What honest arithmetic changes in one jump, be the rest in doubt or not."""
+        made = self._calibration_for(computes_in)
+        return made.by_chance if made is not None else ByChance()
 
     def doubt(self, computes_in: ComputesIn) -> str:
         """Why the truth cannot be trusted for such a side; empty where it can."""
