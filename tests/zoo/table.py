@@ -130,9 +130,10 @@ def _wrong(row: Row, step: str) -> str | None:
     if said is None or said["verdict"] == "pass" or _cannot(said):
         return None
     if said.get("true"):
-        differ = said.get("in_float32", said["in_float64"])
+        dtype = "float32" if "in_float32" in said else "float64"
+        differ = said[f"in_{dtype}"]
         how = f"{differ:.1e} of an output" if differ < 1e30 else "NaN"
-        return f"true: in transformers' own float64 run they differ, too ({how})"
+        return f"true: in transformers' own {dtype} run they differ, too ({how})"
     return f"{said['verdict']}: {said.get('reason', '')}"
 
 
