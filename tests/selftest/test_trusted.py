@@ -120,8 +120,8 @@ def test_a_broken_head_is_named(whole: SelfTest) -> None:
 
 def blind_to_the_reference(patch: pytest.MonkeyPatch) -> None:
     def unjudged(*given: Any) -> Walk:
-        *but_the_last, _ = given
-        return Walk(*but_the_last)
+        *before, _, by_chance = given
+        return Walk(*before, None, by_chance)
 
     patch.setattr(verification, "Walk", unjudged)
 
