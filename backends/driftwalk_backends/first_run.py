@@ -72,10 +72,10 @@ class FirstRun:
         yield _Seen(calls[0].order - 0.5, stack.points[0].name, embed)
         for (point, place), call in zip(places, calls, strict=True):
             first, *others = sorted(call.given, key=lambda slot: slot != stack.gives)
-            form = call.gives[first][0]
-            alike = [s for s in others if call.gives[s][0] == form or s in stack.beside]
-            given = [call.given[slot] for slot in (first, *alike)]
-            yield from self._given(point.name, place, call.order, given, (first, *alike))
+            main = call.gives[first][0]
+            streams = [s for s in (first, *others) if stack.hands_on(s, call.gives[s][0], main)]
+            given = [call.given[slot] for slot in streams]
+            yield from self._given(point.name, place, call.order, given, streams)
         after = [v for v in self._visits.values() if v.path == stack.norm]
         after = [v for v in after if v.order > calls[-1].order and v.gives]
         if after:

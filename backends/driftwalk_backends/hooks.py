@@ -118,7 +118,8 @@ class _StackCapture:
             )
         replaced = False
         if not self._stack.walked:
-            given = [one for one in given if self._is_stream(*one, given[0][1])]
+            main, hands_on = given[0][1].shape, self._stack.hands_on
+            given = [(slot, t) for slot, t in given if hands_on(slot, t.shape, main)]
         for extra, (slot, tensor) in enumerate(given):
             name = f"{point.name}.out{extra}" if extra else point.name
             instead = self._keep(Point(name, point.module), tensor)
@@ -135,10 +136,6 @@ class _StackCapture:
             return [(slot, tensor) for slot, tensor in tensors_in(output) if is_float(tensor)]
         given = float_outputs(output)
         return sorted(given, key=lambda one: one[0] != self._stack.gives)
-
-    def _is_stream(self, slot: Slot, tensor: torch.Tensor, first: torch.Tensor) -> bool:
-        """Whether it has the form of the stream (two-stream blocks), or is one beside it."""
-        return tensor.shape == first.shape or slot in self._stack.beside
 
     def _after_norm(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if self._done != len(self._layers) or self._normed:

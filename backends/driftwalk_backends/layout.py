@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from driftwalk.names import EMBED, NORM, in_stack, layer
 from driftwalk.states import Point
 
@@ -42,6 +44,10 @@ class Stack:
 
     def name(self, rest: str) -> str:
         return in_stack(self.prefix, rest)
+
+    def hands_on(self, slot: Slot, shape: torch.Size, main: torch.Size) -> bool:
+        """Whether what a block gives is a stream: of the form of the main one, or beside it."""
+        return shape == main or slot in self.beside
 
     @property
     def numbers(self) -> BlockNumbers:

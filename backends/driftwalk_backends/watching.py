@@ -159,7 +159,7 @@ class Group:
     def after(self, path: str, output: Any) -> None:
         (call, inputs), given = self._open.pop(), dict(float_outputs(output))
         if call.takes and given:
-            back = (slot for slot, tensor in given.items() if any(tensor is i for i in inputs))
+            back = (slot for slot, tensor in given.items() if any(same(tensor, i) for i in inputs))
             call.handed_back.update(back)
             call.gives = {slot: (tensor.shape, tensor.dtype) for slot, tensor in given.items()}
             call.order = next(self.visits.clock)

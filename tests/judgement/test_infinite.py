@@ -67,8 +67,9 @@ def test_a_fault_beside_them_is_seen_and_placed():
 @pytest.mark.parametrize("instead", [0.0, -1e4, np.inf, np.nan, float(np.finfo(np.float32).min)])
 def test_a_candidate_must_mask_out_the_same(instead):
     report = driftwalk.verify(Chooser(), Chooser(instead), probe=PROBE)
-    assert report.verdict in ("drift", "unverified")
-    assert report.verdict == "drift" or "non-finite" in report.reason
+    assert report.verdict == "drift"
+    assert report.first_divergence.point.name == "logits"
+    assert report.at_fault == "candidate"
 
 
 def test_a_candidate_that_masks_out_what_the_model_does_not():
@@ -96,6 +97,17 @@ def test_an_overflow_on_both_sides_is_none_of_these():
 def test_not_a_number_and_plus_infinity_are_never_meant(bad):
     report = driftwalk.verify(Chooser(bad), Chooser(bad), probe=PROBE)
     assert report.verdict == "unverified"
+
+
+class NothingLeft(Chooser):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": torch.full_like(super().forward(x)["logits"], -torch.inf)}
+
+
+def test_where_nothing_can_be_chosen_nothing_was_compared():
+    report = driftwalk.verify(NothingLeft(), NothingLeft(), probe=PROBE)
+    assert report.verdict == "unverified"
+    assert "at logits" in report.reason
 
 
 def test_the_same_infinity_differs_by_nothing():

@@ -38,7 +38,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("judge.exact", "judge.replay", "judge.honest"),
         *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
     ),
-    "walk": ("judge.sides", "judge.depth", "judge.walk", "judge.blame"),
+    "walk": ("judge.attention", "judge.sides", "judge.depth", "judge.walk", "judge.blame"),
     "gate": ("judge.gate",),
     "judge": ("judge", "environment"),
     "stage": ("stage",),

@@ -11,6 +11,7 @@ witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
 blame.py               introduced, or inherited? The layer that made the error
 exact.py               whole numbers and booleans: equal, or drift; infinities on purpose
+attention.py           what one of two attentions gives beside its result, and another never has
 depth.py               what one side lacks; one layer more or fewer: which one that comes down to
 shared.py              what all layers are handed: a wrong rotary table is no fault of layer 0
 drill.py               the same inside that layer, module by module

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 
@@ -50,6 +51,11 @@ class ByChance:
         for name, differ in other.entries.items():
             entries[name] = entries[name] | differ if name in entries else differ
         return ByChance(entries, tuple(dict.fromkeys((*self.shapes, *other.shapes))))
+
+    @classmethod
+    def of_all(cls, some: Iterable[ByChance]) -> ByChance:
+        """What any of some sides may have by chance."""
+        return reduce(cls.joined, some, cls())
 
     def why_open(self, layers: Iterable[LayerDrift], dtype: str) -> str:
         """Why a side that chose otherwise cannot be judged by these rows; empty where it can."""
@@ -192,12 +198,15 @@ def may_be_infinite(state: State) -> bool:
 def masked_out(true: State) -> Array | None:
     """Which elements of an output the truth itself has at infinity; None: none, or no output.
 
-    The main output only where it is minus infinity, the score of what cannot be chosen.
+    The main output only where it is minus infinity, the score of what cannot be chosen, and not
+    where nothing can be.
     """
     if may_be_infinite(true):
         found: Array = np.isinf(true.array)
     elif true.point.name == LOGITS:
         found = np.isneginf(true.array)
+        if found.all():
+            return None
     else:
         return None
     return found if found.any() else None
@@ -208,7 +217,8 @@ def without_shared(
 ) -> tuple[State, State, str]:
     """Both states with 0 where both have the same infinity, and a note that says how often.
 
-    Where the truth is known, only what is infinite there, too: an overflow is none of these.
+    Where the truth is known, only what is infinite there, too: an overflow is none of these. Where
+    then the reference alone has it, the lowest number stands for it: the candidate is what is off.
     """
     allowed = masked_out(true) if true is not None else None
     if allowed is None and (true is not None or not may_be_infinite(reference)):
@@ -216,8 +226,10 @@ def without_shared(
     r, c = reference.array, candidate.array
     with np.errstate(invalid="ignore"):
         same = np.isinf(r) & (r == c)
-    if allowed is not None:
+    if allowed is not None and true is not None:
         same &= allowed
+        r = np.where(allowed & ~same & (r == true.array), _lowest(r), r)
+        reference = State(reference.point, r)
     count = int(np.count_nonzero(same))
     if not count:
         return reference, candidate, ""
@@ -228,6 +240,9 @@ def without_shared(
 
 def without_infinity(scores: Array) -> Array:
     """Scores with the lowest number in place of minus infinity: neither is ever chosen."""
-    known = format_of(scores)
-    lowest = np.array(known.lowest if known else 0, scores.dtype)
-    return np.where(np.isneginf(scores), lowest, scores)
+    return np.where(np.isneginf(scores), _lowest(scores), scores)
+
+
+def _lowest(array: Array) -> Array:
+    known = format_of(array)
+    return np.array(known.lowest if known else 0, array.dtype)

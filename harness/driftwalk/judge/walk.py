@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
+from .attention import is_attention_weights, same_attention
 from .calibrate import Calibration, truth_errors
 from .depth import alone, unlike, unlike_by_chance, with_extra
 from .exact import ByChance, exact_row, is_exact, without_infinity, without_shared
@@ -30,9 +32,6 @@ from .sides import JudgedSide
 
 _WORTH_A_THREAD = 1 << 17
 """Smaller states are compared faster than Python prepares the comparison: threads win nothing."""
-
-ATTENTION_WEIGHTS = ("*.out[1-9]*", "output.*attentions")
-"""Points that one attention gives beside its result, and another (SDPA) never has."""
 
 
 class Walk:
@@ -55,16 +54,11 @@ class Walk:
         self._nominal = nominal_formats(reference.names, reference.backend, candidate)
         self._policy = policy
         self._allow = tuple(allow_missing)
-        self._same_attention = _same_attention(candidate, reference.backend)
-        if not self._same_attention:
-            self._allow += ATTENTION_WEIGHTS
+        self._same_attention = same_attention(candidate, reference.backend)
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
-        self._by_chance = by_chance or ByChance()
-        if calibration is not None:
-            self._by_chance = self._by_chance.joined(calibration.by_chance)
-        if judged_reference is not None:
-            self._by_chance = self._by_chance.joined(judged_reference.calibration.by_chance)
+        judged = (calibration, judged_reference.calibration if judged_reference else None)
+        self._by_chance = by_chance or ByChance.of_all(one.by_chance for one in judged if one)
         self._met: dict[str, LayerDrift] = {}
         self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
@@ -143,8 +137,7 @@ class Walk:
         """
         reference = self._reference.state(candidate.point.name)
         if reference is None:
-            found = candidate.point, candidate.shape, candidate.dtype
-            self._extra.append(alone(*found, "extra", self._allow))
+            self._extra.append(self._alone(candidate, "extra"))
         else:
             self._judge(reference, candidate)
 
@@ -201,6 +194,12 @@ class Walk:
         formats = (FORMATS[s.dtype] for s in (reference, candidate) if s.dtype in FORMATS)
         return self._policy.tolerance(name, *formats, *self._nominal[name])
 
+    def _alone(self, state: State, verdict: Literal["missing", "extra"]) -> LayerDrift:
+        row = alone(state.point, state.shape, state.dtype, verdict, self._allow)
+        if self._same_attention or row.allowed or not is_attention_weights(state):
+            return row
+        return replace(row, allowed=True)
+
     def _true(self, point: str) -> State | None:
         return self._ours.calibration.truth.state(point) if self._ours is not None else None
 
@@ -218,7 +217,7 @@ class Walk:
         rows = [
             self._with_sides(self._met[state.point.name])
             if state.point.name in self._met
-            else alone(state.point, state.shape, state.dtype, "missing", self._allow)
+            else self._alone(state, "missing")
             for state in self._reference
         ]
         rows = with_extra(rows, self._extra)
@@ -249,12 +248,6 @@ class Walk:
             truth=truth,
             sides=sides,
         )
-
-
-def _same_attention(one: BackendInfo, other: BackendInfo) -> bool:
-    """Whether both sides have one attention, as far as they say."""
-    flags = [backend.flags["attn"] for backend in (one, other) if "attn" in backend.flags]
-    return len(set(flags)) < 2
 
 
 def judge(measured: Measured) -> PointVerdict:
