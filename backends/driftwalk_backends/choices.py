@@ -156,15 +156,11 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         moved = (noisy.movedim(axis, -1) - last).abs().nan_to_num(0.0, 0.0)
         values, order = last.sort(dim=-1, descending=ranking.descending, stable=True)
         room, moved = self._room(values, moved.gather(-1, order)), moved.gather(-1, order)
-        gaps = (values[..., :-1] - values[..., 1:]).abs()
-        # Numbers without noise (masked out, all zero) are the same to everybody.
-        close = (gaps <= torch.maximum(room[..., :-1], room[..., 1:])) & (
-            (moved[..., :-1] > 0) | (moved[..., 1:] > 0)
-        )
-        if not close.any():
+        places = exchanged(values, room, moved > 0, ranking.best)
+        changed = places != torch.arange(places.shape[-1], device=places.device)
+        if not changed.any():
             return scores.reshape(shape)
-        self.count += int(close.sum())
-        places = _exchanged(close, ranking.best)
+        self.count += int(changed.sum())
         values = torch.empty_like(values).scatter_(-1, places, values)
         tipped = torch.empty_like(last).scatter_(-1, order, values)
         return tipped.movedim(-1, axis).reshape(shape)
@@ -211,21 +207,47 @@ def _rounds(func: Any, args: Args, kwargs: dict[str, Any]) -> bool:
     return wanted in _WHOLE_NUMBERS
 
 
-def _exchanged(close: torch.Tensor, best: int) -> torch.Tensor:
-    """Which of the ranked numbers comes at each place, once close neighbours have changed places.
+def exchanged(
+    values: torch.Tensor, room: torch.Tensor, noisy: torch.Tensor, best: int
+) -> torch.Tensor:
+    """At which place each of the ranked numbers stands once close ones have changed places.
 
-    Pairs change places, counted from the one that parts the first `best` from the rest; in a chain
-    of close numbers that leaves one over at an end, which then changes places with its neighbour.
+    Pairs change places, as far from one another as is close: in a row of numbers that are all next
+    to equal honest arithmetic does not exchange neighbours, it deals the row anew. Pairs are
+    counted from the place that parts the first `best` from the rest. One that is left over between
+    pairs changes places with its neighbour.
     """
-    count = close.shape[-1] + 1
-    close = torch.cat((close, torch.zeros_like(close[..., :1])), -1)
-    place = torch.arange(count, device=close.device).expand(close.shape)
-    pairs = close & ((place - (best - 1)) % 2 == 0)
-    alone = ~(pairs | pairs.roll(1, -1))
-    rest = (close & alone) | (close & alone.roll(-1, -1))
-    for starts in (pairs, rest):
-        ends = starts.roll(1, -1)
-        place = torch.where(starts, place.roll(-1, -1), torch.where(ends, place.roll(1, -1), place))
+    count = values.shape[-1]
+    place = torch.arange(count, device=values.device).expand(values.shape)
+    alone = torch.ones_like(noisy)
+
+    def close(apart: int) -> torch.Tensor:
+        """Which numbers are close to the one so many places on."""
+        starts = torch.zeros_like(noisy)
+        one, other = slice(None, count - apart), slice(apart, None)
+        gaps = (values[..., one] - values[..., other]).abs()
+        wide = torch.maximum(room[..., one], room[..., other])
+        # Numbers without noise (masked out, all zero) are the same to everybody.
+        starts[..., one] = (gaps <= wide) & (noisy[..., one] | noisy[..., other])
+        return starts
+
+    def swapped(starts: torch.Tensor, apart: int) -> torch.Tensor:
+        ends = starts.roll(apart, -1)
+        onwards, back = place.roll(-apart, -1), place.roll(apart, -1)
+        return torch.where(starts, onwards, torch.where(ends, back, place))
+
+    order = torch.arange(count, device=values.device)
+    for apart in reversed([2**power for power in range(count.bit_length()) if 2**power < count]):
+        near = close(apart)
+        for first in (best - apart, best):
+            starts = near & alone & alone.roll(-apart, -1)
+            starts &= (order - first) % (2 * apart) < apart
+            place = swapped(starts, apart)
+            alone = alone & ~(starts | starts.roll(apart, -1))
+    neighbours = close(1)
+    onwards = neighbours & alone
+    place, alone = swapped(onwards, 1), alone & ~onwards
+    place = swapped(neighbours & alone.roll(-1, -1), 1)
     return place
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import zoo
 from driftwalk.registry import create
-from driftwalk_backends.choices import Recorded, Tipped
+from driftwalk_backends.choices import Recorded, Tipped, exchanged
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -39,13 +41,13 @@ def test_what_is_closer_than_its_noise_changes_places_and_nothing_else(choose):
     plain, other, count = tipped(choose)
     assert plain.tolist() == [[0, 1, 2]]
     assert other.tolist() == [[0, 1, 3]]
-    assert count == 1
+    assert count == 2
 
 
 def test_a_choice_that_is_clear_does_not_tip_over():
     plain, other, count = tipped(lambda s: s.topk(2).indices)
     assert plain.tolist() == other.tolist()
-    assert count == 1  # the third and the fourth, of which none was asked for
+    assert count == 2  # the third and the fourth, of which none was asked for
     assert tipped(lambda s: s.topk(3).indices, noise=0.001 * NOISE)[2] == 0
 
 
@@ -56,13 +58,29 @@ def test_of_a_chain_of_close_numbers_the_one_that_parts_the_best_tips_over(best)
     assert set(other[0].tolist()) != set(range(best))
 
 
-def test_numbers_move_no_farther_than_to_a_neighbour_of_a_neighbour():
-    scores = torch.linspace(1, 0, 101, dtype=torch.float64)[None]
-    noise = 0.01 * torch.ones_like(scores) * torch.tensor([1.0, -1.0]).repeat(51)[:101]
-    _, other, _ = tipped(lambda s: s.sort(descending=True).indices, scores, noise)
-    moved = (other[0] - torch.arange(101)).abs()
-    assert moved.min() >= 1
-    assert moved.max() <= 2
+def test_a_row_of_numbers_next_to_equal_is_dealt_anew():
+    scores = 1 + torch.linspace(0.01, 0, 32, dtype=torch.float64)[None]
+    noise = 0.01 * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(16)[None]
+    _, other, _ = tipped(lambda s: s.topk(8).indices, scores, noise)
+    moved = (other[0] - torch.arange(8)).abs()
+    assert moved.min() >= 8  # neighbours that change places would still be among the best
+
+
+ROWS = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=40)
+
+
+@given(ROWS, st.floats(1e-3, 1.0), st.integers(0, 5))
+def test_numbers_change_places_with_close_ones_and_each_is_still_there_once(row, noise, best):
+    values = torch.tensor(sorted(row, reverse=True), dtype=torch.float64)
+    room, noisy = torch.full_like(values, noise), torch.ones(len(row), dtype=torch.bool)
+    places = exchanged(values, room, noisy, best)
+    assert sorted(places.tolist()) == list(range(len(row)))
+    # One that is left over changes places with a neighbour that has changed places before.
+    assert ((values[places] - values).abs() <= 2 * noise).all()
+    gaps = (values[:-1] - values[1:]).abs() <= noise
+    stays = places == torch.arange(len(row))
+    assert not (stays[:-1] & gaps).any()
+    assert not (stays[1:] & gaps).any()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import driftwalk
 from driftwalk.judge.blame import root_cause
@@ -108,3 +112,37 @@ def test_a_fault_below_the_truth_s_noise_still_has_a_root_cause() -> None:
     assert report.layer("layer.3").tolerance.by_own_doing
     assert root_cause({}, report.layers) == "layer.3"
     assert root_cause({}, report.layers[:4]) is None
+
+
+class LaidOut(nn.Module):
+    """Blocks that are given states by columns; of states by rows a kernel makes a little more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Transposing() for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x.mT.contiguous().mT)
+        return x
+
+
+class Transposing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        other_kernel = x.is_contiguous() and x.dtype == torch.float32
+        return x + torch.tanh(self.linear(x)) * (1 + 1e-4 * other_kernel)
+
+
+def test_a_copy_that_gives_the_same_bits_is_not_judged_by_what_a_replay_makes_otherwise() -> None:
+    model, probe = LaidOut(), {"x": np.random.default_rng(0).standard_normal((2, 6, 8), np.float32)}
+    report = driftwalk.verify(model, copy.deepcopy(model), probe=probe)
+    assert report.verdict == "pass", report.first_divergence
+    wrong = copy.deepcopy(model)
+    wrong.layers[1].linear.weight.data *= 1.01
+    found = driftwalk.verify(model, wrong, probe=probe)
+    assert found.root_cause.point.name == "layer.1"

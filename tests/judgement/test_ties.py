@@ -213,3 +213,53 @@ def test_two_sides_that_chose_alike_agree_whatever_the_truth_chose():
     module.layers[1].gate.weight.data += 1e-8 * torch.randn(4, WIDTH)
     probe = probe_with_tie(Routed(), 2e-3)
     assert driftwalk.verify(module, copy.deepcopy(module), probe=probe).ok
+
+
+class Detector(nn.Module):
+    """Blocks on the best of many tokens; `nudge` is what another order of summation does."""
+
+    def __init__(self, nudge: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.score = nn.Linear(8, 1, bias=False)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.nudge = nudge
+
+    def forward(self, x):
+        scores = self.score(x)[..., 0]
+        if self.nudge:
+            generator = torch.Generator().manual_seed(self.nudge)
+            noise = torch.randn(scores.shape, generator=generator).to(scores)
+            scores = scores * (1 + 1e-7 * noise)
+        best = scores.topk(24).indices
+        x = x.gather(1, best[..., None].expand(-1, -1, 8))
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+def probe_with_a_row_of_ties(module: Detector) -> dict[str, np.ndarray]:
+    """Twelve of the best tokens have one score; ten of these are the same, two are not."""
+    x = torch.randn(1, 64, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weight = module.score.weight[0].detach().double()
+    other = torch.randn(8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    other -= weight * (other @ weight) / (weight @ weight)
+    row = weight / weight.norm()
+    x[0, :10] = row
+    x[0, 10], x[0, 11] = row + 0.01 * other, row - 0.01 * other
+    x[0, 12:] -= torch.outer(x[0, 12:] @ weight + 1, weight) / (weight @ weight)
+    x[0, 12:24] += 4 * torch.rand(12, 1, generator=torch.Generator().manual_seed(3)) * row
+    return {"x": x.float().numpy()}
+
+
+@pytest.mark.parametrize("nudge", range(1, 9))
+def test_of_a_row_of_ties_any_may_take_the_place_of_any_other(nudge):
+    module = Detector()
+    probe = probe_with_a_row_of_ties(module)
+    clean = driftwalk.verify(module, Detector(nudge), probe=probe)
+    assert clean.verdict == "pass", clean.reason
+    faulty = Detector(nudge)
+    faulty.layers[1].weight.data *= 1.05
+    report = driftwalk.verify(module, faulty, probe=probe)
+    assert report.verdict == "drift"
+    assert report.root_cause.point.name == "layer.1"

@@ -19,7 +19,7 @@ from ..dtypes import FORMATS, Array, Float64, Format
 from ..measure.norms import row_sizes
 from ..states import Trace
 from ..tolerance import BY_DTYPE
-from .honest import K, for_few
+from .honest import MANY, K, for_few
 
 EXAMINED_AT = "fp32"
 """The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
@@ -38,10 +38,6 @@ attention sink is off by up to 15 times: where there are few others, there is mo
 
 VOID = 1 / 3
 """Of a state's size: an honest error as large as this leaves no digit to compare."""
-
-SHARE = 0.05
-"""More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
-
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
@@ -77,14 +73,14 @@ def doubt_of(
             many = False
             if name in tipped:
                 jumps = row_sizes(tipped[name], true.array, keep)
-                many = bool((jumps > K * travelled).mean() > SHARE)
+                many = bool((jumps > K * travelled).mean() > MANY)
                 travelled = np.maximum(travelled, jumps)
             if dtype.name == EXAMINED_AT:
                 # Which of many tokens tip over is chance; how many do, and how far, is not.
                 sizes = (error, travelled, least)
                 off, explained, digit = map(np.sort, sizes) if many else sizes
                 far = (off > CEILING * explained) & (off > DIGITS * digit)
-                if far.mean() > SHARE:
+                if far.mean() > MANY:
                     return _broken(name, error, size, travelled, dtype)
             elif _is_swollen(error, size, travelled, dtype):
                 return _swollen(name, error, size, travelled, dtype)

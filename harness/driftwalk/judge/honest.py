@@ -66,6 +66,9 @@ another attention computes the rest of a model bit by bit alike, and is no copy.
 FLOOR = 2.0
 """Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
 
+MANY = 0.05
+"""More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
+
 GUESSES = 4
 """How many tokens a guess is worth: the noise of a channel over few tokens is mixed with so many of
 the median channel's, and the extremes of few tokens are given so much more room."""
@@ -148,12 +151,24 @@ def honest(
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [row_sizes(run, true, keep, channels) for run in runs]
     if other_branch is not None:
-        by_token.append(row_sizes(other_branch, true, keep, channels))
+        jumps = row_sizes(other_branch, true, keep, channels)
+        by_token.append(_of_many(jumps, np.max(by_token, axis=0)))
     weights = Weights(inverse(np.max(by_token, axis=0)), channels)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
     if other_branch is not None:
         noise = noise.or_larger(distance(other_branch, true, keep, weights))
     return Honest(noise, size, weights, roundoff, apart)
+
+
+def _of_many(jumps: Float64, noise: Float64) -> Float64:
+    """How far tokens may jump, given how far they did in one run.
+
+    Where many stand at a tie, they stand in rows of next to equal ones: which of them takes whose
+    place is chance, so that each may go as far as the farthest. How many go how far is not: that
+    is what the noise of all tokens together says.
+    """
+    many = np.isfinite(jumps).all() and (jumps > K * noise).mean() > MANY
+    return np.full_like(jumps, jumps.max()) if many else jumps
 
 
 def _apart(one: Float64, other: Float64, least: Float64) -> float:

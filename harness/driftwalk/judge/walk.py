@@ -16,7 +16,7 @@ from ..dtypes import FORMATS
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
 from ..measure.metrics import Measured, measure
-from ..measure.norms import FAR, Norms
+from ..measure.norms import FAR, ZERO, Norms
 from ..measure.reduction import begin
 from ..mixture import Mixture, nominal_formats
 from ..result import Coverage
@@ -89,7 +89,19 @@ class Walk:
         if fits and self._ours is not None and self.can_replay(reference):
             measure = self._ours.calibration.own_error
             own = introduced_errors(reference, candidate, measure)
+            # What a replay makes otherwise there (of states laid out otherwise) is its own doing.
+            own |= dict.fromkeys(self._alike_so_far(candidate) & own.keys(), ZERO)
             self.judge_layers(own, may_be_copy=self._same_attention)
+
+    def _alike_so_far(self, candidate: Trace) -> set[str]:
+        """The points up to which both sides gave bit by bit the same."""
+        alike: set[str] = set()
+        for name in candidate.names:
+            metrics = self._met[name].metrics
+            if metrics is not None and metrics.max_abs != 0:
+                break
+            alike.add(name)
+        return alike
 
     def meet_trace(self, candidate: Trace) -> None:
         """Meet every state of a trace, several at a time."""
