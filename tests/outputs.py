@@ -62,6 +62,7 @@ class Headed(nn.Module):
 
     def __init__(self, give: Give, width: int = 16) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.embedding = nn.Embedding(50, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(3))
         self.head = nn.Linear(width, 7)

@@ -30,7 +30,9 @@ class Terms:
     doubt: str = ""
     """Why no truth is trusted, so that the dtype table decided."""
     left_to_chance: str = ""
-    """Why a run without drift is not verified: choices that tipped over left too little."""
+    """Why a run without drift is not verified: choices that tipped over left too little ..."""
+    chance: frozenset[str] = frozenset()
+    """... and the points at which they did."""
 
 
 def assemble(
@@ -42,7 +44,7 @@ def assemble(
 ) -> Report:
     """One report of a walk that has met all of the candidate's states."""
     layers, sides = walk.layers(), (trace.backend, candidate)
-    terms = replace(terms, left_to_chance=walk.left_to_chance)
+    terms = replace(terms, left_to_chance=walk.left_to_chance, chance=walk.chance)
     return report_of(layers, trace.probe, sides, terms, observer, walk.decisions)
 
 
@@ -56,7 +58,9 @@ def report_of(
 ) -> Report:
     """One report of rows that were judged; `sides` are the reference and the candidate."""
     covered = coverage(layers)
-    verdict, reason = run_verdict(layers, covered, observer, terms.doubt, terms.left_to_chance)
+    verdict, reason = run_verdict(
+        layers, covered, observer, terms.doubt, terms.left_to_chance, terms.chance
+    )
     doubted = f"Judged by the dtype table, for want of a truth: {terms.doubt}."
     rules = tuple(
         RuleInfo(r.glob, *((r.tolerance.atol, r.tolerance.rtol) if r.tolerance else (None, None)))

@@ -91,3 +91,16 @@ def test_an_observer_effect_within_tolerance_is_let_be():
 )
 def test_drift_outweighs_unverified_which_outweighs_a_pass_and_no_run_is_no_pass(verdicts, code):
     assert exit_code(report(verdict) for verdict in verdicts) == code
+
+
+def test_what_is_off_where_choices_leave_nothing_to_compare_is_not_drift():
+    def found(*rows, reason="by chance"):
+        return run_verdict(rows, coverage(rows), {}, "", reason, {"output.boxes"})
+
+    boxes = layer("output.boxes", "drift")
+    assert found(layer("embed"), boxes) == ("unverified", "by chance")
+    assert found(layer("embed", "drift"), boxes) == ("drift", "")
+    assert found(layer("embed"), layer("output.boxes", "shape")) == ("drift", "")
+    assert found(layer("embed"), boxes, reason="") == ("drift", "")
+    own = dataclasses.replace(boxes.tolerance, norm="introduced l2")
+    assert found(layer("embed"), dataclasses.replace(boxes, tolerance=own)) == ("drift", "")

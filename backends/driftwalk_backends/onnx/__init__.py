@@ -26,6 +26,7 @@ Running it beside the torch model
     finding         which of its tensors are the model's states
     picks           which tensor a state may be: an output, a scope, or its numbers
     quantised       what a graph in eight bits may honestly compute
+    saturation      whether products of eight bits are exact on this CPU
 
 Elsewhere: `matching` (which tensor holds the expected numbers), `faults.graph` (faults in an
 export), `bundles` (one layer cut out of a graph).

@@ -20,6 +20,7 @@ from ..depth import Looks
 from ..fingerprint import versions
 from .graph import OnnxGraph
 from .reading import hash_of
+from .saturation import saturates
 
 DTYPES = ("fp32", "fp16", "fp64")
 PROVIDERS = {
@@ -114,6 +115,8 @@ class OnnxBackend(Looks, Backend):
             "quantised": "yes" if any(graph.quantised for graph in graphs) else "",
             "points": points,
         }
+        if flags["quantised"] and self.spec.device in ("", "cpu") and saturates():
+            flags["int8_products"] = "saturate"
         given = {flag: text for flag, text in flags.items() if text}
         return self._info(common_dtype(graphs), packages, given)
 

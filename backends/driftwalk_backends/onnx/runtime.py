@@ -50,6 +50,7 @@ from .graph import Arrays
 from .parts import open_parts
 from .quantised import honest_model
 from .reading import parsed
+from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
 AFTER = "logits"
@@ -136,7 +137,10 @@ class OnnxInt8(OnnxRuntime):
     @property
     def info(self) -> BackendInfo:
         base = super().info
-        return replace(base, flags={**base.flags, "quantised": QUANTISATIONS[0]})
+        flags = {"quantised": QUANTISATIONS[0]}
+        if saturates():
+            flags["weights"] = "7 bits: products of 8 bits saturate on this CPU"
+        return replace(base, flags={**base.flags, **flags})
 
     def prepare(self, probe: Probe) -> None:
         """Export now: what it may honestly compute is told from the graph."""
@@ -165,7 +169,8 @@ class OnnxInt8(OnnxRuntime):
             # By what it is made from, to the last byte: whether that is the model's is settled.
             files = sorted(f for f in whole.folder.iterdir() if f.name not in (MADE_WITH, EVIDENCE))
             hashes = in_threads(sha256_of, files)
-            key = key_of(self._only, *(file.name for file in files), *hashes, made_by)
+            bits = "7 bits" if saturates() else "8 bits"
+            key = key_of(self._only, bits, *(file.name for file in files), *hashes, made_by)
         return kept("onnx-int8", key, make, self._scratch)
 
     def _close(self) -> None:
@@ -186,6 +191,7 @@ def _quantise(graph: Path, into: Path) -> None:
                 str(into),
                 op_types_to_quantize=["MatMul", "Gather"],
                 weight_type=QuantType.QInt8,
+                reduce_range=saturates(),
                 use_external_data_format=True,
             )
     except Exception as error:  # a graph that its passes do not know fails in any way

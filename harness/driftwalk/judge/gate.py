@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from ..layer_drift import LayerDrift
 from ..result import Coverage, Observer, Report, RunVerdict
@@ -16,10 +16,13 @@ def run_verdict(
     observer: Mapping[str, Observer],
     doubt: str = "",
     left_to_chance: str = "",
+    chance: Container[str] = (),
 ) -> tuple[RunVerdict, str]:
     """The run's verdict, and for `unverified` the reason; `doubt` says why no truth is trusted.
 
-    `left_to_chance` says why a side within all its allowances is still not verified (ties.py).
+    `left_to_chance` says why a side within all its allowances is still not verified, and `chance`
+    holds the points where choices leave too little to compare: what a side is off there, and not
+    by a layer's own doing, says nothing (ties.py).
     """
     rows = tuple(layers)
     for row in rows:
@@ -45,7 +48,7 @@ def run_verdict(
             f"{doubt}; and the two sides differ at {bad[0].point.name} by more than the dtype "
             "table allows, so that nothing can say which of them is right"
         )
-    if bad:
+    if any(not (left_to_chance and _is_open(row, chance)) for row in bad):
         return "drift", ""
     if left_to_chance:
         return "unverified", left_to_chance
@@ -56,6 +59,11 @@ def run_verdict(
             "by L2 (policy l2:TOLERANCE)"
         )
     return "pass", ""
+
+
+def _is_open(row: LayerDrift, chance: Container[str]) -> bool:
+    own = row.tolerance is not None and row.tolerance.by_own_doing
+    return row.verdict == "drift" and row.point.name in chance and not own
 
 
 def exit_code(reports: Iterable[Report]) -> int:

@@ -73,6 +73,12 @@ class Walk:
         floats = next((reason for side in sides if (reason := side.left_to_chance(agreed))), "")
         return floats or self._by_chance.why_open(self._met.values(), self._candidate.dtype)
 
+    @property
+    def chance(self) -> frozenset[str]:
+        """The points at which choices leave too little of a state to compare (ties.py)."""
+        sides = (side for side in (self._ours, self._theirs) if side is not None)
+        return frozenset(name for side in sides for name in side.calibration.chance)
+
     def can_replay(self, reference: Backend) -> bool:
         """Whether the reference's own blocks can say what the candidate's layers should give."""
         if self._ours is None or self._theirs is None or not isinstance(reference, Replays):
@@ -97,8 +103,8 @@ class Walk:
         """The points up to which both sides gave bit by bit the same."""
         alike: set[str] = set()
         for name in candidate.names:
-            metrics = self._met[name].metrics
-            if metrics is not None and metrics.max_abs != 0:
+            row = self._met.get(name)
+            if row is not None and row.metrics is not None and row.metrics.max_abs != 0:
                 break
             alike.add(name)
         return alike

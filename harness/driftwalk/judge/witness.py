@@ -50,6 +50,12 @@ NO_YARDSTICK = (
     "it was held to what its float dtype allows. See docs/onnx.md."
 )
 
+SATURATES = (
+    "This CPU multiplies 8-bit numbers inexactly: ONNX Runtime adds two products in 16 bits and "
+    "cuts off what does not fit (x86 without VNNI). A drift of the candidate may be just that; "
+    "weights of 7 bits always fit (`reduce_range=True` of its quantisers). See docs/onnx.md."
+)
+
 
 ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
@@ -200,7 +206,8 @@ class Witness:
     def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
         """What is to be said about one candidate alone."""
         alone = "quantised" in candidate.flags and not self.has_own_model
-        return (NO_YARDSTICK,) if alone else ()
+        cut_off = candidate.flags.get("int8_products") == "saturate"
+        return (*((NO_YARDSTICK,) if alone else ()), *((SATURATES,) if cut_off else ()))
 
     def note(self, computes_in: ComputesIn, text: str) -> None:
         """Have something said in reports about sides of these dtypes."""

@@ -25,6 +25,7 @@ from driftwalk.progress import Progress
 from driftwalk_backends.onnx.export import silence
 from driftwalk_backends.onnx.quantised import Rounded, _rounded, again, fitting_step
 from driftwalk_backends.onnx.reading import read_graph
+from driftwalk_backends.onnx.saturation import saturates
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 
@@ -84,7 +85,12 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path
         path = tmp_path_factory.mktemp("int8") / "model.onnx"
         with silence():
             quantize_dynamic(
-                str(whole()), str(path), per_channel=per_channel, weight_type=QuantType.QInt8
+                str(whole()),
+                str(path),
+                per_channel=per_channel,
+                weight_type=QuantType.QInt8,
+                # One step per matrix leaves most weights far below the largest: their products fit.
+                reduce_range=per_channel and saturates(),
             )
         return path
 
@@ -152,6 +158,31 @@ def test_a_quantised_candidate_without_a_yardstick_is_said_to_have_none() -> Non
     assert witness.caution(info) == ()
     (told,) = witness.caution(replace(info, flags={"quantised": "yes"}))
     assert "without a yardstick" in told
+    flags = {"quantised": "yes", "int8_products": "saturate"}
+    *_, told = witness.caution(replace(info, flags=flags))
+    assert "reduce_range=True" in told
+
+
+def test_products_that_this_cpu_cuts_off_are_drift_and_the_report_says_why(tmp_path: Path) -> None:
+    model = open_model(zoo.build("llama"))
+    probe = make_probe(model)
+    whole = graphs.export(model.module, probe, tmp_path)
+    reports = []
+    for bits in (7, 8):
+        path = tmp_path / f"{bits}.onnx"
+        with silence():
+            quantize_dynamic(
+                str(whole),
+                str(path),
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                reduce_range=bits == 7,
+            )
+        reports.append(driftwalk.verify(model, f"onnxruntime,file={path}", probe=probe))
+    fitting, full = reports
+    assert fitting.ok, fitting.first_divergence
+    assert full.verdict == ("drift" if saturates() else "pass")
+    assert any("reduce_range" in note for note in full.notes) == saturates()
 
 
 @pytest.mark.parametrize(
