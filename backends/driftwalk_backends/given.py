@@ -80,7 +80,13 @@ class GivenModel(LoadedModel):
         return self._mixture or Mixture(self._dtypes[-1] if self._dtypes else "fp32")
 
     def at(
-        self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
+        self,
+        dtype: str,
+        device: str,
+        attn: str | None = None,
+        *,
+        for_export: bool = False,
+        lend: bool = False,
     ) -> nn.Module:
         return self.module
 

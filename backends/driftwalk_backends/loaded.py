@@ -118,9 +118,18 @@ class LoadedModel:
         return made
 
     def at(
-        self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
+        self,
+        dtype: str,
+        device: str,
+        attn: str | None = None,
+        *,
+        for_export: bool = False,
+        lend: bool = False,
     ) -> nn.Module:
-        """The module in a dtype on a device: itself where it already is, else a copy."""
+        """The module in a dtype on a device: itself where it already is, else a copy.
+
+        `lend`: a copy that may borrow the weights of a large model (lending.py).
+        """
         # Of the ways to run a mixture of experts, one has no data-dependent shapes to trace.
         experts = "batched_mm" if for_export and has_experts(self.module) else None
         if attn is None and experts is None and is_in(self.module, dtype, device):
@@ -128,7 +137,7 @@ class LoadedModel:
         if attn is not None and not hasattr(self.module, "set_attn_implementation"):
             raise UsageError(f"attn={attn}: {self.label} is not a transformers model.")
         try:
-            return converted(self.module, dtype, device, attn, experts)
+            return converted(self.module, dtype, device, attn, experts, lend=lend)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{self.label} in {dtype} does not fit on {device}: {first_line(error)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from driftwalk.errors import ModelError
 
 from .calls import first_line
+from .lending import borrow, lent_weights
 from .tensors import TORCH_DTYPES
 
 _REGISTERED = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
@@ -32,10 +33,21 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @torch.inference_mode(False)
 def converted(
-    module: nn.Module, dtype: str, device: str, attn: str | None = None, experts: str | None = None
+    module: nn.Module,
+    dtype: str,
+    device: str,
+    attn: str | None = None,
+    experts: str | None = None,
+    *,
+    lend: bool = False,
 ) -> nn.Module:
-    """A deep copy on `device` in `dtype`; the original is left alone."""
-    twin = copied(module)
+    """A deep copy on `device` in `dtype`; the original is left alone.
+
+    `lend`: the weights of a large model are not copied (lending.py); whoever runs it must take an
+    operation on weights as they are and wider numbers for one on wide numbers.
+    """
+    lent = lent_weights(module) if lend else {}
+    twin = copied(module, lent)
     if attn is not None:
         twin.set_attn_implementation(attn)  # type: ignore[operator]
     if dtype == "fp64":
@@ -52,9 +64,13 @@ def converted(
         twin.to(device=device, dtype=wanted)  # transformers refuses by name what cannot be cast
     else:
         twin.to(device)
+        kept = {weight.data_ptr() for weight in lent.values()}
         twin._apply(  # type: ignore[no-untyped-call]
-            lambda tensor: tensor.to(_format(tensor.dtype, wanted))
+            lambda tensor: (
+                tensor if tensor.data_ptr() in kept else tensor.to(_format(tensor.dtype, wanted))
+            )
         )
+        borrow(twin, lent, wanted)
     _change_plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
     return twin
 
@@ -124,9 +140,12 @@ def castable(
             yield name, buffer, fits(name)
 
 
-def copied(module: nn.Module) -> nn.Module:
-    """A deep copy; what cannot be copied is an error that names it."""
-    memo: dict[int, Any] = {}
+def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy; what cannot be copied is an error that names it.
+
+    `instead` holds what takes the place of objects that are not to be copied, by their ids.
+    """
+    memo: dict[int, Any] = dict(instead or {})
     for part in module.modules():
         own = {k: v for k, v in vars(part).items() if k not in ("_parameters", "_modules")}
         for leaf in tree_leaves(own):

@@ -70,6 +70,8 @@ class TorchRuntime(Looks, Backend):
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
         self._module: nn.Module | None = None
+        self._borrows = False
+        """Whether its module may borrow the weights of a large model (lending.py)."""
         self._hold = False
 
     @classmethod
@@ -138,7 +140,9 @@ class TorchRuntime(Looks, Backend):
     def _open(self) -> nn.Module:
         if self._module is None:
             start = time.perf_counter()
-            self._module = self._model.at(self._dtype, str(self._device), self._attn)
+            self._module = self._model.at(
+                self._dtype, str(self._device), self._attn, lend=self._borrows
+            )
             self._seconds["load"] = time.perf_counter() - start
         return self._module
 

@@ -43,6 +43,8 @@ class Truth(TorchEager):
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
+        # A model that casts to the dtype of some weight (T5) would see that of the lent one.
+        self._borrows = self._casts == "widened"
         floats = {p.dtype for p in self._model.module.parameters() if p.is_floating_point()}
         own = torch.float64 if floats == {torch.float64} else torch.float32
         self._lowest = torch.finfo(own).min

@@ -103,9 +103,15 @@ class LossyModel(OtherModel):
         self._changes = changes
 
     def at(
-        self, dtype: str, device: str, attn: str | None = None, *, for_export: bool = False
+        self,
+        dtype: str,
+        device: str,
+        attn: str | None = None,
+        *,
+        for_export: bool = False,
+        lend: bool = False,
     ) -> nn.Module:
-        module = self.clean.at(dtype, device, attn, for_export=for_export)
+        module = self.clean.at(dtype, device, attn, for_export=for_export, lend=lend)
         if dtype not in self._changes:
             return module
         with torch.no_grad():
