@@ -218,7 +218,8 @@ def exchanged(
     pairs changes places with its neighbour.
     """
     count = values.shape[-1]
-    place = torch.arange(count, device=values.device).expand(values.shape)
+    order = torch.arange(count, device=values.device)
+    place = order.expand(values.shape)
     alone = torch.ones_like(noisy)
 
     def close(apart: int) -> torch.Tensor:
@@ -236,7 +237,6 @@ def exchanged(
         onwards, back = place.roll(-apart, -1), place.roll(apart, -1)
         return torch.where(starts, onwards, torch.where(ends, back, place))
 
-    order = torch.arange(count, device=values.device)
     for apart in reversed([2**power for power in range(count.bit_length()) if 2**power < count]):
         near = close(apart)
         for first in (best - apart, best):

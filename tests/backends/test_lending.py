@@ -32,12 +32,11 @@ def traced(model, probe):
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
-def test_the_truth_is_the_same_bit_by_bit(name, monkeypatch):
+def test_the_truth_is_the_same_bit_by_bit(name, request):
     model = open_model(zoo.build(name))
     probe = make_probe(model)
     *copied, _ = traced(model, probe)
-    monkeypatch.setattr(lending, "LARGE", 0)
-    monkeypatch.setattr(lending, "SMALLEST", 2)
+    request.getfixturevalue("all_are_large")
     *lent, module = traced(model, probe)
     own = {weight.data_ptr() for weight in model.module.parameters()}
     shared = sum(weight.data_ptr() in own for weight in module.parameters())

@@ -102,16 +102,8 @@ class LossyModel(OtherModel):
         super().__init__(clean, clean.module, clean.label)
         self._changes = changes
 
-    def at(
-        self,
-        dtype: str,
-        device: str,
-        attn: str | None = None,
-        *,
-        for_export: bool = False,
-        lend: bool = False,
-    ) -> nn.Module:
-        module = self.clean.at(dtype, device, attn, for_export=for_export, lend=lend)
+    def at(self, dtype: str, device: str, attn: str | None = None, **options: bool) -> nn.Module:
+        module = self.clean.at(dtype, device, attn, **options)
         if dtype not in self._changes:
             return module
         with torch.no_grad():
