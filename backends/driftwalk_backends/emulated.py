@@ -1,4 +1,4 @@
-"""The `emulated` backend: a coarser format's arithmetic on a CPU that has none.
+"""The `emulated` backend: a coarser format's arithmetic on a device that may have none.
 
 It predicts the drift of hardware you do not own, and is the yardstick for it.
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -182,13 +183,25 @@ _HOLDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "fp32", "fp8": "fp32"}
 """The dtype the model itself is in under each arithmetic."""
 
 
+def attention_for_floats(device: torch.device) -> AbstractContextManager[None]:
+    """Of a GPU's kernels for attention, only those that can compute in float32, too.
+
+    One is chosen by the dtype of the model, and given wider numbers afterwards.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
 class Emulated(TorchEager):
-    """Eager PyTorch on the CPU, every op rounded as the format would."""
+    """Eager PyTorch, every op rounded as the format would."""
 
     name: ClassVar[str] = "emulated"
     draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
-        name: text for name, text in TorchEager.options.items() if name in ("attn", "threads")
+        name: text
+        for name, text in TorchEager.options.items()
+        if name in ("attn", "stream", "threads")
     }
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -197,15 +210,13 @@ class Emulated(TorchEager):
                 f"Backend 'emulated' needs a dtype: emulated:{{{','.join(ARITHMETIC)}}}; "
                 f"got {str(spec)!r}."
             )
-        if spec.device not in ("", "cpu"):
-            raise UsageError(f"Backend 'emulated' runs on the CPU, not on {spec.device!r}.")
         self._format = spec.dtype
         super().__init__(replace(spec, dtype=_HOLDS[spec.dtype]), model)
         self.spec = spec
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
-        return [Offer(f"emulated:{name}", True, "emulated on the CPU") for name in ARITHMETIC]
+        return [Offer(f"emulated:{name}", True, "emulated in float32") for name in ARITHMETIC]
 
     @property
     def info(self) -> BackendInfo:
@@ -213,5 +224,6 @@ class Emulated(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        with super()._arithmetic(), ARITHMETIC[self._format]():
+        attention = attention_for_floats(self._device)
+        with super()._arithmetic(), attention, ARITHMETIC[self._format]():
             yield

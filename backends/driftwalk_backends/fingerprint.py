@@ -5,14 +5,15 @@ plain number in the modules, so that whatever can change a result without changi
 epsilon, a scale, an activation) is in it.
 
 But no fingerprint can tell whether a function was patched, a method replaced, autocast switched on.
-So every state and output of the model itself, in plain eager PyTorch on the CPU, is hashed when
-something is stored, and must come out the same, bit by bit, when it is used: the evidence.
+So every state and output of the model itself, in plain eager PyTorch, is hashed when something is
+stored, and must come out the same, bit by bit, when it is used: the evidence.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
 from functools import cache, partial
@@ -27,7 +28,7 @@ from driftwalk.adapter import Backend, ShowsModel
 from driftwalk.dtypes import Array, dtype_name
 from driftwalk.errors import DriftwalkError
 from driftwalk.states import Probe, State, Trace
-from driftwalk.workers import in_threads
+from driftwalk.workers import in_threads, workers
 
 from .calls import call, explaining, quietly
 from .eager_run import as_arrays, watched
@@ -44,6 +45,33 @@ _PIECE = 1 << 23
 
 def fingerprint(module: nn.Module) -> str:
     """sha256 over structure, plain attributes and all parameters and buffers."""
+    tensors = _tensors(module)
+    hashes = in_threads(lambda named: _hash(named[1]), tensors, lambda named: named[1].numel())
+    return _digest(module, hashes)
+
+
+class Hashing:
+    """A fingerprint that is made while others work: that of a large model takes seconds."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._pool = ThreadPoolExecutor(workers(), thread_name_prefix="hashing")
+        self._hashes = [self._pool.submit(_hash, tensor) for _, tensor in _tensors(module)]
+
+    def result(self) -> str:
+        made = _digest(self._module, [one.result() for one in self._hashes])
+        self.stop()
+        return made
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _digest(module: nn.Module, hashes: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for path, part in module.named_modules():
         digest.update(f"{path}|{_qualified(type(part))}|{part.extra_repr()}|".encode())
@@ -58,9 +86,7 @@ def fingerprint(module: nn.Module) -> str:
     config: Any = getattr(module, "config", None)
     if hasattr(config, "to_json_string"):
         digest.update(config.to_json_string(use_diff=False).encode())
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    hashes = in_threads(lambda named: _hash(named[1]), tensors, lambda named: named[1].numel())
-    for (name, tensor), own in zip(tensors, hashes, strict=True):
+    for (name, tensor), own in zip(_tensors(module), hashes, strict=True):
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode() + own)
     return digest.hexdigest()
 
@@ -151,36 +177,41 @@ def evidence_dtype(dtype: str) -> str:
 
 
 class Evidence:
-    """Hashes of one model's own states, by probe and dtype, for as long as one run lasts."""
+    """Hashes of one model's own states, by probe, dtype and device, for as long as one run lasts.
+
+    On the CPU the model is run for them where nobody has; on a GPU somebody must have.
+    """
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
-        self._traces: dict[tuple[str, str], Trace] = {}
-        self._hashes: dict[tuple[str, str], str] = {}
+        self._traces: dict[tuple[str, str, str], Trace] = {}
+        self._hashes: dict[tuple[str, str, str], str] = {}
 
     def offer(self, backend: Backend, trace: Trace) -> None:
         """Keep a trace, if it is of the model itself: then it need not be run once more."""
         if isinstance(backend, ShowsModel) and backend.shows(self._model):
-            where = trace.probe.sha256, trace.backend.dtype
+            where = trace.probe.sha256, trace.backend.dtype, trace.backend.device
             self._traces[where] = trace
             self._hashes.pop(where, None)
 
-    def trace(self, probe: Probe, dtype: str) -> Trace | None:
+    def trace(self, probe: Probe, dtype: str, device: str = "cpu") -> Trace | None:
         """The run in `dtype` whose very bits `of` proves; None where there is none.
 
         Of a result in another dtype than the evidence, no bits of that dtype are proved.
         """
         proved = dtype == evidence_dtype(dtype)
-        return self._traces.get((probe.sha256, dtype)) if proved else None
+        return self._traces.get((probe.sha256, dtype, device)) if proved else None
 
-    def of(self, probe: Probe, dtype: str) -> str:
+    def of(self, probe: Probe, dtype: str, device: str = "cpu") -> str:
         """The hash for a probe, fit to prove a result in `dtype`.
 
         Empty where the model cannot be run so: nothing proves what was made of it, nor is stored.
         """
-        where = probe.sha256, evidence_dtype(dtype)
+        where = probe.sha256, evidence_dtype(dtype), device
         if where not in self._hashes:
             trace = self._traces.get(where)
+            if trace is None and device != "cpu":
+                return ""
             try:
                 seen = (trace, trace.outputs) if trace else self._run(probe, where[1])
             except DriftwalkError:
@@ -195,7 +226,7 @@ class Evidence:
 
     def _run(self, probe: Probe, dtype: str) -> tuple[list[State], Mapping[str, Array]]:
         """All states and outputs, as the `torch` backend gives them on the CPU."""
-        module = self._model.at(dtype, "cpu")
+        module = self._model.at(dtype, "cpu", lend="large")
         states: list[State] = []
         with quietly(module), explaining(self._model.label, f"torch:cpu:{dtype}"):
             inputs = self._model.inputs(module, probe, torch.device("cpu"))

@@ -79,7 +79,7 @@ class GivenModel(LoadedModel):
         """What it computes in; point by point once `watch` has seen a run."""
         return self._mixture or Mixture(self._dtypes[-1] if self._dtypes else "fp32")
 
-    def at(self, dtype: str, device: str, attn: str | None = None, **options: bool) -> nn.Module:
+    def at(self, dtype: str, device: str, attn: str | None = None, **options: Any) -> nn.Module:
         return self.module
 
     def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:

@@ -1,17 +1,28 @@
-"""A large model in float64 without a copy of its weights.
+"""The weights of a large model in another dtype, or on another device, without a copy of the model.
 
-The copy's modules borrow the weights of the original, and have them in float64 only while they run:
-what a model takes beside its own weights is then its largest module in float64, not twice or four
-times the whole. Widening is exact, so that every number is the same as in a copy.
+A copy's modules hold `Lent` weights: each has the shape, dtype and device that the copy needs, and
+no memory. An operation that reads one is given its numbers, which are made for that operation and
+let go. What a model takes beside its own weights is then its largest weight, not twice or four
+times the whole; and weights that lie in a file (mapped, sources.py) are read as they are needed.
+
+Casting a weight whenever it is read gives the same numbers as casting it once: every state is the
+same as that of a copy, bit by bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
+
+from .widening import Args, Kwargs, is_composite
+
+aten = torch.ops.aten
 
 LARGE = 2**30
 """Bytes of weights: models below are copied, which is faster."""
@@ -19,64 +30,221 @@ LARGE = 2**30
 SMALLEST = 2**14
 """Elements of a weight that is lent; smaller ones are copied."""
 
-Weights = dict[int, nn.Parameter]
+PIECE = 2**26
+"""Elements of a matrix that are made at a time where one product reads more: a head of a large
+vocabulary in float64 would be the largest thing in memory."""
+
+ROOM, MOST = 0.5, 0.9
+"""The share of a device's free memory that weights may take which nobody has put there; and the
+share that those of a side may take, which are streamed to it otherwise."""
+
+_LOOKUPS = {aten.embedding.default, aten.index_select.default, aten.index.Tensor}
+"""Operations that take rows of their first tensor, and change no number."""
+
+_SHAPES = {aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default}
+_SHAPES |= {aten.full_like.default, aten.new_empty.default, aten.new_zeros.default}
+"""Operations that read no number."""
+
+_PRODUCTS = {aten.mm.default, aten.addmm.default}
+
+Lend = Literal["never", "large", "always"]
+"""Which models' weights are lent to a copy."""
+
+Wanted = Callable[[nn.Parameter], torch.dtype]
+"""What a weight is to be in."""
 
 
-def lent_weights(module: nn.Module) -> Weights:
-    """The weights to be borrowed from a model, by their ids; none where the model is not large.
+class Lent(torch.Tensor):
+    """A weight that lies elsewhere: each operation is given numbers that are made for it."""
 
-    Each is the same memory under another name, for the copy's modules to hold.
-    """
-    weights = list(module.parameters())
-    if sum(weight.nbytes for weight in weights) < LARGE:
-        return {}
-    return {
-        id(weight): nn.Parameter(weight.detach(), requires_grad=False)
-        for weight in weights
-        if type(weight) is nn.Parameter and _is_lendable(weight)
-    }
+    source: torch.Tensor
+    """The weight as it is stored."""
+    _is_param = True  # what makes it an nn.Parameter to whoever asks
 
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-def _is_lendable(weight: torch.Tensor) -> bool:
-    plain = weight.layout is torch.strided and weight.device.type == "cpu"
-    return plain and weight.is_floating_point() and weight.numel() >= SMALLEST
+    @staticmethod
+    def __new__(cls, source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Lent:
+        made: Lent = torch.Tensor._make_wrapper_subclass(
+            cls, source.shape, strides=source.stride(), dtype=dtype, device=device
+        )
+        made.source = source
+        return made
 
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"Lent({tuple(self.shape)}, {self.dtype}, {self.device})"
 
-def borrow(twin: nn.Module, lent: Weights, dtype: torch.dtype) -> None:
-    """Have the modules of a copy that hold lent weights run with these in another dtype."""
-    ids = {id(weight) for weight in lent.values()}
-    for part in list(twin.modules()):
-        names = [name for name, held in part._parameters.items() if id(held) in ids]
-        if names:
-            # An attribute of this one module, as anybody's patch of a forward is.
-            part.forward = _Borrowing(part, part.forward, names, dtype)
+    def numbers(self) -> torch.Tensor:
+        """The weight itself; on the way to a device as it is, and cast there."""
+        return self.source.to(self.device).to(self.dtype)
 
+    def _like(self, source: torch.Tensor) -> Lent:
+        return Lent(source, self.dtype, self.device)
 
-class _Borrowing:
-    """A module's forward, its weights widened for as long as it takes."""
-
-    def __init__(
-        self, part: nn.Module, forward: Callable[..., Any], names: list[str], dtype: torch.dtype
-    ) -> None:
-        self._part = part
-        self._forward = forward
-        self._names = names
-        self._dtype = dtype
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if type(self._part) is nn.Embedding:
-            with torch._C._DisableTorchDispatch():  # a lookup is exact: rows are widened, no table
-                return self._forward(*args, **kwargs).to(self._dtype)
-        held = self._part._parameters
-        lent = {name: held[name] for name in self._names}
-        try:
-            for name, weight in lent.items():
-                held[name] = None if weight is None else _widened(weight, self._dtype)
-            return self._forward(*args, **kwargs)
-        finally:
-            held.update(lent)
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args and isinstance(args[0], Lent) else None
+        if first is not None:
+            rest = tree_map(_numbers, args[1:]), tree_map(_numbers, kwargs)
+            if func in _SHAPES:
+                stand_in = torch.empty((), dtype=first.dtype, device=first.device)
+                return func(stand_in.expand(first.shape), *rest[0], **rest[1])
+            if func.is_view and func is not aten.view.dtype:
+                return tree_map(first._like, func(first.source, *rest[0], **rest[1]))
+            if func in _LOOKUPS:
+                here = tree_map(lambda item: _on(item, first.source.device), rest)
+                taken = func(first.source, *here[0], **here[1])
+                return taken.to(first.device).to(first.dtype)
+        if is_composite(func):
+            return func.decompose(*args, **kwargs)
+        if func in _PRODUCTS and _is_vast(args[-1]):
+            return _in_pieces(func, *tree_map(_numbers, args[:-1]), args[-1], **kwargs)
+        return func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
 
 
-def _widened(weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
-    with torch._C._DisableTorchDispatch():
-        return nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+def _numbers(value: Any) -> Any:
+    return value.numbers() if isinstance(value, Lent) else value
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _is_vast(value: Any) -> bool:
+    return isinstance(value, Lent) and value.numel() > PIECE
+
+
+def _in_pieces(func: Any, *given: Any, **kwargs: Any) -> torch.Tensor:
+    """A product with a matrix, so many columns of it at a time."""
+    *others, matrix = given
+    step, pieces = max(1, PIECE // matrix.shape[0]), []
+    for start in range(0, matrix.shape[1], step):
+        some = slice(start, start + step)
+        numbers = matrix._like(matrix.source[:, some]).numbers()
+        # A bias is a number for each column, or the same for all.
+        first = [
+            one[..., some] if one.shape[-1:] == matrix.shape[1:] else one for one in others[:-1]
+        ]
+        pieces.append(func(*first, others[-1], numbers, **kwargs))
+    return torch.cat(pieces, 1)
+
+
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that a tensor is read from: of a lent weight, where it lies."""
+    return tensor.source if isinstance(tensor, Lent) else tensor
+
+
+def is_lent(module: nn.Module) -> bool:
+    """Whether a copy holds weights that are lent to it."""
+    return any(isinstance(weight, Lent) for weight in module.parameters())
+
+
+def is_large(module: nn.Module) -> bool:
+    """Whether a model is too large to be copied without need."""
+    return sum(weight.nbytes for weight in module.parameters()) >= LARGE
+
+
+class Weights:
+    """The weights of one model, as its copies need them; what was made for one serves all."""
+
+    def __init__(self) -> None:
+        self._made: WeakValueDictionary[tuple[int, torch.dtype, torch.device], nn.Parameter]
+        self._made = WeakValueDictionary()
+
+    def forget(self) -> None:
+        """Whoever has copies keeps them; none is handed on, since the model may have changed."""
+        self._made.clear()
+
+    def placed(
+        self, module: nn.Module, wanted: Wanted, device: torch.device, lend: Lend
+    ) -> dict[int, nn.Parameter]:
+        """What is to stand in the place of the weights of a large model in a copy, by their ids.
+
+        Weights that are not there in this dtype are lent, or made. Small models are copied.
+        """
+        if lend != "always" and not is_large(module):
+            return {}
+        weights = list(_lendable(module))
+        lends = lend != "never" or not self._fit(weights, device, wanted, MOST)
+        moves = device.type != "cpu" and self._fit(weights, device, lambda w: w.dtype, ROOM)
+        return {
+            id(weight): self._placed(weight, wanted(weight), device, lends, moves)
+            for weight in weights
+        }
+
+    def _placed(
+        self,
+        weight: nn.Parameter,
+        dtype: torch.dtype,
+        device: torch.device,
+        lends: bool,
+        moves: bool,
+    ) -> nn.Parameter:
+        there = self._there(weight, dtype, device)
+        if there is not None:
+            return there
+        if not lends:
+            return self._make(weight, dtype, device)
+        source = self._there(weight, weight.dtype, device)
+        if source is None and moves:
+            source = self._make(weight, weight.dtype, device)
+            if weight.dtype == dtype:
+                return source
+        lent = Lent(weight.detach() if source is None else source, dtype, device)
+        return cast(nn.Parameter, lent)
+
+    def _there(
+        self, weight: nn.Parameter, dtype: torch.dtype, device: torch.device
+    ) -> nn.Parameter | None:
+        """The weight in this dtype on this device, where somebody has it."""
+        if (weight.dtype, weight.device) == (dtype, device):
+            return nn.Parameter(weight.detach(), requires_grad=False)
+        return self._made.get((id(weight), dtype, device))
+
+    def _make(self, weight: nn.Parameter, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+        made = nn.Parameter(weight.detach().to(device).to(dtype), requires_grad=False)
+        self._made[id(weight), dtype, device] = made
+        return made
+
+    def _fit(
+        self, weights: list[nn.Parameter], device: torch.device, wanted: Wanted, share: float
+    ) -> bool:
+        """Whether a share of a GPU's free memory has room for all that it does not hold yet."""
+        if device.type != "cuda":
+            return True
+        missing = [w for w in weights if self._there(w, wanted(w), device) is None]
+        needed = sum(weight.numel() * wanted(weight).itemsize for weight in missing)
+        return needed <= share * torch.cuda.mem_get_info(device)[0]
+
+
+def _lendable(module: nn.Module) -> Iterator[nn.Parameter]:
+    """The weights that can be lent; recurrent modules keep theirs in lists of their own."""
+    recurrent = (part for part in module.modules() if isinstance(part, nn.RNNBase))
+    kept = {id(weight) for part in recurrent for weight in part.parameters(recurse=False)}
+    for weight in module.parameters():
+        plain = type(weight) is nn.Parameter and weight.layout is torch.strided
+        large = weight.is_floating_point() and weight.numel() >= SMALLEST
+        if plain and large and id(weight) not in kept:
+            yield weight
+
+
+@contextmanager
+def set_apart(module: nn.Module, placed: Mapping[int, nn.Parameter]) -> Iterator[None]:
+    """The module without weights that are placed already, for whoever converts all that it has."""
+    ids = {id(weight) for weight in placed.values()}
+    apart = [
+        (part._parameters, name, held)
+        for part in (module.modules() if ids else ())
+        for name, held in part._parameters.items()
+        if id(held) in ids
+    ]
+    for holder, name, _ in apart:
+        holder[name] = None
+    try:
+        yield
+    finally:
+        for holder, name, held in apart:
+            holder[name] = held

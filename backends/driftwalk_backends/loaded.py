@@ -19,11 +19,13 @@ from .calls import first_line, inputs_for, kept_in, on_device, untouched
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
-from .fingerprint import Evidence, fingerprint, has_known_code, versions
+from .fingerprint import Evidence, Hashing, fingerprint, has_known_code, versions
 from .functions import is_closed
 from .layout import Layout
+from .lending import Lend, Weights, is_large
 from .precision import converted, has_experts, is_in
 from .randomness import drawing_modules, has_drawn, random_note
+from .shards import Files
 
 
 @dataclass(eq=False, repr=False)
@@ -42,10 +44,15 @@ class LoadedModel:
     loading_notes: tuple[str, ...] = ()
     like: LoadedModel | None = None
     """The model that this one is compared with, whose points it should have."""
+    files: Files | None = None
+    """Where its weights lie, if in a folder."""
 
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._watch = Watch()
+        self.weights = Weights()
+        """Those of a large model, as its copies have them."""
+        self._hashing: Hashing | None = None
         self._drew = False
         self.drawing: tuple[str, ...] = ()
         """The modules that draw random numbers, as far as was seen; `""` is the model itself."""
@@ -69,7 +76,7 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.module)
+        return fingerprint(self.module) if self._hashing is None else self._hashing.result()
 
     @property
     def has_known_code(self) -> bool:
@@ -81,9 +88,34 @@ class LoadedModel:
         """What this process saw the model give: the proof that a stored result is still its own."""
         return Evidence(self)
 
+    def begin(self) -> None:
+        """A run begins: a large model is hashed meanwhile."""
+        self.forget()
+        if "fingerprint" not in vars(self) and is_large(self.module):
+            self._hashing = Hashing(self.module)
+
+    def end(self) -> None:
+        """A run ends: an error where its weights were changed meanwhile."""
+        if self.files is not None:
+            self.files.check()
+
+    def forget(self) -> None:
+        """What was seen or made of it says nothing about the next run: it may change in between."""
+        self.evidence.forget()
+        self.weights.forget()
+        if self._hashing is not None:
+            self._hashing.stop()
+            self._hashing = None
+
     @property
     def arithmetic(self) -> str:
         """What bits depend on beside the model and the probe: others are stored apart."""
+        return self.arithmetic_on("cpu")
+
+    def arithmetic_on(self, device: str) -> str:
+        """The same for a device."""
+        if device.startswith("cuda"):
+            return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
         return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
 
     @property
@@ -124,11 +156,11 @@ class LoadedModel:
         attn: str | None = None,
         *,
         for_export: bool = False,
-        lend: bool = False,
+        lend: Lend = "never",
     ) -> nn.Module:
         """The module in a dtype on a device: itself where it already is, else a copy.
 
-        `lend`: a copy that may borrow the weights of a large model (lending.py).
+        `lend` says whether its weights may be lent instead of copied (lending.py).
         """
         # Of the ways to run a mixture of experts, one has no data-dependent shapes to trace.
         experts = "batched_mm" if for_export and has_experts(self.module) else None
@@ -137,7 +169,9 @@ class LoadedModel:
         if attn is not None and not hasattr(self.module, "set_attn_implementation"):
             raise UsageError(f"attn={attn}: {self.label} is not a transformers model.")
         try:
-            return converted(self.module, dtype, device, attn, experts, lend=lend)
+            return converted(
+                self.module, dtype, device, attn, experts, weights=self.weights, lend=lend
+            )
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{self.label} in {dtype} does not fit on {device}: {first_line(error)}"
@@ -147,8 +181,11 @@ class LoadedModel:
 
     def on_host(self) -> nn.Module:
         """The module on the CPU: itself where it is there."""
-        host = all(parameter.device.type == "cpu" for parameter in self.module.parameters())
-        return self.module if host else self.at("fp32", "cpu")
+        weights = list(self.module.parameters())
+        host = all(weight.device.type == "cpu" for weight in weights)
+        # Half precision is slow on a CPU, which matters in a large model.
+        slow = is_large(self.module) and any(weight.dtype.itemsize == 2 for weight in weights)
+        return self.module if host and not slow else self.at("fp32", "cpu", lend="large")
 
     def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:
         """The probe's arrays as tensors on the device, floats in a dtype that the module takes."""

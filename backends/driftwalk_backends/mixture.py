@@ -29,7 +29,7 @@ from driftwalk.states import Point, Probe
 
 from .calls import Inputs, call_as_it_is, inputs_for, own_copies
 from .eager_run import watched
-from .emulated import HalfArithmetic
+from .emulated import HalfArithmetic, attention_for_floats
 from .hooks import TensorSink
 from .layout import Layout
 from .loaded import LoadedModel
@@ -52,11 +52,11 @@ class Mixed(TorchEager):
     draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, mixture: Mixture, model: LoadedModel) -> None:
+    def __init__(self, mixture: Mixture, model: LoadedModel, device: str = "cpu") -> None:
         strange = {*mixture.dtypes.values(), *mixture.stored.values()} - TORCH_DTYPES.keys()
         if strange:
             raise BackendError(f"there is no yardstick for a mixture with {min(strange)!r}.")
-        super().__init__(Spec("torch", "cpu", "fp32"), model)
+        super().__init__(Spec("torch", device, "fp32"), model)
         self.spec = Spec("mixed")
         self._wanted = mixture
         self._rounds = _Rounds()
@@ -68,7 +68,7 @@ class Mixed(TorchEager):
 
     def _open(self) -> nn.Module:
         if self._module is None:  # a copy: its parameters are cast on the way
-            self._module = converted(self._model.module, "fp32", "cpu")
+            self._module = converted(self._model.module, "fp32", str(self._device))
         return self._module
 
     def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Mixed(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        with super()._arithmetic(), self._rounds:
+        with super()._arithmetic(), attention_for_floats(self._device), self._rounds:
             yield
 
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:

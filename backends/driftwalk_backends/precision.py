@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from driftwalk.errors import ModelError
 
 from .calls import first_line
-from .lending import borrow, lent_weights
+from .lending import Lend, Weights, set_apart
 from .tensors import TORCH_DTYPES
 
 _REGISTERED = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
@@ -39,40 +39,55 @@ def converted(
     attn: str | None = None,
     experts: str | None = None,
     *,
-    lend: bool = False,
+    weights: Weights | None = None,
+    lend: Lend = "never",
 ) -> nn.Module:
     """A deep copy on `device` in `dtype`; the original is left alone.
 
-    `lend`: the weights of a large model are not copied (lending.py); whoever runs it must take an
-    operation on weights as they are and wider numbers for one on wide numbers.
+    The weights of a large model are shared with other copies that are made with these `weights`,
+    and as `lend` says none are made at all where they can be lent (lending.py).
     """
-    lent = lent_weights(module) if lend else {}
-    twin = copied(module, lent)
+    wanted, place = TORCH_DTYPES[dtype], _place(device)
+    in_halves = dtype in ("fp16", "bf16") and hasattr(module, "config")
+    quantised = bool(getattr(module, "is_quantized", False))
+    placed: Mapping[int, nn.Parameter] = {}
+    if weights is not None and not quantised:
+        placed = weights.placed(module, _weight_format(module, wanted, in_halves), place, lend)
+    twin = copied(module, placed)
     if attn is not None:
         twin.set_attn_implementation(attn)  # type: ignore[operator]
     if dtype == "fp64":
         experts = experts or "eager"  # grouped matrix products have no float64 kernel
     if experts is not None and has_experts(twin):
         twin.set_experts_implementation(experts)  # type: ignore[operator]
-    wanted = TORCH_DTYPES[dtype]
-    if dtype in ("fp16", "bf16") and hasattr(twin, "config"):
-        for _, tensor, fits in castable(twin):
-            if fits(wanted):
-                tensor.data = tensor.data.to(wanted)
-        twin.to(device)
-    elif getattr(twin, "is_quantized", False):
-        twin.to(device=device, dtype=wanted)  # transformers refuses by name what cannot be cast
-    else:
-        twin.to(device)
-        kept = {weight.data_ptr() for weight in lent.values()}
-        twin._apply(  # type: ignore[no-untyped-call]
-            lambda tensor: (
-                tensor if tensor.data_ptr() in kept else tensor.to(_format(tensor.dtype, wanted))
-            )
-        )
-        borrow(twin, lent, wanted)
+    with set_apart(twin, placed):
+        if in_halves:
+            for _, tensor, fits in castable(twin):
+                if fits(wanted):
+                    tensor.data = tensor.data.to(wanted)
+            twin.to(place)
+        elif quantised:
+            twin.to(device=device, dtype=wanted)  # transformers refuses what cannot be cast
+        else:
+            twin.to(place)
+            twin._apply(lambda tensor: tensor.to(_format(tensor.dtype, wanted)))  # type: ignore[no-untyped-call]
     _change_plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
     return twin
+
+
+def _place(device: str) -> torch.device:
+    """A device by its whole name, as tensors have it."""
+    return torch.empty(0, device=device).device
+
+
+def _weight_format(
+    module: nn.Module, wanted: torch.dtype, in_halves: bool
+) -> Callable[[nn.Parameter], torch.dtype]:
+    """What each parameter of a module is to be in."""
+    if not in_halves:
+        return lambda weight: _format(weight.dtype, wanted)
+    cast = {id(tensor) for _, tensor, fits in castable(module) if fits(wanted)}
+    return lambda weight: wanted if id(weight) in cast else weight.dtype
 
 
 def _format(dtype: torch.dtype, wanted: torch.dtype) -> torch.dtype:

@@ -17,8 +17,10 @@ from driftwalk.errors import ModelError, UsageError
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
 from .functions import as_module, name_of
+from .lending import is_large
 from .loaded import LoadedModel
 from .onnx.pairs.model import OnnxModel
+from .shards import Files, what_is_wrong
 
 __all__ = ["AnyModel", "LoadedModel", "open_model", "torch_model"]
 
@@ -29,6 +31,7 @@ _TASKS = (
     *("TokenClassification", "QuestionAnswering", "ImageClassification"),
 )
 _AUTO_CLASSES = (*(f"AutoModelFor{task}" for task in _TASKS), "AutoModel")
+_HALVES = (torch.float16, torch.bfloat16)
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -110,15 +113,14 @@ def _from_pretrained(
 
     if source == "folder":
         _check_folder(Path(where))
+    files = Files(Path(where))
     transformers.utils.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = _class_for(config, trust_remote_code)
-        options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            warnings.simplefilter("ignore")
-            torch.manual_seed(0)  # weights the checkpoint lacks are at least the same each time
-            module, loading = kind.from_pretrained(where, output_loading_info=True, **options)
+        module, loading = _loaded(kind, where, "auto", trust_remote_code)
+        if not _may_stay(module):
+            module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
     except Exception as error:  # hub, config and weight errors come in dozens of types
         raise ModelError(_explain(where, source, error, trust_remote_code)) from error
     notes: tuple[str, ...] = ()
@@ -127,7 +129,38 @@ def _from_pretrained(
             f"The checkpoint lacks {len(missing)} weight(s), which were made up (seed 0): "
             f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}.",
         )
-    return LoadedModel(module.eval(), where, source, where, None, blocks, trust_remote_code, notes)
+    made = LoadedModel(module, where, source, where, None, blocks, trust_remote_code, notes)
+    if source == "folder":
+        made.files = files
+    return made
+
+
+def _loaded(
+    kind: Any, where: str, dtype: torch.dtype | str, trust_remote_code: bool
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, and what transformers says of its weights; safetensors are mapped, not read."""
+    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)  # weights the checkpoint lacks are at least the same each time
+        module, loading = kind.from_pretrained(where, output_loading_info=True, **options)
+    return module.eval(), loading
+
+
+def _may_stay(module: nn.Module) -> bool:
+    """Whether a model is left in the dtype that it is stored in.
+
+    A large one in half precision would take twice the memory in float32, and is lent its weights
+    instead (lending.py). What it makes up itself (rotary frequencies) must be as fine as in a
+    float32 model.
+    """
+    floats = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if floats <= {torch.float32}:
+        return True
+    stored = set(module.state_dict(keep_vars=True))
+    made = (b for name, b in module.named_buffers() if name not in stored)
+    fine = all(b.dtype.itemsize >= 4 for b in made if b.is_floating_point())
+    return fine and is_large(module) and floats <= {torch.float32, *_HALVES}
 
 
 def _check_folder(folder: Path) -> None:
@@ -167,7 +200,8 @@ def _explain(where: str, source: str, error: Exception, trusted: bool) -> str:
             "you trust it: --trust-remote-code (trust_remote_code=True)."
         )
     if source == "folder":
-        return f"Cannot load the model in {where!r}: {first_line(error)}"
+        why = what_is_wrong(Path(where)) or first_line(error)
+        return f"Cannot load the model in {where!r}: {why}"
     return (
         f"Cannot load {where!r}: it is no folder here, and the model hub did not give it "
         f"({first_line(error)}). Check the spelling and the network; offline, download it "

@@ -34,10 +34,13 @@ from .eager_run import between, stamp, wait, watched
 from .given import GivenModel
 from .hooks import TensorSink, capture
 from .layout import Layout
+from .lending import Lend
 from .loaded import LoadedModel
 from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import TorchRuntime
+
+_LENDS: Mapping[str, Lend] = {"on": "always", "off": "never", "large": "large"}
 
 States = list[tuple[Point, torch.Tensor]]
 
@@ -57,6 +60,8 @@ class TorchEager(TorchRuntime):
                 "backend that a spec names."
             )
         super().__init__(spec, model)
+        usual = "large" if self._device.type == "cpu" else "off"
+        self._lend = _LENDS[spec.choice("stream", tuple(_LENDS), usual)]
 
     @classmethod
     def around(
@@ -70,11 +75,9 @@ class TorchEager(TorchRuntime):
         return cls(Spec("torch", str(given.device), given.mixture.dtype), given)
 
     def shows(self, model: LoadedModel) -> bool:
-        """Whether its states are those that evidence.py would have this model run for."""
-        plain = type(self) is TorchEager and not self._attn and not self._threads
-        return (
-            plain and self._model is model and self._device.type == "cpu" and self._look == BLOCKS
-        )
+        """Whether its states prove what this model gives on its device."""
+        plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
+        return plain and self._model is model and self._look == BLOCKS
 
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
         return call(module, inputs)
@@ -125,6 +128,8 @@ class TorchCompiled(TorchRuntime):
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec, model)
+        if spec.choice("stream", tuple(_LENDS), "off") != "off":
+            raise UsageError(f"{spec}: what a compiler makes of weights cannot be streamed.")
         self._compiler = spec.options["compile"]
         known = torch.compiler.list_backends(exclude_tags=())
         if self._compiler not in known:

@@ -30,6 +30,7 @@ from .functions import is_closed
 from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
+from .lending import Lend, is_lent
 from .on_device.states import Holding
 from .randomness import DrawnAlike, unrepeatable_module
 from .sources import torch_model
@@ -44,6 +45,8 @@ class TorchRuntime(Looks, Backend):
     options: ClassVar[Mapping[str, str]] = {
         "attn": "attention implementation of a transformers model: eager or sdpa",
         "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
+        "stream": "on, off or large: weights are cast, moved and read from their file as they are "
+        "needed, and no copy is made (default: large models on the CPU)",
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
         "threads": THREADS_HELP,
     }
@@ -70,8 +73,8 @@ class TorchRuntime(Looks, Backend):
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
         self._module: nn.Module | None = None
-        self._borrows = False
-        """Whether its module may borrow the weights of a large model (lending.py)."""
+        self._lend: Lend = "never"
+        """Whether its module is lent the model's weights (lending.py)."""
         self._hold = False
 
     @classmethod
@@ -123,6 +126,8 @@ class TorchRuntime(Looks, Backend):
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):
             flags["attn"] = str(self._attn or attention)
+        if self._module is not None and is_lent(self._module):
+            flags["weights"] = "streamed"
         if self._given is not None and self._given.quantised:
             flags["quantised"] = self._given.quantised
         if self._device.type == "cuda":
@@ -141,7 +146,7 @@ class TorchRuntime(Looks, Backend):
         if self._module is None:
             start = time.perf_counter()
             self._module = self._model.at(
-                self._dtype, str(self._device), self._attn, lend=self._borrows
+                self._dtype, str(self._device), self._attn, lend=self._lend
             )
             self._seconds["load"] = time.perf_counter() - start
         return self._module

@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from driftwalk.dtypes import Array
 
+from .lending import stored
+
 _ABOUT_SHAPES = """
     size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point
     is_complex is_signed element_size get_device __len__ __hash__ is_pinned is_shared is_inference
@@ -99,13 +101,14 @@ class Touching(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
-        self.weights = tuple(Weight(name, p) for name, p in module.named_parameters())
+        named = dict(module.named_parameters())
+        self.weights = tuple(Weight(name, stored(p)) for name, p in named.items())
         self._modules = set(module.modules())
         self.blind = ""
         """Why nothing can be said; empty where all is well."""
         self._inputs = {name: t for name, t in inputs.items() if not t.is_floating_point()}
         self._places: dict[int, list[Weight]] = {}
-        self._objects = {id(weight.parameter): weight for weight in self.weights}
+        self._objects = {id(named[weight.name]): weight for weight in self.weights}
         ends: dict[int, int] = {}
         for weight in self.weights:
             start, end = _memory(weight.parameter)
@@ -211,6 +214,7 @@ class Touching(TorchFunctionMode):
         weights = self._weights_of(table)
         if len(weights) != 1 or rows.is_floating_point() or not table.ndim or not _is_plain(table):
             return False
+        table = stored(table)
         weight, width = weights[0], table.stride(0) * table.element_size()
         start = int(table.storage_offset()) * table.element_size() - weight.start
         per_row, rest = divmod(width, weight.row_bytes)
@@ -244,14 +248,15 @@ class Touching(TorchFunctionMode):
             for weight in [own] if own is not None else self._weights_of(tensor):
                 weight.read_bytes(weight.start, max(weight.end, weight.start + 1))
         if plain:
-            low = int(tensor.storage_offset()) * tensor.element_size()
+            memory = stored(tensor)
+            low = int(memory.storage_offset()) * memory.element_size()
             for weight in self._weights_of(tensor):
-                weight.read_bytes(low, low + _span(tensor))
+                weight.read_bytes(low, low + _span(memory))
 
     def _place(self, tensor: torch.Tensor) -> int:
         """The start of the memory of weights that a tensor lies in; 0 where it lies elsewhere."""
         try:
-            address = tensor.data_ptr()
+            address = stored(tensor).data_ptr()
         except (NotImplementedError, RuntimeError):  # sparse, or wrapped by vmap
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 return self._place(torch._C._functorch.get_unwrapped(tensor))

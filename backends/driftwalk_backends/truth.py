@@ -1,4 +1,4 @@
-"""The truth: the same model in float64, eager, on the CPU; and its replay with given states."""
+"""The truth: the same model in float64, eager; and its replay with given states."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ class Truth(TorchEager):
     }
 
     def __init__(self, spec: Spec, model: object) -> None:
-        if spec.device not in ("", "cpu") or spec.dtype not in ("", "fp64"):
-            raise UsageError(f"The truth is float64 on the CPU; got {str(spec)!r}.")
-        super().__init__(replace(spec, device="cpu", dtype="fp64"), model)
+        if spec.device == "mps" or spec.dtype not in ("", "fp64"):
+            raise UsageError(f"The truth is float64 on the CPU or a CUDA device; got {spec}.")
+        super().__init__(replace(spec, device=spec.device or "cpu", dtype="fp64"), model)
         self.spec = spec
+        self._lend = "large"
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
-        # A model that casts to the dtype of some weight (T5) would see that of the lent one.
-        self._borrows = self._casts == "widened"
         floats = {p.dtype for p in self._model.module.parameters() if p.is_floating_point()}
         own = torch.float64 if floats == {torch.float64} else torch.float32
         self._lowest = torch.finfo(own).min
@@ -55,7 +54,7 @@ class Truth(TorchEager):
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
-        return [Offer("truth", True, "float64 on the CPU")]
+        return [Offer("truth", True, "float64")]
 
     @property
     def info(self) -> BackendInfo:

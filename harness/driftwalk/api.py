@@ -47,8 +47,9 @@ def verify_all(
     inputs, or True for the built-in one: drift is then also told as a share of their distance.
     `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
     flips that each restored layer of the candidate takes away, one run for each. All other options
-    are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `command`,
-    `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`).
+    are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
+    `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
+    `length`, `seed`).
     """
     additions = (
         *((InUnitsOfMeaning(contrast),) if contrast else ()),

@@ -77,14 +77,15 @@ def open_sides(
         model = setting.open_model()
     with ExitStack() as opened:
         if not is_graph(model):
-            evidence = torch_model(model).evidence
-            evidence.forget()
-            opened.callback(evidence.forget)
+            torch_model(model).begin()
+            opened.callback(torch_model(model).forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         backends = tuple(open_backend(side, model, opened) for side in sides)
         for backend in backends:
             opened.enter_context(looking(backend, depth))
         yield Sides(model, backends)
+        if not is_graph(model):
+            torch_model(model).end()
 
 
 @contextmanager

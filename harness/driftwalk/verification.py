@@ -17,7 +17,7 @@ from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
 from .judge.drill import look
 from .judge.walk import Walk
-from .judge.witness import Witness
+from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble
 from .measure.reduction import holding, not_held
 from .names import is_output
@@ -79,6 +79,7 @@ def verify_all(
     allow_missing: Sequence[str] = (),
     cache: bool = True,
     spill: bool | int = False,
+    witness: str = "auto",
     command: str = "",
     progress: Progress | None = None,
     additions: Sequence[Addition] = (),
@@ -88,7 +89,8 @@ def verify_all(
 
     No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/).
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
-    `spill` sends the reference's states to a temporary file, or those beyond so many bytes. The
+    `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
+    `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. The
     `setting` is what `stage.Setting` takes: `blocks`, `trust_remote_code`, `batch`, `length` and
     `seed`.
     """
@@ -113,7 +115,8 @@ def verify_all(
         show.expect(3 + 2 * len(candidates))
         shown = "block" if depth == "op" else depth
         with open_stage(given, sides, shown, show) as stage, ExitStack() as opened:
-            run, notes = _begun(stage, terms.policy, shown, spill, cache, show, opened)
+            place = _witness_at(witness, stage)
+            run, notes = _begun(stage, terms.policy, shown, spill, cache, place, show, opened)
             terms = replace(terms, notes=notes)
             for addition in additions:
                 addition.begin(run)
@@ -132,12 +135,21 @@ def verify_all(
     return reports
 
 
+def _witness_at(asked: str, stage: Stage) -> str:
+    """Where truth and yardsticks run; a GPU that was asked for and is not to be had is an error."""
+    place = witness_device(asked, stage.backends)
+    if place == asked != "cpu":
+        create(f"truth:{place}", stage.torch_model).close()
+    return place
+
+
 def _begun(
     stage: Stage,
     policy: Policy,
     depth: str,
     spill: bool | int,
     cache: bool,
+    witness_at: str,
     show: Progress,
     opened: ExitStack,
 ) -> tuple[Run, tuple[str, ...]]:
@@ -158,7 +170,7 @@ def _begun(
             trace = spilled_trace(first, stage.probe, kept)
         stage.torch_model.evidence.offer(first, trace)
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
-    witness = Witness(stage.torch_model, stage.probe, cache, show, depth)
+    witness = Witness(stage.torch_model, stage.probe, cache, show, depth, witness_at)
     opened.callback(witness.close)
     run = Run(stage, trace, observer, witness, depth, show)
     return run, not_held(trace) if on_device else ()

@@ -14,7 +14,7 @@ import numpy as np
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-_MOST = 8
+_MOST = 16
 
 
 def cores() -> int:

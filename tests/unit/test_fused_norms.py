@@ -19,7 +19,7 @@ KINDS = ("fp64", "fp32", "fp16", "bf16")
 
 
 def generally(
-    a: Array, b: Array, keep: Array | None = None, weights: Weights | None = None
+    a: Array, b: Array | None, keep: Array | None = None, weights: Weights | None = None
 ) -> Norms:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(norms, "fast_difference", lambda *_: None)
@@ -53,6 +53,19 @@ def test_any_difference_is_measured_alike(rng, kinds, shape, size, masked):
     count = shape[0] * shape[1] if keep is None else int(keep.sum())
     weights = Weights(rng.uniform(1e-3, 1e2, count), rng.uniform(0.1, 10, shape[2]))
     assert_alike(distance(a, b, keep, weights), generally(a, b, keep, weights))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rng=seeds(),
+    kind=st.sampled_from(KINDS),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 40)),
+    masked=st.booleans(),
+)
+def test_the_size_of_a_state_is_measured_alike(rng, kind, shape, masked):
+    a = rng.standard_normal(shape).astype(FORMATS[kind].dtype)
+    keep = rng.random(shape[:2]) < 0.6 if masked else None
+    assert_alike(distance(a, None, keep), generally(a, None, keep))
 
 
 @pytest.mark.parametrize("shape", [(2, 64, 257), (1, 9, 8192), (1, 5, 9001), (3, 1, 1)], ids=str)

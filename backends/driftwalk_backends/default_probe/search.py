@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from driftwalk.dtypes import Array
 from driftwalk.errors import ProbeError
 
+from ..lending import is_large
 from ..loaded import LoadedModel
 from . import plain
 from .by_name import first_guess, own_dummies
@@ -17,6 +18,9 @@ from .repair import repairs
 from .shape_rules import Guess
 from .subject import Subject
 from .wanted import made
+
+_SURE = {"input_ids", "attention_mask"}
+"""Inputs of a text model, which every such model takes."""
 
 MOST_TRIES = 12
 """Tries that start from one first guess."""
@@ -71,7 +75,10 @@ def _search(
             break
         guess = waiting.pop(0)
         inputs = made(guess, seed)
-        failure = tried(model.module if guess is wanted else model.on_host(), inputs)
+        if guess is wanted and inputs.keys() <= _SURE and is_large(model.module):
+            return inputs, None  # a run of its own takes long, and whoever runs it will say more
+        own = guess is wanted and not is_large(model.module)
+        failure = tried(model.module if own else model.on_host(), inputs)
         if failure is None:
             return inputs, None
         first = first or failure

@@ -55,6 +55,10 @@ def verify(
     spill: Annotated[
         bool, option("--spill", "Keep the reference's states in a temporary file.")
     ] = False,
+    witness: Annotated[
+        str,
+        option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
+    ] = "auto",
     contrast: ContrastOption = None,
     propagation: PropagationOption = False,
     patch: PatchOption = False,
@@ -88,7 +92,7 @@ def verify(
         runs = configured.chosen(whole, only)
         if list_only:
             return configured.show_runs(runs, as_json)
-        more = {"cache": cache, "spill": spill}
+        more = {"cache": cache, "spill": spill, "witness": witness}
         reports, code = configured.run_all(whole, runs, only is None, config, more)
         return finish(reports, report, as_json, code)
     known = {expected: load_expected(expected)} if expected is not None else {}
@@ -102,6 +106,7 @@ def verify(
         blame="auto" if blame is None else blame,
         cache=cache,
         spill=spill,
+        witness=witness,
         bench=BENCH_ROUNDS if bench else 0,
         contrast=contrast,
         propagation=propagation,

@@ -23,10 +23,11 @@ from ..measure.norms import ZERO, Norms, difference, distance
 from ..mixture import Mixture
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
+from ..workers import in_threads
 from .conditioning import doubt_of
 from .exact import ByChance, HonestRuns, float_states, is_exact, masked_out
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
-from .replay import replay_pairs
+from .replay import measured_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 
 TIE = 1.5
@@ -35,16 +36,22 @@ TIE = 1.5
 __all__ = ["Calibration", "K", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
-def yardstick_spec(dtype: str) -> str:
-    """Plain eager PyTorch at a dtype; formats this CPU may lack are emulated."""
-    return f"torch:cpu:{dtype}" if dtype in ("fp64", "fp32") else f"emulated:{dtype}"
+def yardstick_spec(dtype: str, device: str = "cpu") -> str:
+    """Plain eager PyTorch at a dtype; formats that a device may lack are emulated.
+
+    The weights of a large model are lent to it, on a GPU too.
+    """
+    plain, lent = dtype in ("fp64", "fp32"), "" if device == "cpu" else ",stream=large"
+    if plain:
+        return f"torch:{device}:{dtype}{lent}"
+    return f"emulated:{dtype}" if device == "cpu" else f"emulated:{device}:{dtype}{lent}"
 
 
-def open_yardstick(mixture: Mixture, model: object) -> Backend:
+def open_yardstick(mixture: Mixture, model: object, device: str = "cpu") -> Backend:
     """Plain eager PyTorch at a dtype, or with a dtype for each point."""
     if not mixture.dtypes:
-        return create(yardstick_spec(mixture.dtype), model)
-    made: Backend = load_target(MIXED)(mixture, model)
+        return create(yardstick_spec(mixture.dtype, device), model)
+    made: Backend = load_target(MIXED)(mixture, model, device)
     return made
 
 
@@ -238,19 +245,17 @@ def honest_layers(
     `draws` are the errors that the layers of another honest run introduce, `jumps` what a choice
     in the layer changes where it tips over.
     """
-    found: dict[str, Honest] = {}
     others, branches = draws or {}, jumps or {}
 
-    def meet(own: State, true: State) -> None:
+    def known(own: State, true: State) -> Honest:
         name, array = true.point.name, true.array
         keep = made.probe.keep(name, array.shape)
         roundoff = FORMATS[mixture.at(name)].roundoff
         runs = [array + others[name]] if name in others else []
         tip = array + branches[name] if name in branches else None
-        found[name] = honest(own.array, array, keep, roundoff, runs, tip)
+        return honest(own.array, array, keep, roundoff, runs, tip)
 
-    replay_pairs(truth, made, meet)
-    return found
+    return measured_pairs(truth, made, known)
 
 
 def _honest_states(
@@ -264,17 +269,21 @@ def _honest_states(
 
     With `other`, where choices tip over, and only for the points that it has.
     """
-    found: dict[str, Honest] = {}
     coarsest = mixture.up_to(made.names)
-    for state in made:
-        name, true = state.point.name, exact.state(state.point.name)
-        if true is not None and (other is None or name in other):
-            keep = exact.probe.keep(name, true.array.shape)
-            second = noisy.state(name) if noisy is not None else None
-            runs = [second.array] if second is not None else []
-            roundoff, tip = coarsest[name].roundoff, other[name] if other is not None else None
-            found[name] = honest(state.array, true.array, keep, roundoff, runs, tip)
-    return found
+
+    def known(state: State) -> Honest:
+        name = state.point.name
+        true = exact[name]
+        second = noisy.state(name) if noisy is not None else None
+        runs = [second.array] if second is not None else []
+        roundoff, tip = coarsest[name].roundoff, other[name] if other is not None else None
+        keep = exact.probe.keep(name, true.shape)
+        return honest(state.array, true, keep, roundoff, runs, tip)
+
+    names = set(exact.names).intersection(exact.names if other is None else other)
+    states = [state for state in made if state.point.name in names]
+    found = in_threads(known, states, State.elements)
+    return {state.point.name: one for state, one in zip(states, found, strict=True)}
 
 
 def _jittered(
@@ -297,11 +306,9 @@ def _jittered(
 
 def _own_errors(truth: object, trace: Trace) -> dict[str, Array]:
     """What each layer of a trace introduces, element by element."""
-    found: dict[str, Array] = {}
 
-    def meet(own: State, true: State) -> None:
+    def error(own: State, true: State) -> Array:
         with np.errstate(over="ignore"):
-            found[own.point.name] = difference(own.array, true.array).astype(np.float32)
+            return difference(own.array, true.array).astype(np.float32)
 
-    replay_pairs(truth, trace, meet)
-    return found
+    return measured_pairs(truth, trace, error)

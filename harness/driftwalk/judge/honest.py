@@ -138,18 +138,18 @@ def honest(
         other_branch = None if other_branch is None else np.where(infinite, 0.0, other_branch)
         true = np.where(infinite, 0.0, true)
     typical = row_sizes(made, true, keep)
-    runs, apart = [made], 1.0
+    runs, apart = [(made, 1.0)], 1.0
     least = _least(true, roundoff)
     for run in draws:
         other = row_sizes(run, true, keep)
         factor = gain(typical, other)
-        runs.append(true + factor * (run - true))
+        runs.append((run, factor))
         apart = max(apart, _apart(typical, factor * other, row_sizes(least, None, keep)))
     by_channel = [channel_sizes(least, None, keep)]
-    by_channel += [channel_sizes(run, true, keep) for run in runs]
+    by_channel += [factor * channel_sizes(run, true, keep) for run, factor in runs]
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
     by_token = [row_sizes(least, None, keep, channels)]
-    by_token += [row_sizes(run, true, keep, channels) for run in runs]
+    by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
     if other_branch is not None:
         jumps = row_sizes(other_branch, true, keep, channels)
         by_token.append(_of_many(jumps, np.max(by_token, axis=0)))

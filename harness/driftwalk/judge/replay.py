@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from ..adapter import Replays, Sink
 from ..dtypes import Array
@@ -10,6 +11,8 @@ from ..measure.norms import Norms
 from ..states import State, Trace
 from ..workers import in_threads
 from .exact import measurable
+
+Found = TypeVar("Found")
 
 _WAITING = 1 << 26
 """Bytes of states that may wait until several are looked at side by side."""
@@ -33,27 +36,36 @@ def replay_pairs(truth: object, trace: Trace, meet: Callable[[State, State], Non
     replay_trace(truth, trace, sink)
 
 
-def introduced_errors(
-    blocks: object, trace: Trace, measure: Callable[[str, Array, Array], Norms]
-) -> dict[str, Norms]:
-    """|c_n - X_n(c_{n-1})| at every point of a trace; `blocks` is the backend that has the X_n."""
-    found: dict[str, Norms] = {}
-    waiting: list[State] = []
-
-    def error(made: State) -> Norms:
-        return measure(made.point.name, trace[made.point.name], made.array)
+def measured_pairs(
+    blocks: object, trace: Trace, measure: Callable[[State, State], Found]
+) -> dict[str, Found]:
+    """What is measured of each pair by the name of its point; several are measured side by side."""
+    found: dict[str, Found] = {}
+    waiting: list[tuple[State, State]] = []
 
     def work_off() -> None:
-        names = [state.point.name for state in waiting]
-        found.update(zip(names, in_threads(error, waiting, State.elements), strict=True))
+        names = [made.point.name for _, made in waiting]
+        sizes = in_threads(lambda pair: measure(*pair), waiting, lambda pair: pair[1].elements())
+        found.update(zip(names, sizes, strict=True))
         waiting.clear()
 
     def meet(own: State, made: State) -> None:
-        if measurable(own):
-            waiting.append(made)
-            if sum(kept.array.nbytes for kept in waiting) > _WAITING:
-                work_off()
+        waiting.append((own, made))
+        if sum(kept.array.nbytes for _, kept in waiting) > _WAITING:
+            work_off()
 
     replay_pairs(blocks, trace, meet)
     work_off()
     return found
+
+
+def introduced_errors(
+    blocks: object, trace: Trace, measure: Callable[[str, Array, Array], Norms]
+) -> dict[str, Norms]:
+    """|c_n - X_n(c_{n-1})| at every point of a trace; `blocks` is the backend that has the X_n."""
+
+    def error(own: State, made: State) -> Norms | None:
+        return measure(made.point.name, own.array, made.array) if measurable(own) else None
+
+    found = measured_pairs(blocks, trace, error)
+    return {name: one for name, one in found.items() if one is not None}

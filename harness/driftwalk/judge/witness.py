@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
 from ..cache import key_of
 from ..dtypes import FORMATS
-from ..errors import BackendError, DriftwalkError
+from ..errors import BackendError, DriftwalkError, UsageError
 from ..measure.norms import ZERO, Norms, ratio
 from ..mixture import Mixture
 from ..names import layer_of
@@ -35,7 +35,8 @@ CACHE_VERSION = "13"
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
 
-PLAIN_TRUTH = "truth,casts=kept"
+KEPT_CASTS = ",casts=kept"
+"""What makes a truth a plain float64 copy."""
 PLAIN_NOTE = (
     "The truth is a plain float64 copy of the model, which keeps the model's own casts to float32"
 )
@@ -61,8 +62,22 @@ ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
 
 
+def witness_device(asked: str, sides: Iterable[Backend]) -> str:
+    """Where truth and yardsticks run: where it was said, or, for `auto`, on the GPU of a side."""
+    kind = asked.partition(":")[0]
+    if kind not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"witness={asked!r}: expected cpu, cuda, or auto (where a side runs).")
+    if kind != "auto":
+        return asked
+    devices = (side.info.device for side in sides)
+    return next((device for device in devices if device.startswith("cuda")), "cpu")
+
+
 class Witness:
-    """Makes calibrations for one model and probe, each once, and keeps an account of the cost."""
+    """Makes calibrations for one model and probe, each once, and keeps an account of the cost.
+
+    It runs on a `device`; what a GPU fails at is done on the CPU.
+    """
 
     def __init__(
         self,
@@ -71,8 +86,11 @@ class Witness:
         use_cache: bool,
         show: Progress,
         depth: str = "block",
+        device: str = "cpu",
     ) -> None:
         self._model = model
+        # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
+        self._device = "cpu" if model.drawing else device
         self.probe = probe
         self._use_cache = use_cache
         self._show = show
@@ -91,7 +109,8 @@ class Witness:
         own = candidate.honest_model() if isinstance(candidate, BringsModel) else None
         if own is None:
             return self
-        made = Witness(own, self.probe, self._use_cache, self._show, self._depth)
+        given = self.probe, self._use_cache, self._show, self._depth, self._device
+        made = Witness(own, *given)
         made.has_own_model = True
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
@@ -116,7 +135,7 @@ class Witness:
             return None
         if self._judged is None or self._judged[0] is not reference:
             made = JudgedSide("reference", calibration)
-            evidence = self._model.evidence.trace(self.probe, calibration.dtype)
+            evidence = self._evidence(calibration.dtype)
             if evidence is reference and calibration.model_errors and not calibration.tied:
                 made.errors.update(calibration.model_errors)
             else:
@@ -143,25 +162,36 @@ class Witness:
             self._calibration_for(EXAMINED_AT)  # the examination may find another truth
         if key not in self._calibrations:
             start = time.perf_counter()
-            try:
-                self._calibrations[key] = self._calibrate(mixture)
-            except (DriftwalkError, MemoryError) as error:
-                self._calibrations[key] = None
-                self.note(key, f"No calibration was possible, so the dtype table decided: {error}")
+            self._calibrations[key] = self._tried(mixture)
             self.seconds[key] = time.perf_counter() - start
             self._keep_to(self._calibrations[key])
             if (made := self._calibrations[key]) is not None and made.ties:
                 self.note(key, made.ties)
         return self._calibrations[key]
 
+    def _tried(self, mixture: Mixture) -> Calibration | None:
+        """A calibration made here, or on the CPU; None, and a note, where neither can."""
+        try:
+            return self._calibrate(mixture)
+        except (DriftwalkError, MemoryError) as error:
+            if self._device == "cpu":
+                text = f"No calibration was possible, so the dtype table decided: {error}"
+                self.note(mixture, text)
+                return None
+            self.note(mixture, f"Truth and yardstick ran on the CPU: on {self._device}, {error}")
+        self.close()
+        self._truth, self._device = None, "cpu"
+        self._calibrations.clear()  # of one run, all from one device
+        return self._tried(mixture)
+
     def _keep_to(self, calibration: Calibration | None) -> None:
         """Where a stored calibration has a plain truth, blame and other dtypes have it, too."""
-        plain = calibration is not None and calibration.truth.backend.spec == PLAIN_TRUTH
-        if plain and (self._truth is None or str(self._truth.spec) != PLAIN_TRUTH):
+        if calibration is None or not calibration.truth.backend.spec.endswith(KEPT_CASTS):
+            return
+        if self._truth is None or not str(self._truth.spec).endswith(KEPT_CASTS):
             if self._truth is not None:
                 self._truth.close()
-            self._truth = create(PLAIN_TRUTH, self._model)
-            look(self._truth, self._depth)
+            self._truth = self._open_truth(KEPT_CASTS)
 
     def introduced(self, candidate: Backend, calibration: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
@@ -221,7 +251,7 @@ class Witness:
         spent: list[str] = []
 
         def make() -> Calibration:
-            yardstick = open_yardstick(mixture, self._model)
+            yardstick = open_yardstick(mixture, self._model, self._device)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = self._second_opinion(
@@ -229,7 +259,7 @@ class Witness:
                 )
             if self.has_own_model:
                 made = _pooled(made)
-            if (evidence := self._model.evidence.trace(self.probe, dtype)) is not None:
+            if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=_errors(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
@@ -245,12 +275,24 @@ class Witness:
         model, probe = self._model, self.probe
         # Code of unknown version can change under an unchanged name.
         stores = self._use_cache and model.has_known_code
-        evidence = model.evidence.of(probe, dtype) if stores else ""
+        if stores and self._device != "cpu":
+            self._run_for_evidence(dtype)
+        evidence = model.evidence.of(probe, dtype, self._device) if stores else ""
         if not evidence:
             return make(), "not stored"
-        of_model = model.arithmetic, str(model.versions), model.blocks or ""
+        of_model = model.arithmetic_on(self._device), str(model.versions), model.blocks or ""
         question = model.fingerprint, probe.sha256, dtype, self._depth, *of_model
         return stored_calibration(key_of(CACHE_VERSION, *question), probe, evidence, make)
+
+    def _evidence(self, dtype: str) -> Trace | None:
+        return self._model.evidence.trace(self.probe, dtype, self._device)
+
+    def _run_for_evidence(self, dtype: str) -> None:
+        """Have the model itself run on a GPU, unless the reference was just that."""
+        plain = "fp64" if dtype == "fp64" else EXAMINED_AT
+        if self._evidence(plain) is None:
+            with open_yardstick(Mixture(plain), self._model, self._device) as model:
+                self._model.evidence.offer(model, model.trace(self.probe))
 
     @property
     def _exact(self) -> Trace | None:
@@ -262,8 +304,7 @@ class Witness:
         """Where the widened truth computes something else, a plain float64 copy may not."""
         if not made.doubt or made.dtype != EXAMINED_AT:
             return made
-        plain = create(PLAIN_TRUTH, self._model)
-        look(plain, self._depth)
+        plain = self._open_truth(KEPT_CASTS)
         try:
             other = calibrate(plain, yardstick, self.probe)
         except DriftwalkError:
@@ -280,13 +321,18 @@ class Witness:
     def truth(self) -> Backend:
         """The float64 model, made when first needed."""
         if self._truth is None:
-            self._truth = create("truth", self._model)
-            look(self._truth, self._depth)
+            self._truth = self._open_truth()
         return self._truth
+
+    def _open_truth(self, options: str = "") -> Backend:
+        where = "" if self._device == "cpu" else f":{self._device}"
+        made = create(f"truth{where}{options}", self._model)
+        look(made, self._depth)
+        return made
 
     def yardstick(self, calibration: Calibration) -> Backend:
         """Plain eager PyTorch in the dtypes of a calibration, to look closer with."""
-        return open_yardstick(calibration.mixture, self._model)
+        return open_yardstick(calibration.mixture, self._model, self._device)
 
     def stage(self, text: str) -> AbstractContextManager[None]:
         """Show that something is being done that was not counted on."""

@@ -273,9 +273,10 @@ def fast_difference(
 ) -> tuple[Float64, Float64] | None:
     """The same in compiled code; None where numpy must do it."""
     native = library()
-    if native is None or b is None or not a.size:
+    if native is None or not a.size:
         return None
-    a, b = widened(a), widened(b)
+    one = 4 if b is None else 0
+    a, b = widened(a), np.zeros(a.shape[1], np.float32) if b is None else widened(b)
     if a.dtype not in _WIDE or b.dtype not in _WIDE:
         return None
     width = a.shape[1]
@@ -286,7 +287,7 @@ def fast_difference(
     found, squares = np.empty((len(chosen), 4)), np.zeros(width)
     native.driftwalk_difference(
         *(array.ctypes.data for array in (a, b, chosen)),
-        *(len(chosen), width, _WIDE[a.dtype] + 2 * _WIDE[b.dtype]),
+        *(len(chosen), width, _WIDE[a.dtype] + 2 * _WIDE[b.dtype] + one),
         *(array.ctypes.data for array in (*both, found, squares, out)),
         0 if whole is None else width,
     )

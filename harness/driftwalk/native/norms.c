@@ -42,16 +42,18 @@ DIFFERENCE(double_single, double, float)
 DIFFERENCE(double_double, double, double)
 
 /* The rows numbered `rows`, with a weight for each and for each channel. `wide` has bit 0 set where a
- * is float64, bit 1 where b is. Each row of the weighed difference goes `step` floats beyond the
- * last: 0 keeps none of them. */
+ * is float64, bit 1 where b is, bit 2 where b is one row for all. Each row of the weighed difference
+ * goes `step` floats beyond the last: 0 keeps none of them. */
 EXPORT void driftwalk_difference(const void *a, const void *b, const int64_t *rows, int64_t n,
                                  int64_t width, int64_t wide, const double *tokens,
                                  const double *weights, row_t *found, double *squares,
                                  float *whole, int64_t step) {
+    int64_t one = wide & 4;
+    wide &= 3;
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = rows[i] * width;
-        const float *a4 = (const float *)a + at, *b4 = (const float *)b + at;
-        const double *a8 = (const double *)a + at, *b8 = (const double *)b + at;
+        int64_t at = rows[i] * width, to = one ? 0 : at;
+        const float *a4 = (const float *)a + at, *b4 = (const float *)b + to;
+        const double *a8 = (const double *)a + at, *b8 = (const double *)b + to;
         float *out = whole + i * step;
         double w = tokens[i];
         found[i] = wide == 0   ? single_single(a4, b4, width, w, weights, squares, out)

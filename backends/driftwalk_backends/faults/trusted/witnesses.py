@@ -102,7 +102,7 @@ class LossyModel(OtherModel):
         super().__init__(clean, clean.module, clean.label)
         self._changes = changes
 
-    def at(self, dtype: str, device: str, attn: str | None = None, **options: bool) -> nn.Module:
+    def at(self, dtype: str, device: str, attn: str | None = None, **options: Any) -> nn.Module:
         module = self.clean.at(dtype, device, attn, **options)
         if dtype not in self._changes:
             return module
