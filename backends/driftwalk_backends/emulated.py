@@ -25,6 +25,7 @@ from driftwalk.adapter import BackendInfo, Offer
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
+from . import scratch
 from .torch_eager import TorchEager
 from .widening import MOVES, Args, EachOp, Kwargs, is_random, tensors_of, written
 
@@ -65,7 +66,9 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         dtypes = self._result_dtypes(func, args, kwargs, flat)
         if (own := kwargs.get("dtype")) in self._wide:
             kwargs = kwargs | {"dtype": self._wide[own]}
-        given = func(*tree_map(self._widened, args), **tree_map(self._widened, kwargs))
+        given = scratch.run(
+            lambda: func(*tree_map(self._read, args), **tree_map(self._read, kwargs))
+        )
         leaves, spec = tree_flatten(given)
         if dtypes is None or len(dtypes) != len(leaves):
             dtypes = [self._promoted(flat)] * len(leaves)
@@ -119,6 +122,11 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
     def _widened(self, value: Any) -> Any:
         half = isinstance(value, torch.Tensor) and value.dtype in self._wide
         return value.to(self._wide[value.dtype]) if half else value
+
+    def _read(self, value: Any) -> Any:
+        """The same for what an operation only reads."""
+        half = isinstance(value, torch.Tensor) and value.dtype in self._wide
+        return scratch.cast(value, self._wide[value.dtype]) if half else value
 
 
 def _without_data(value: Any) -> Any:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from . import scratch
 from .widening import Args, Kwargs, is_composite
 
 aten = torch.ops.aten
@@ -75,8 +76,8 @@ class Lent(torch.Tensor):
         return f"Lent({tuple(self.shape)}, {self.dtype}, {self.device})"
 
     def numbers(self) -> torch.Tensor:
-        """The weight itself; on the way to a device as it is, and cast there."""
-        return self.source.to(self.device).to(self.dtype)
+        """The weight itself, for an operation that `scratch.run` runs; cast where it is needed."""
+        return scratch.cast(self.source.to(self.device), self.dtype)
 
     def _like(self, source: torch.Tensor) -> Lent:
         return Lent(source, self.dtype, self.device)
@@ -88,21 +89,20 @@ class Lent(torch.Tensor):
         kwargs = kwargs or {}
         first = args[0] if args and isinstance(args[0], Lent) else None
         if first is not None:
-            rest = tree_map(_numbers, args[1:]), tree_map(_numbers, kwargs)
             if func in _SHAPES:
                 stand_in = torch.empty((), dtype=first.dtype, device=first.device)
-                return func(stand_in.expand(first.shape), *rest[0], **rest[1])
+                return func(stand_in.expand(first.shape), *args[1:], **kwargs)
             if func.is_view and func is not aten.view.dtype:
-                return tree_map(first._like, func(first.source, *rest[0], **rest[1]))
+                return tree_map(first._like, func(first.source, *args[1:], **kwargs))
             if func in _LOOKUPS:
-                here = tree_map(lambda item: _on(item, first.source.device), rest)
+                here = tree_map(lambda item: _on(item, first.source.device), (args[1:], kwargs))
                 taken = func(first.source, *here[0], **here[1])
                 return taken.to(first.device).to(first.dtype)
         if is_composite(func):
             return func.decompose(*args, **kwargs)
         if func in _PRODUCTS and _is_vast(args[-1]):
-            return _in_pieces(func, *tree_map(_numbers, args[:-1]), args[-1], **kwargs)
-        return func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
+            return _in_pieces(func, args, kwargs)
+        return scratch.run(lambda: func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs)))
 
 
 def _numbers(value: Any) -> Any:
@@ -117,19 +117,18 @@ def _is_vast(value: Any) -> bool:
     return isinstance(value, Lent) and value.numel() > PIECE
 
 
-def _in_pieces(func: Any, *given: Any, **kwargs: Any) -> torch.Tensor:
-    """A product with a matrix, so many columns of it at a time."""
-    *others, matrix = given
-    step, pieces = max(1, PIECE // matrix.shape[0]), []
-    for start in range(0, matrix.shape[1], step):
+def _in_pieces(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """A product with a matrix, so many columns of it at a time; a bias has a number for each."""
+    *bias, left, matrix = args
+    step, width = max(1, PIECE // matrix.shape[0]), matrix.shape[1]
+
+    def piece(start: int) -> torch.Tensor:
         some = slice(start, start + step)
-        numbers = matrix._like(matrix.source[:, some]).numbers()
-        # A bias is a number for each column, or the same for all.
-        first = [
-            one[..., some] if one.shape[-1:] == matrix.shape[1:] else one for one in others[:-1]
-        ]
-        pieces.append(func(*first, others[-1], numbers, **kwargs))
-    return torch.cat(pieces, 1)
+        own = [one[..., some] if one.shape[-1:] == (width,) else one for one in bias]
+        given = (*own, left, matrix._like(matrix.source[:, some]))
+        return scratch.run(lambda: func(*map(_numbers, given), **kwargs))  # type: ignore[no-any-return]
+
+    return torch.cat([piece(start) for start in range(0, width, step)], 1)
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:
@@ -157,6 +156,7 @@ class Weights:
     def forget(self) -> None:
         """Whoever has copies keeps them; none is handed on, since the model may have changed."""
         self._made.clear()
+        scratch.free()
 
     def placed(
         self, module: nn.Module, wanted: Wanted, device: torch.device, lend: Lend

@@ -1,6 +1,6 @@
 """All of `verify` on a Llama of 1.1 or 7.2 B parameters on a GPU: seconds and memory, in Markdown.
 
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/real_size.py [1b|7b] [folder]
+PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/real_size.py 1b|7b [folder] [--profile]
 
 `torch:cuda:fp32` against `torch:cuda:bf16`, 512 tokens, default policy, random float32 weights in
 memory; with a folder, from safetensors in bfloat16 that are written there. For 1b also what the
@@ -9,8 +9,8 @@ witness on the CPU says, and how far the two are apart.
 
 from __future__ import annotations
 
+import argparse
 import cProfile
-import os
 import pstats
 import re
 import sys
@@ -76,7 +76,12 @@ class Memory:
 
 
 def main() -> None:
-    size, folder = (*sys.argv[1:], "1b", "")[:2] if len(sys.argv) < 2 else (*sys.argv[1:], "")[:2]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("folder", nargs="?", help="where to write safetensors, and read them from")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    size, folder = options.size, options.folder
     model: Any = llama(size)
     weights = sum(p.nbytes for p in model.parameters()) / 2**30
     say(f"{weights:.1f} GiB of weights; torch {torch.__version__}")
@@ -84,7 +89,7 @@ def main() -> None:
     probe = {"input_ids": ids.numpy()}
     if folder:
         model.bfloat16().save_pretrained(folder)
-        model = folder
+        model = folder  # and nothing of what was made is left in memory
     say("| run | witness | seconds | loading | host GiB | GPU GiB | verdict | most used |")
     say("|---|---|---:|---:|---:|---:|---|---|")
     reports = {}
@@ -92,7 +97,7 @@ def main() -> None:
     for number, witness in enumerate(witnesses):
         profile, start = cProfile.Profile(), time.perf_counter()
         with Memory() as memory:
-            if "PROFILE" in os.environ:
+            if options.profile:
                 profile.enable()
             report = driftwalk.verify(
                 model, "torch:cuda:bf16", reference="torch:cuda:fp32", probe=probe, witness=witness
@@ -107,7 +112,7 @@ def main() -> None:
             f"| {memory.device:.1f} | {report.verdict} | {most[0]:.2f} ({most[1]}) |",
         )
         say(report.timings, [note[:160] for note in report.notes])
-        if "PROFILE" in os.environ:
+        if options.profile:
             for key in ("cumulative", "tottime"):
                 pstats.Stats(profile).sort_stats(key).print_stats(
                     r"driftwalk|numpy|method|built", 45
