@@ -64,14 +64,6 @@ class Lent(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    @staticmethod
-    def __new__(cls, source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Lent:
-        made: Lent = torch.Tensor._make_wrapper_subclass(
-            cls, source.shape, strides=source.stride(), dtype=dtype, device=device
-        )
-        made.source = source
-        return made
-
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Lent({tuple(self.shape)}, {self.dtype}, {self.device})"
 
@@ -80,7 +72,7 @@ class Lent(torch.Tensor):
         return scratch.cast(self.source.to(self.device), self.dtype)
 
     def _like(self, source: torch.Tensor) -> Lent:
-        return Lent(source, self.dtype, self.device)
+        return lent(source, self.dtype, self.device)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -103,6 +95,15 @@ class Lent(torch.Tensor):
         if func in _PRODUCTS and _is_vast(args[-1]):
             return _in_pieces(func, args, kwargs)
         return scratch.run(lambda: func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs)))
+
+
+def lent(source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Lent:
+    """A weight in another dtype, or on another device, that has no memory of its own."""
+    made: Lent = torch.Tensor._make_wrapper_subclass(
+        Lent, source.shape, strides=source.stride(), dtype=dtype, device=device
+    )
+    made.source = source
+    return made
 
 
 def _numbers(value: Any) -> Any:
@@ -193,8 +194,8 @@ class Weights:
             source = self._make(weight, weight.dtype, device)
             if weight.dtype == dtype:
                 return source
-        lent = Lent(weight.detach() if source is None else source, dtype, device)
-        return cast(nn.Parameter, lent)
+        stored = weight.detach() if source is None else source
+        return cast(nn.Parameter, lent(stored, dtype, device))
 
     def _there(
         self, weight: nn.Parameter, dtype: torch.dtype, device: torch.device

@@ -49,7 +49,7 @@ def verify_all(
     flips that each restored layer of the candidate takes away, one run for each. All other options
     are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
     `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
-    `length`, `seed`).
+    `length`, `seed`, `stream`).
     """
     additions = (
         *((InUnitsOfMeaning(contrast),) if contrast else ()),

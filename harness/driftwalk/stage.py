@@ -36,6 +36,8 @@ class Setting:
     blocks: str | None = None
     """Where the stack of blocks is, where it is named by hand."""
     trust_remote_code: bool = False
+    stream: bool = False
+    """Whether backends of torch read, cast and move weights as they need them, large or not."""
 
     def open_model(self) -> AnyModel:
         """The model, loaded: one that torch runs, or a graph."""
@@ -80,6 +82,8 @@ def open_sides(
             torch_model(model).begin()
             opened.callback(torch_model(model).forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
+        if setting.stream:
+            sides = [_streamed(side) for side in sides]
         backends = tuple(open_backend(side, model, opened) for side in sides)
         for backend in backends:
             opened.enter_context(looking(backend, depth))
@@ -150,6 +154,15 @@ def check_names(sides: Sequence[object]) -> None:
     for spec in sides:
         if isinstance(spec, str):
             backend_class(Spec.parse(spec).name)
+
+
+def _streamed(side: object) -> object:
+    """A spec of a backend that can stream weights, with that option; anything else as it is."""
+    if not isinstance(side, str):
+        return side
+    spec = Spec.parse(side)
+    can = "stream" in backend_class(spec.name).options and "stream" not in spec.options
+    return f"{side},stream=on" if can else side
 
 
 def open_backend(given: object, model: AnyModel, opened: ExitStack) -> Backend:

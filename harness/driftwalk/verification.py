@@ -91,8 +91,8 @@ def verify_all(
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
     `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
     `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. The
-    `setting` is what `stage.Setting` takes: `blocks`, `trust_remote_code`, `batch`, `length` and
-    `seed`.
+    `setting` is what `stage.Setting` takes: `blocks`, `trust_remote_code`, `batch`, `length`,
+    `seed` and `stream`.
     """
     if depth not in DEPTHS:
         raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked.")

@@ -13,7 +13,7 @@ import driftwalk
 import zoo
 from driftwalk.registry import create
 from driftwalk_backends import lending
-from driftwalk_backends.lending import Lent, stored
+from driftwalk_backends.lending import Lent, lent, stored
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -36,8 +36,8 @@ def traced(spec, model, probe):
     return states, replayed, module
 
 
-def assert_alike(copied, lent):
-    for one, other in zip(copied, lent, strict=True):
+def assert_alike(copied, others):
+    for one, other in zip(copied, others, strict=True):
         assert one.keys() == other.keys()
         for point, array in one.items():
             assert array.dtype == other[point].dtype
@@ -50,11 +50,11 @@ def test_the_truth_is_the_same_bit_by_bit(name, request):
     probe = make_probe(model)
     *copied, _ = traced("truth", model, probe)
     request.getfixturevalue("all_are_large")
-    *lent, module = traced("truth", model, probe)
+    *others, module = traced("truth", model, probe)
     own = {weight.data_ptr() for weight in model.module.parameters() if weight.numel() > 1}
     held = [stored(weight) for weight in module.parameters() if weight.numel() > 1]
     assert {weight.data_ptr() for weight in held} == own
-    assert_alike(copied, lent)
+    assert_alike(copied, others)
 
 
 @pytest.mark.parametrize("spec", SPECS[1:])
@@ -68,10 +68,10 @@ def test_other_dtypes_are_the_same_bit_by_bit(name, spec, request):
     probe = make_probe(model)
     *copied, twin = traced(spec, model, probe)
     request.getfixturevalue("all_are_large")
-    *lent, module = traced(spec, model, probe)
+    *others, module = traced(spec, model, probe)
     dtypes = [weight.dtype for weight in twin.parameters()]
     assert [weight.dtype for weight in module.parameters()] == dtypes
-    assert_alike(copied, lent)
+    assert_alike(copied, others)
 
 
 def test_stream_on_lends_the_weights_of_a_small_model_and_off_those_of_none(request, monkeypatch):
@@ -92,8 +92,8 @@ def test_copies_of_one_dtype_share_their_weights():
     one, other = (model.at("bf16", "cpu") for _ in range(2))
     weights = [list(module.parameters()) for module in (one, other)]
     assert [w.data_ptr() for w in weights[0]] == [w.data_ptr() for w in weights[1]]
-    lent = model.at("bf16", "cpu", lend="large")
-    assert not any(isinstance(weight, Lent) for weight in lent.parameters())
+    other = model.at("bf16", "cpu", lend="large")
+    assert not any(isinstance(weight, Lent) for weight in other.parameters())
     model.forget()
     new = model.at("bf16", "cpu")
     assert next(new.parameters()).data_ptr() != weights[0][0].data_ptr()
@@ -113,7 +113,7 @@ def test_a_product_in_pieces_is_the_product(rows, inner, outer, dtype, bias, pie
     layer = nn.Linear(inner, outer, bias=bias).bfloat16()
     x = torch.randn(rows, inner, dtype=dtype)
     whole = nn.functional.linear(x, layer.weight.to(dtype), layer.bias.to(dtype) if bias else None)
-    weight = Lent(layer.weight.detach(), dtype, torch.device("cpu"))
+    weight = lent(layer.weight.detach(), dtype, torch.device("cpu"))
     before, lending.PIECE = lending.PIECE, piece
     try:
         with torch.no_grad():

@@ -57,6 +57,31 @@ def test_it_is_judged_as_the_same_model_in_float32_is(folder, request):
         assert one == other, one.point.name
 
 
+def test_stream_is_for_models_of_any_size(folder, monkeypatch):
+    monkeypatch.setattr(lending, "SMALLEST", 2)
+    zoo.build("llama").save_pretrained(folder)  # float32, so that bfloat16 is another dtype
+    reports = [
+        driftwalk.verify(folder, "emulated:bf16", probe=PROBE, cache=False, stream=stream)
+        for stream in (False, True)
+    ]
+    assert [report.candidate.flags.get("weights") for report in reports] == [None, "streamed"]
+    assert reports[1].candidate.spec == "emulated:bf16,stream=on"
+    for one, other in zip(reports[0].layers, reports[1].layers, strict=True):
+        assert one == other, one.point.name
+    done = CliRunner().invoke(
+        app, ["verify", str(folder), "-c", "emulated:bf16", "--stream", "--json"]
+    )
+    assert json.loads(done.stdout)["candidate"]["flags"]["weights"] == "streamed"
+
+
+@pytest.mark.parametrize("asked", ["gpu", "cuda", ""])
+def test_a_witness_that_is_not_to_be_had_is_an_error(asked):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = CliRunner().invoke(app, ["verify", "demo:decoder", "-c", "torch", "--witness", asked])
+    assert done.exit_code == (3 if asked == "cuda" else 2), done.output
+
+
 @pytest.mark.usefixtures("all_are_large")
 def test_a_changed_weight_in_a_late_block_is_placed(folder):
     wrong = zoo.build("llama")

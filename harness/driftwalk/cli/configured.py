@@ -35,7 +35,17 @@ ExpectedOption = Annotated[
     Path | None, option("--expected FILE", "Known deviations: a TOML file of bounds.")
 ]
 
-FOR_ALL = ("config", "list_only", "only", "cache", "spill", "witness", "report", "as_json")
+FOR_ALL = (
+    "config",
+    "list_only",
+    "only",
+    "cache",
+    "spill",
+    "stream",
+    "witness",
+    "report",
+    "as_json",
+)
 """Parameters of `verify` that say nothing of a single model."""
 
 Outcome = tuple[list["Report"], int]

@@ -55,6 +55,9 @@ def verify(
     spill: Annotated[
         bool, option("--spill", "Keep the reference's states in a temporary file.")
     ] = False,
+    stream: Annotated[
+        bool, option("--stream", "Read, cast and move weights as they are needed; make no copies.")
+    ] = False,
     witness: Annotated[
         str,
         option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
@@ -92,7 +95,7 @@ def verify(
         runs = configured.chosen(whole, only)
         if list_only:
             return configured.show_runs(runs, as_json)
-        more = {"cache": cache, "spill": spill, "witness": witness}
+        more = {"cache": cache, "spill": spill, "witness": witness, "stream": stream}
         reports, code = configured.run_all(whole, runs, only is None, config, more)
         return finish(reports, report, as_json, code)
     known = {expected: load_expected(expected)} if expected is not None else {}
@@ -107,6 +110,7 @@ def verify(
         cache=cache,
         spill=spill,
         witness=witness,
+        stream=stream,
         bench=BENCH_ROUNDS if bench else 0,
         contrast=contrast,
         propagation=propagation,

@@ -1,6 +1,6 @@
 """All of `verify` on a Llama of 1.1 or 7.2 B parameters on a GPU: seconds and memory, in Markdown.
 
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/real_size.py 1b|7b [folder] [--profile]
+PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/real_size.py 1b|7b [folder]
 
 `torch:cuda:fp32` against `torch:cuda:bf16`, 512 tokens, default policy, random float32 weights in
 memory; with a folder, from safetensors in bfloat16 that are written there. For 1b also what the
