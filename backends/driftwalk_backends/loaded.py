@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class LoadedModel:
         """What was seen or made of it says nothing about the next run: it may change in between."""
         self.evidence.forget()
         self.weights.forget()
+        if is_large(self.module):
+            gc.collect()  # copies of it hold themselves by their hooks
         if self._hashing is not None:
             self._hashing.stop()
             self._hashing = None

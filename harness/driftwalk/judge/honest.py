@@ -18,6 +18,7 @@ import numpy as np
 
 from ..dtypes import Array, Float64
 from ..measure.norms import (
+    BLOCK,
     NORM_NAMES,
     ZERO,
     Norms,
@@ -184,10 +185,18 @@ def _least(true: Array, roundoff: float) -> Array:
     if roundoff > FINE:
         return roundoff * ROUNDED * np.abs(true)
     width = true.shape[-1] if true.ndim else 1
-    square = true * true
-    whole = square.sum(axis=-1, keepdims=True) if true.ndim else square
-    share = square / np.where(whole > 0, whole, 1.0)
-    return roundoff * (FLOOR + ADDED * width * share) * np.abs(true)
+    rows = true.reshape(true.size // max(1, width), width)
+    least = np.empty(rows.shape)
+    step = max(1, BLOCK // max(1, width))
+    for start in range(0, len(rows), step):  # in pieces: fresh memory takes longer than all this
+        some = slice(start, start + step)
+        square = np.square(rows[some])
+        whole = square.sum(axis=-1, keepdims=True)
+        square *= ADDED * width / np.where(whole > 0, whole, 1.0)
+        square += FLOOR
+        square *= roundoff
+        np.multiply(square, np.abs(rows[some]), out=least[some])
+    return least.reshape(true.shape)
 
 
 def gain(typical: Float64, other: Float64) -> float:
