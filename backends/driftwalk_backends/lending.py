@@ -46,6 +46,8 @@ _SHAPES = {aten.empty_like.default, aten.zeros_like.default, aten.ones_like.defa
 _SHAPES |= {aten.full_like.default, aten.new_empty.default, aten.new_zeros.default}
 """Operations that read no number."""
 
+_CLOSED = (nn.RNNBase, torch.jit.ScriptModule)
+
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
 
 Lend = Literal["never", "large", "always"]
@@ -222,9 +224,9 @@ class Weights:
 
 
 def _lendable(module: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights that can be lent; recurrent modules keep theirs in lists of their own."""
-    recurrent = (part for part in module.modules() if isinstance(part, nn.RNNBase))
-    kept = {id(weight) for part in recurrent for weight in part.parameters(recurse=False)}
+    """The weights that can be lent; some modules keep theirs in lists of their own, or hidden."""
+    closed = (part for part in module.modules() if isinstance(part, _CLOSED))
+    kept = {id(weight) for part in closed for weight in part.parameters(recurse=False)}
     for weight in module.parameters():
         plain = type(weight) is nn.Parameter and weight.layout is torch.strided
         large = weight.is_floating_point() and weight.numel() >= SMALLEST

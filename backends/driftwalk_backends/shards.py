@@ -59,14 +59,14 @@ class Files:
         self._folder = folder
         self._then = self._now()
 
-    def _now(self) -> dict[str, tuple[int, int, int]]:
+    def _now(self) -> dict[str, tuple[int, int]]:
         found = {}
         for file in sorted(self._folder.glob("*.safetensors")):
             try:
                 told = file.stat()
             except OSError:
                 continue
-            found[file.name] = told.st_size, told.st_mtime_ns, told.st_ino
+            found[file.name] = told.st_size, told.st_mtime_ns
         return found
 
     def check(self) -> None:

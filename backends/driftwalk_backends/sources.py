@@ -157,6 +157,8 @@ def _may_stay(module: nn.Module) -> bool:
     floats = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if floats <= {torch.float32}:
         return True
+    if getattr(module, "is_quantized", False):  # it can be cast by loading it so, or not at all
+        return False
     stored = set(module.state_dict(keep_vars=True))
     made = (b for name, b in module.named_buffers() if name not in stored)
     fine = all(b.dtype.itemsize >= 4 for b in made if b.is_floating_point())

@@ -156,6 +156,25 @@ def test_weights_that_are_used_outside_of_their_module_are_wide_there_too():
     assert found.root_cause.point.name == "layer.1"
 
 
+@pytest.mark.usefixtures("all_are_large")
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_that_nobody_can_look_into_keeps_its_weights():
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inside = torch.jit.trace(nn.Linear(8, 8), torch.zeros(1, 8))
+            self.outside = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.outside(self.inside(x))
+
+    report = driftwalk.verify(
+        Half().eval(), "torch:cpu:fp64", probe={"x": np.ones((2, 8), np.float32)}
+    )
+    assert report.verdict == "pass", report.reason
+
+
 @pytest.mark.parametrize("name", ["gpt2", "mixtral"])
 def test_what_a_probe_uses_is_seen_in_lent_weights(name, request):
     def used():

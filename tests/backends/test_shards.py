@@ -103,6 +103,8 @@ def test_what_a_model_makes_up_must_be_as_fine_as_in_float32():
     assert not sources._may_stay(module)
     module.register_buffer("angles", torch.ones(3, dtype=torch.bfloat16), persistent=True)
     assert sources._may_stay(module)
+    module.is_quantized = True
+    assert not sources._may_stay(module)
 
 
 def shards(folder: Path) -> list[Path]:
