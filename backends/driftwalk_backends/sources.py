@@ -115,14 +115,16 @@ def _from_pretrained(
         _check_folder(Path(where))
     files = Files(Path(where))
     transformers.utils.logging.disable_progress_bar()
+    why = ""
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = _class_for(config, trust_remote_code)
+        why = what_is_wrong(Path(where)) if source == "folder" else ""
         module, loading = _loaded(kind, where, "auto", trust_remote_code)
         if not _may_stay(module):
             module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
     except Exception as error:  # hub, config and weight errors come in dozens of types
-        raise ModelError(_explain(where, source, error, trust_remote_code)) from error
+        raise ModelError(_explain(where, source, error, trust_remote_code, why)) from error
     notes: tuple[str, ...] = ()
     if missing := sorted(loading.get("missing_keys", ())):
         notes = (
@@ -194,7 +196,7 @@ def _class_for(config: Any, trust_remote_code: bool) -> Any:
     return transformers.AutoModel
 
 
-def _explain(where: str, source: str, error: Exception, trusted: bool) -> str:
+def _explain(where: str, source: str, error: Exception, trusted: bool, why: str) -> str:
     text = str(error)
     if "trust_remote_code" in text and not trusted:
         return (
@@ -202,8 +204,7 @@ def _explain(where: str, source: str, error: Exception, trusted: bool) -> str:
             "you trust it: --trust-remote-code (trust_remote_code=True)."
         )
     if source == "folder":
-        why = what_is_wrong(Path(where)) or first_line(error)
-        return f"Cannot load the model in {where!r}: {why}"
+        return f"Cannot load the model in {where!r}: {why or first_line(error)}"
     return (
         f"Cannot load {where!r}: it is no folder here, and the model hub did not give it "
         f"({first_line(error)}). Check the spelling and the network; offline, download it "
