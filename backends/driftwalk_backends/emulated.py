@@ -66,9 +66,8 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         dtypes = self._result_dtypes(func, args, kwargs, flat)
         if (own := kwargs.get("dtype")) in self._wide:
             kwargs = kwargs | {"dtype": self._wide[own]}
-        given = scratch.run(
-            lambda: func(*tree_map(self._read, args), **tree_map(self._read, kwargs))
-        )
+        read = functools.partial(self._widened, cast=scratch.cast)
+        given = scratch.run(lambda: func(*tree_map(read, args), **tree_map(read, kwargs)))
         leaves, spec = tree_flatten(given)
         if dtypes is None or len(dtypes) != len(leaves):
             dtypes = [self._promoted(flat)] * len(leaves)
@@ -119,14 +118,9 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
 
         return tree_map(rounded, given)
 
-    def _widened(self, value: Any) -> Any:
+    def _widened(self, value: Any, cast: Callable[..., torch.Tensor] = torch.Tensor.to) -> Any:
         half = isinstance(value, torch.Tensor) and value.dtype in self._wide
-        return value.to(self._wide[value.dtype]) if half else value
-
-    def _read(self, value: Any) -> Any:
-        """The same for what an operation only reads."""
-        half = isinstance(value, torch.Tensor) and value.dtype in self._wide
-        return scratch.cast(value, self._wide[value.dtype]) if half else value
+        return cast(value, self._wide[value.dtype]) if half else value
 
 
 def _without_data(value: Any) -> Any:

@@ -50,8 +50,8 @@ _CLOSED = (nn.RNNBase, torch.jit.ScriptModule)
 
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
 
-Lend = Literal["never", "large", "always"]
-"""Which models' weights are lent to a copy."""
+Lend = Literal["on", "off", "large"]
+"""Which models' weights are lent to a copy: all, none, or those of large ones."""
 
 Wanted = Callable[[nn.Parameter], torch.dtype]
 """What a weight is to be in."""
@@ -168,10 +168,10 @@ class Weights:
 
         Weights that are not there in this dtype are lent, or made. Small models are copied.
         """
-        if lend != "always" and not is_large(module):
+        if lend != "on" and not is_large(module):
             return {}
         weights = list(_lendable(module))
-        lends = lend != "never" or not self._fit(weights, device, wanted, MOST)
+        lends = lend != "off" or not self._fit(weights, device, wanted, MOST)
         moves = device.type != "cpu" and self._fit(weights, device, lambda w: w.dtype, ROOM)
         return {
             id(weight): self._placed(weight, wanted(weight), device, lends, moves)

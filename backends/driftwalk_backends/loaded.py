@@ -159,7 +159,7 @@ class LoadedModel:
         attn: str | None = None,
         *,
         for_export: bool = False,
-        lend: Lend = "never",
+        lend: Lend = "off",
     ) -> nn.Module:
         """The module in a dtype on a device: itself where it already is, else a copy.
 

@@ -40,7 +40,7 @@ def converted(
     experts: str | None = None,
     *,
     weights: Weights | None = None,
-    lend: Lend = "never",
+    lend: Lend = "off",
 ) -> nn.Module:
     """A deep copy on `device` in `dtype`; the original is left alone.
 

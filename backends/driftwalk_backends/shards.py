@@ -21,6 +21,13 @@ _LONGEST = 100_000_000
 
 def what_is_wrong(folder: Path) -> str:
     """A sentence on the first file that is missing, cut off or not what its name says; or empty."""
+    try:
+        return _first_fault(folder)
+    except OSError as error:
+        return f"{Path(error.filename or folder).name} cannot be read: {error.strerror}."
+
+
+def _first_fault(folder: Path) -> str:
     index = folder / _INDEX
     named: set[str] = set()
     if index.is_file():

@@ -113,17 +113,17 @@ def _from_pretrained(
 
     if source == "folder":
         _check_folder(Path(where))
-    files = Files(Path(where))
+    files = Files(Path(where)) if source == "folder" else None
     transformers.utils.logging.disable_progress_bar()
-    why = ""
+    config = None
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = _class_for(config, trust_remote_code)
-        why = what_is_wrong(Path(where)) if source == "folder" else ""
         module, loading = _loaded(kind, where, "auto", trust_remote_code)
         if not _may_stay(module):
             module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
     except Exception as error:  # hub, config and weight errors come in dozens of types
+        why = what_is_wrong(Path(where)) if files and config is not None else ""
         raise ModelError(_explain(where, source, error, trust_remote_code, why)) from error
     notes: tuple[str, ...] = ()
     if missing := sorted(loading.get("missing_keys", ())):
@@ -131,10 +131,8 @@ def _from_pretrained(
             f"The checkpoint lacks {len(missing)} weight(s), which were made up (seed 0): "
             f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}.",
         )
-    made = LoadedModel(module, where, source, where, None, blocks, trust_remote_code, notes)
-    if source == "folder":
-        made.files = files
-    return made
+    given = module, where, source, where, None, blocks, trust_remote_code, notes
+    return LoadedModel(*given, files=files)
 
 
 def _loaded(

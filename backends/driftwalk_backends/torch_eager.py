@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from types import FunctionType
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
@@ -40,7 +40,7 @@ from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
 from .torch_runtime import TorchRuntime
 
-_LENDS: Mapping[str, Lend] = {"on": "always", "off": "never", "large": "large"}
+_STREAM: tuple[Lend, ...] = get_args(Lend)
 
 States = list[tuple[Point, torch.Tensor]]
 
@@ -61,7 +61,7 @@ class TorchEager(TorchRuntime):
             )
         super().__init__(spec, model)
         usual = "large" if self._device.type == "cpu" else "off"
-        self._lend = _LENDS[spec.choice("stream", tuple(_LENDS), usual)]
+        self._lend = cast(Lend, spec.choice("stream", _STREAM, usual))
 
     @classmethod
     def around(
@@ -128,7 +128,7 @@ class TorchCompiled(TorchRuntime):
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec, model)
-        if spec.choice("stream", tuple(_LENDS), "off") != "off":
+        if spec.choice("stream", _STREAM, "off") != "off":
             raise UsageError(f"{spec}: what a compiler makes of weights cannot be streamed.")
         self._compiler = spec.options["compile"]
         known = torch.compiler.list_backends(exclude_tags=())

@@ -73,7 +73,7 @@ class TorchRuntime(Looks, Backend):
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
         self._module: nn.Module | None = None
-        self._lend: Lend = "never"
+        self._lend: Lend = "off"
         """Whether its module is lent the model's weights (lending.py)."""
         self._hold = False
 

@@ -180,9 +180,9 @@ class Witness:
                 return None
             self.note(mixture, f"Truth and yardstick ran on the CPU: on {self._device}, {error}")
         self.close()
-        self._truth, self._device = None, "cpu"
+        self._truth, self._judged, self._device = None, None, "cpu"
         self._calibrations.clear()  # of one run, all from one device
-        return self._tried(mixture)
+        return self._calibration_for(mixture)
 
     def _keep_to(self, calibration: Calibration | None) -> None:
         """Where a stored calibration has a plain truth, blame and other dtypes have it, too."""
