@@ -206,6 +206,33 @@ class Pads(WithConfig):
         return self.conv(F.pad(input_values, (2, 0)))
 
 
+class Listens(WithConfig):
+    """Has bins of mel frequencies for what it says, and takes waves."""
+
+    main_input_name = "input_values"
+
+    def __init__(self) -> None:
+        super().__init__(num_mel_bins=80)
+        self.conv = nn.Conv1d(1, 4, 3)
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        return self.conv(input_values[:, None])
+
+
+class Shortens(nn.Module):
+    """A wave that many layers make shorter; nothing says that it is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv1d(1, 1, 3, stride=3) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None]
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class Placed(WithConfig):
     main_input_name = "pixel_values"
 
@@ -268,6 +295,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
         {"input_ids": (2, 16), "part_sizes": (2,)},
     ),
     "waves with channels": (Pads, {"input_values": (2, 1, 16000)}),
+    "waves, though there are mel bins": (Listens, {"input_values": (2, 16000)}),
+    "a wave that is long enough": (Shortens, {"x": (2, 4096)}),
     "patches and their places": (
         Placed,
         {"pixel_values": (2, 16, 48), "pixel_position_ids": (2, 16, 2)},

@@ -25,8 +25,8 @@ from threading import Lock
 from typing import Any
 
 SECONDS = 180.0
-MEMORY = 12 << 30
-"""Bytes of address space for one class: one that is not shrunk well must not take the machine."""
+MEMORY = 12.0
+"""GiB of address space for one class: one that is not shrunk well must not take the machine."""
 _ONE_AT_A_TIME = Lock()
 """Held while a process is split off: others must not do so in the middle of it."""
 Row = dict[str, Any]
@@ -80,6 +80,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="begin with that class of all")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one class")
+    parser.add_argument("--memory", type=float, default=MEMORY, help="GiB for one class")
     return parser.parse_args(arguments)
 
 
@@ -108,18 +109,20 @@ def _rows(names: list[str], known: Mapping[str, Any], options: argparse.Namespac
     steps = tuple(options.steps.split(","))
 
     def one(name: str) -> Row:
-        return in_a_process(name, known[name], steps, options.seconds)
+        return in_a_process(name, known[name], steps, options.seconds, options.memory)
 
     with ThreadPoolExecutor(options.workers) as pool:
         for row in as_completed([pool.submit(one, name) for name in names]):
             yield row.result()
 
 
-def in_a_process(name: str, kind: Any, steps: tuple[str, ...], seconds: float) -> Row:
+def in_a_process(
+    name: str, kind: Any, steps: tuple[str, ...], seconds: float, memory: float = MEMORY
+) -> Row:
     """A row made by a process of its own, which is ended when its time is over."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_work, args=(there, name, kind, steps))
+    child = context.Process(target=_work, args=(there, name, kind, steps, int(memory * 2**30)))
     with _ONE_AT_A_TIME:
         child.start()
     there.close()
@@ -137,11 +140,11 @@ def in_a_process(name: str, kind: Any, steps: tuple[str, ...], seconds: float) -
     return row
 
 
-def _work(pipe: Connection, name: str, kind: Any, steps: tuple[str, ...]) -> None:
+def _work(pipe: Connection, name: str, kind: Any, steps: tuple[str, ...], memory: int) -> None:
     from .check import check
     from .every import first_line
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     try:
         pipe.send(check(name, kind, steps))

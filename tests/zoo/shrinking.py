@@ -99,7 +99,9 @@ def sub_configs(config: PretrainedConfig) -> dict[str, PretrainedConfig]:
 def _shrink(config: PretrainedConfig, shrink: Shrink) -> None:
     old = dict(vars(config))
     shrink = replace(shrink, layers=_layers_needed(old))
-    stages = [len(v) for n, v in old.items() if LAYERS.search(n) and isinstance(v, list | tuple)]
+    lists = {name: len(value) for name, value in old.items() if isinstance(value, list | tuple)}
+    # Fewer strides would make a longer sequence of the same audio.
+    stages = [size for name, size in lists.items() if LAYERS.search(name) or "stride" in name]
     for part in sub_configs(config).values():
         _shrink(part, shrink)
     for name, value in old.items():

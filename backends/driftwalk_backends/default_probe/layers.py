@@ -123,6 +123,8 @@ def _for_convolution(
     shape = tuple(given.shape)
     if tensor.ndim == dims:
         return _with_axis(wanted, tensor, given, 1, layer.in_channels)
+    if tensor.ndim == dims + 1 and given.ndim == dims:  # the model has put in an axis of its own
+        return wanted.resized((shape[0], *shape[2:]))
     if tensor.ndim != given.ndim:
         return None
     if tensor.ndim == 2 and shape[-1] == layer.in_channels * math.prod(layer.kernel_size):

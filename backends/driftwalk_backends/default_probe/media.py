@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from .config_sizes import AUDIO, TEXT, VISION, configs
 from .optimum_shapes import optimum_shape
 from .subject import Subject
@@ -117,12 +119,19 @@ def sound(subject: Subject, name: str) -> Wanted:
         # Two frames for each position of the encoder.
         return Wanted("normal", (batch, subject.bins, 2 * frames))
     most = getattr(subject.config, "max_length", None)
-    if name == "input_values" and getattr(subject.config, "num_mel_bins", None):
+    bins = getattr(subject.config, "num_mel_bins", None)
+    if name == "input_values" and bins and not _takes_waves(subject):
         return Wanted("normal", (batch, most if isinstance(most, int) else 100, subject.bins))
     if name == "input_features":
         return Wanted("normal", (batch, FRAMES_OF_AUDIO, subject.bins))
     known = optimum_shape(subject, name) if name in subject.mains else None
     return Wanted("normal", known or (batch, SAMPLES))
+
+
+def _takes_waves(subject: Subject) -> bool:
+    """Whether some layer slides over a single channel: what else has one is no wave."""
+    parts = subject.module.modules()
+    return any(isinstance(part, nn.Conv1d) and part.in_channels == 1 for part in parts)
 
 
 def placeholders(subject: Subject, given: list[str]) -> tuple[Placeholder, ...]:

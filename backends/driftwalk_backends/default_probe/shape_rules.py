@@ -188,8 +188,9 @@ def larger(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     if name is None:
         return with_length(wanted, 4 * max(o.shape[-1] for o in wanted.values() if o.shape))
     one = wanted[name]
-    axes = len(one.shape) - 2 if len(one.shape) > 2 else 1
-    sides = tuple(2 * side for side in one.shape[-axes:])
+    # A wave is made shorter by many layers, each of which says the same.
+    axes, times = (len(one.shape) - 2, 2) if len(one.shape) > 2 else (1, 8)
+    sides = tuple(times * side for side in one.shape[-axes:])
     shape = (*one.shape[:-axes], *sides)
     if math.prod(shape) > _MOST_VALUES:
         return None
