@@ -26,6 +26,7 @@ from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
 from . import scratch
+from .reading import announce
 from .torch_eager import TorchEager
 from .widening import MOVES, Args, EachOp, Kwargs, is_random, tensors_of, written
 
@@ -66,7 +67,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         dtypes = self._result_dtypes(func, args, kwargs, flat)
         if (own := kwargs.get("dtype")) in self._wide:
             kwargs = kwargs | {"dtype": self._wide[own]}
-        read = functools.partial(self._widened, cast=scratch.cast)
+        read = functools.partial(self._widened, cast=_for_reading)
         given = scratch.run(lambda: func(*tree_map(read, args), **tree_map(read, kwargs)))
         leaves, spec = tree_flatten(given)
         if dtypes is None or len(dtypes) != len(leaves):
@@ -121,6 +122,12 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
     def _widened(self, value: Any, cast: Callable[..., torch.Tensor] = torch.Tensor.to) -> Any:
         half = isinstance(value, torch.Tensor) and value.dtype in self._wide
         return cast(value, self._wide[value.dtype]) if half else value
+
+
+def _for_reading(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        announce(tensor)
+    return scratch.cast(tensor, dtype)
 
 
 def _without_data(value: Any) -> Any:

@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from . import scratch
+from .reading import announce
 from .widening import Args, Kwargs, is_composite
 
 aten = torch.ops.aten
@@ -71,6 +72,7 @@ class Lent(torch.Tensor):
 
     def numbers(self) -> torch.Tensor:
         """The weight itself, for an operation that `scratch.run` runs; cast where it is needed."""
+        announce(self.source)
         return scratch.cast(self.source.to(self.device), self.dtype)
 
     def _like(self, source: torch.Tensor) -> Lent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from .layout import Layout
 from .lending import Lend, Weights, is_large
 from .precision import converted, has_experts, is_in
 from .randomness import drawing_modules, has_drawn, random_note
+from .reading import Reading
 from .shards import Files
 
 
@@ -54,6 +56,7 @@ class LoadedModel:
         self.weights = Weights()
         """Those of a large model, as its copies have them."""
         self._hashing: Hashing | None = None
+        self._reading: Reading | None = None
         self._drew = False
         self.drawing: tuple[str, ...] = ()
         """The modules that draw random numbers, as far as was seen; `""` is the model itself."""
@@ -106,9 +109,10 @@ class LoadedModel:
         self.weights.forget()
         if is_large(self.module):
             gc.collect()  # copies of it hold themselves by their hooks
-        if self._hashing is not None:
-            self._hashing.stop()
-            self._hashing = None
+        for one in (self._hashing, self._reading):
+            if one is not None:
+                one.stop()
+        self._hashing = self._reading = None
 
     @property
     def arithmetic(self) -> str:
@@ -165,6 +169,10 @@ class LoadedModel:
 
         `lend` says whether its weights may be lent instead of copied (lending.py).
         """
+        if self.files is not None and self._reading is None and is_large(self.module):
+            self.files.watch()
+            self._reading = Reading(self.module.parameters())
+            weakref.finalize(self, self._reading.stop)
         # Of the ways to run a mixture of experts, one has no data-dependent shapes to trace.
         experts = "batched_mm" if for_export and has_experts(self.module) else None
         if attn is None and experts is None and is_in(self.module, dtype, device):

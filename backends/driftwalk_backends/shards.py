@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from driftwalk.errors import ModelError
+from driftwalk.native import library
 
 _INDEX = "model.safetensors.index.json"
 _HEADER = 8
@@ -65,6 +66,15 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._then = self._now()
+
+    def watch(self) -> None:
+        """Have the process say what happened where a file is cut off while it is mapped."""
+        if (native := library()) is not None:
+            text = (
+                f"driftwalk: a file in {str(self._folder)!r} was cut off while its weights were "
+                "read. Nothing of this run holds: run it again when nobody writes there.\n"
+            )
+            native.driftwalk_when_cut_off(text.encode(errors="replace")[:500])
 
     def _now(self) -> dict[str, tuple[int, int]]:
         found = {}

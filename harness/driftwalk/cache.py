@@ -96,6 +96,14 @@ class FolderCache:
         Where nothing can be stored, it is made in a temporary folder. `make` may then be called
         twice: a disk that is full says so only when it is written to.
         """
+        if (stored := self.find(key, believed)) is not None:
+            return stored
+        folder = self._made(make)
+        self._publish(key, folder)
+        return folder
+
+    def find(self, key: str, believed: Callable[[Path], bool] = lambda _: True) -> Path | None:
+        """The folder for `key`, where there is one; what is damaged or disbelieved is removed."""
         for entry in self._entries(key):
             stored = self._borrowed(entry)
             if stored is not None:
@@ -104,9 +112,11 @@ class FolderCache:
                     return stored
                 release(stored)
             shutil.rmtree(entry, ignore_errors=True)
-        folder = self._made(make)
-        self._publish(key, folder)
-        return folder
+        return None
+
+    def has(self, key: str) -> bool:
+        """Whether something is stored for `key`; it may be damaged."""
+        return bool(self._entries(key))
 
     def read(
         self, key: str, believed: Callable[[Mapping[str, bytes]], bool]

@@ -233,6 +233,18 @@ class Shortens(nn.Module):
         return x
 
 
+class Mono(WithConfig):
+    main_input_name = "input_values"
+
+    def __init__(self) -> None:
+        super().__init__(sampling_rate=16000)
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        if input_values.ndim != 3 or input_values.shape[1] != 1:
+            raise ValueError(f"Audio must be mono, but got {input_values.shape[1]}")
+        return input_values * 2
+
+
 class Placed(WithConfig):
     main_input_name = "pixel_values"
 
@@ -296,6 +308,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
     ),
     "waves with channels": (Pads, {"input_values": (2, 1, 16000)}),
     "waves, though there are mel bins": (Listens, {"input_values": (2, 16000)}),
+    "waves with one channel": (Mono, {"input_values": (2, 1, 16000)}),
     "a wave that is long enough": (Shortens, {"x": (2, 4096)}),
     "patches and their places": (
         Placed,
@@ -318,6 +331,12 @@ class Questions(WithConfig):
         return self.table(input_ids)
 
 
+class Ends(WithConfig):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        eos_mask = input_ids.eq(3)
+        return self.table(input_ids)[eos_mask, :].view(len(input_ids), -1, 8)[:, -1, :]
+
+
 class Separated(WithConfig):
     def forward(self, input_ids: Tensor) -> Tensor:
         if not ((input_ids == 9).sum(1) == 3).all():
@@ -330,6 +349,7 @@ class Separated(WithConfig):
     [
         (lambda: Questions(vocab_size=500, question_token_id=7), 7, 1),
         (lambda: Separated(vocab_size=500, sep_token_id=9), 9, 3),
+        (lambda: Ends(vocab_size=500, eos_token_id=3), 3, 1),
     ],
 )
 def test_an_id_that_a_message_calls_by_its_name(

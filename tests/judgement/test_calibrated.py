@@ -111,13 +111,25 @@ def test_a_calibration_is_stored_and_a_damaged_one_is_made_anew(tmp_path, monkey
 
     assert run()
     assert not run(), "the second run finds it"
-    both = list(tmp_path.glob("calibration/*/truth.safetensors"))
-    assert len(both) == 2, "one for each side"
-    for stored in both:
+    numbers = list(tmp_path.glob("calibration/*/weights.safetensors"))
+    truths = list(tmp_path.glob("truth/*/truth.safetensors"))
+    assert len(numbers) == len(truths) == 2, "one for each side, which prove themselves apart"
+
+    def damage(stored):
         data = bytearray(stored.read_bytes())
         data[-1] ^= 1
         stored.write_bytes(data)
+
+    for stored in numbers:
+        damage(stored)
         assert run(), "a flipped bit is noticed"
+    for stored in truths:  # of the two, one is read
+        damage(stored)
+    assert run(), "in a truth as well"
+    assert not run()
+    for stored in tmp_path.glob("truth/*/truth.safetensors"):
+        stored.parent.rename(tmp_path / stored.parent.name)
+    assert run(), "what is gone is made anew"
     driftwalk.verify("demo:decoder", candidate="torch:cpu:fp64", policy="calibrated", cache=False)
 
 

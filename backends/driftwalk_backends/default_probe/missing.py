@@ -86,6 +86,8 @@ def named_token(subject: Subject, failure: Failure, wanted: Guess) -> Guess | No
     if ids is None or ids.placeholders:
         return None
     message = failure.message.lower()
+    if "size 0" in message and failure.frames:  # none was there to be taken: the line names it
+        message += failure.frames[0].line.lower()
     many = re.search(r"exactly (\w+)", message)
     times = _NUMBERS.get(many.group(1), 1) if many else 1
     for word in ["eos"] if "eos" in message else re.findall(r"(\w+)[ _]tokens?\b", message):

@@ -197,6 +197,15 @@ def larger(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     return {**wanted, name: one.resized(shape)}
 
 
+def mono(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """A wave with an axis for its only channel."""
+    waves = [n for n, o in wanted.items() if o.kind == "normal" and len(o.shape) == 2]
+    if not waves or not re.search(r"(?i)\bmono\b", failure.message):
+        return None
+    rows, samples = wanted[waves[0]].shape
+    return {**wanted, waves[0]: wanted[waves[0]].resized((rows, 1, samples))}
+
+
 def choices(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     """Several texts in a row, of which one is to be chosen."""
     if not re.search(r"shape '\[-1, (\d+)\]' is invalid", failure.message):

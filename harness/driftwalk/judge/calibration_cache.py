@@ -1,27 +1,31 @@
-"""Calibrations on disk: a gate pays for the truth once per model, probe, dtype and version.
+"""Calibrations on disk: a gate pays for the truth once per model, probe and version.
 
 Beside each stands the evidence: the hash of what the model itself gave when it was made. It is used
-only where the model gives the same now.
+only where the model gives the same now. The truth's states, most of what there is to store, are
+stored once for all dtypes, and mapped, not read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..adapter import BackendInfo
-from ..cache import FolderCache
+from ..cache import FolderCache, key_of
+from ..dtypes import Array
+from ..files import release
 from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
 from ..states import Point, Probe, State, Trace
+from ..traces.tensor_file import read_tensors, write_tensors
 from .calibrate import Calibration
 from .exact import ByChance
 from .honest import Honest
 
-_STATES, _NUMBERS = "truth.safetensors", "calibration.json"
+_STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
 _ENTRIES = "by_chance|"
 _PARTS = ("total", "own", "tied", "tipped")
 _PLAIN = ("dtype", "dtypes", "doubt", "ties", "chance")
@@ -29,20 +33,55 @@ _PLAIN = ("dtype", "dtypes", "doubt", "ties", "chance")
 
 
 def stored_calibration(
-    key: str, probe: Probe, evidence: str, make: Callable[[], Calibration]
+    question: Sequence[str],
+    dtype: str,
+    probe: Probe,
+    evidence: str,
+    exact: Trace | None,
+    make: Callable[[], Calibration],
 ) -> tuple[Calibration, str]:
-    """The calibration for `key`, made now where none is stored that can be read and believed.
+    """The calibration for a question, made now where none is stored that can be read and believed.
 
-    And what became of one that was made now, in words.
+    And what became of one that was made now, in words. `exact` is what the truth gave already.
     """
-    store = FolderCache("calibration")
+    key, store, truths = key_of(*question, dtype), FolderCache("calibration"), _Truths(question)
     files = store.read(key, lambda files: _evidence(files) == evidence)
     if files is not None:
         with suppress(Exception):  # intact, and yet not what this version writes: made anew
-            return _read(files, probe), "stored"
+            return _read(files, probe, truths, exact), "stored"
     made = make()
     failed = store.store(key, lambda folder: _write(made, evidence, folder))
+    failed = failed or truths.store(made, evidence)
     return made, f"not stored ({failed})" if failed else "stored for the next run"
+
+
+class _Truths:
+    """What the truth gave, by its spec and the evidence for it."""
+
+    def __init__(self, question: Sequence[str]) -> None:
+        self._question = question
+        self._store = FolderCache("truth")
+
+    def store(self, made: Calibration, evidence: str) -> str:
+        """Store what is not stored yet; why that could not be done, or nothing."""
+        key = self._key(made.truth.backend, evidence)
+        if self._store.has(key):
+            return ""
+        arrays = {state.point.name: state.array for state in made.all_states}
+        return self._store.store(key, lambda folder: write_tensors(folder / _STATES, arrays))
+
+    def read(self, backend: BackendInfo, evidence: str) -> Mapping[str, Array]:
+        """The arrays by the names of their points; LookupError where there are none."""
+        folder = self._store.find(self._key(backend, evidence))
+        if folder is None:
+            raise LookupError("the truth is not stored")
+        try:
+            return read_tensors(folder / _STATES)
+        finally:
+            release(folder)  # what is mapped stays
+
+    def _key(self, backend: BackendInfo, evidence: str) -> str:
+        return key_of(*self._question, backend.spec, evidence)
 
 
 def _evidence(files: Mapping[str, bytes]) -> object:
@@ -56,7 +95,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     truth = calibration.truth
-    arrays = {f"{number}": state.array for number, state in enumerate(truth)}
+    arrays: dict[str, Array] = {}
     numbers: dict[str, Any] = {
         "points": [[state.point.name, state.point.module] for state in truth],
         "backend": encode(truth.backend),
@@ -65,8 +104,6 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "shapes": list(calibration.by_chance.shapes),
         **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, "model_errors")},
     }
-    for number, state in enumerate(calibration.whole):
-        arrays[f"whole|{number}"] = state.array
     for name, entries in calibration.by_chance.entries.items():
         arrays[f"{_ENTRIES}{name}"] = entries
     for part in _PARTS:
@@ -78,18 +115,25 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         for name, one in known.items():
             arrays[f"{part}|{name}|tokens"] = one.weights.tokens
             arrays[f"{part}|{name}|channels"] = one.weights.channels
-    save_file(arrays, folder / _STATES)
+    save_file(arrays, folder / _WEIGHTS)
     (folder / _NUMBERS).write_text(json.dumps(numbers, allow_nan=False))
 
 
-def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
+def _read(
+    files: Mapping[str, bytes], probe: Probe, truths: _Truths, exact: Trace | None
+) -> Calibration:
     from safetensors.numpy import load
 
     numbers = json.loads(files[_NUMBERS])
-    arrays = load(files[_STATES])
-    states = tuple(
-        State(Point(*pair), arrays[f"{number}"]) for number, pair in enumerate(numbers["points"])
-    )
+    arrays, backend = load(files[_WEIGHTS]), decode(BackendInfo, numbers["backend"])
+    if exact is not None and exact.backend.spec == backend.spec:
+        true: Mapping[str, Array] = {state.point.name: state.array for state in exact}
+    else:
+        true = truths.read(backend, numbers["evidence"])
+
+    def states(points: list[list[str]]) -> tuple[State, ...]:
+        return tuple(State(Point(*pair), true[pair[0]]) for pair in points)
+
     kept: dict[str, Any] = {
         part: {
             name: Honest(
@@ -103,13 +147,10 @@ def _read(files: Mapping[str, bytes], probe: Probe) -> Calibration:
         }
         for part in _PARTS
     }
-    truth = Trace(states, probe, decode(BackendInfo, numbers["backend"]))
+    truth = Trace(states(numbers["points"]), probe, backend)
     errors = {name: decode(Norms, error) for name, error in numbers["model_errors"].items()}
     plain = {name: numbers[name] for name in _PLAIN}
-    whole = tuple(
-        State(Point(*pair), arrays[f"whole|{number}"])
-        for number, pair in enumerate(numbers["whole"])
-    )
+    whole = states(numbers["whole"])
     entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
     by_chance = ByChance(entries, tuple(numbers["shapes"]))
     return Calibration(

@@ -10,7 +10,6 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
-from ..cache import key_of
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..measure.norms import ZERO, Norms, ratio
@@ -30,7 +29,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "13"
+CACHE_VERSION = "14"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -281,8 +280,8 @@ class Witness:
         if not evidence:
             return make(), "not stored"
         of_model = model.arithmetic_on(self._device), str(model.versions), model.blocks or ""
-        question = model.fingerprint, probe.sha256, dtype, self._depth, *of_model
-        return stored_calibration(key_of(CACHE_VERSION, *question), probe, evidence, make)
+        question = CACHE_VERSION, model.fingerprint, probe.sha256, self._depth, *of_model
+        return stored_calibration(question, dtype, probe, evidence, self._exact, make)
 
     def _evidence(self, dtype: str) -> Trace | None:
         return self._model.evidence.trace(self.probe, dtype, self._device)

@@ -62,4 +62,6 @@ def library() -> ctypes.CDLL | None:
         product.restype = None
     found.driftwalk_four_digits.argtypes = (array, whole)
     found.driftwalk_four_digits.restype = None
+    found.driftwalk_when_cut_off.argtypes = (ctypes.c_char_p,)
+    found.driftwalk_when_cut_off.restype = None
     return found
