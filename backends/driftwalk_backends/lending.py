@@ -210,7 +210,9 @@ class Weights:
         return self._made.get((id(weight), dtype, device))
 
     def _make(self, weight: nn.Parameter, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-        made = nn.Parameter(weight.detach().to(device).to(dtype), requires_grad=False)
+        source = self._there(weight, weight.dtype, device)  # a device casts faster than it is given
+        moved = weight.detach() if source is None else source.detach()
+        made = nn.Parameter(moved.to(device).to(dtype), requires_grad=False)
         self._made[id(weight), dtype, device] = made
         return made
 

@@ -33,6 +33,7 @@ from .layout import Layout
 from .lending import Lend, is_lent
 from .on_device.states import Holding
 from .randomness import DrawnAlike, unrepeatable_module
+from .scratch import trim
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
@@ -166,6 +167,8 @@ class TorchRuntime(Looks, Backend):
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             yield module
+        if self._device.type == "cpu" and is_lent(module):
+            trim()
 
     @contextmanager
     def _ready(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs]]:

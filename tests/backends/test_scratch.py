@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +25,22 @@ def small(monkeypatch):
 def weights(count=4, shape=(6, 10)):
     torch.manual_seed(0)
     return [torch.randn(shape).bfloat16() for _ in range(count)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_what_was_freed_between_states_goes_back():
+    def resident():
+        line = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+        return int(line[1]) / 1024
+
+    before, size = resident(), 100_000
+    made = [bytes([1]) * size for _ in range(1000)]
+    kept = made[::10]
+    made.clear()
+    held = resident() - before
+    scratch.trim()
+    assert len(kept) * size / 2**20 < resident() - before + 5 < held
 
 
 def test_the_next_operation_has_the_same_memory():
