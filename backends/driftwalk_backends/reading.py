@@ -138,9 +138,14 @@ _readings: list[Reading] = []
 
 def announce(weight: torch.Tensor) -> None:
     """Say that a tensor is about to be read: weights of a mapped file are followed."""
-    if _readings and weight.device.type == "cpu":
-        for reading in _readings:
-            reading.meet(weight.data_ptr())
+    if not _readings or weight.device.type != "cpu":
+        return
+    try:
+        address = weight.data_ptr()
+    except RuntimeError:  # wrapped by vmap: there is no memory to speak of
+        return
+    for reading in _readings:
+        reading.meet(address)
 
 
 def _advise(queue: SimpleQueue[Advice | None]) -> None:

@@ -150,3 +150,19 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_told(tmp_path):
     assert done.returncode == 3, done.stderr
     assert "was cut off while its weights were read" in done.stderr
     assert done.stdout == ""
+
+
+@linux
+def test_a_weight_that_was_changed_in_place_stays_changed(tmp_path):
+    from safetensors import safe_open
+
+    save_file({"a": torch.ones(1 << 18)}, tmp_path / "x.safetensors")
+    with safe_open(tmp_path / "x.safetensors", "pt") as file:
+        weight = file.get_tensor("a")
+    weight.mul_(3)
+    queue = reading.SimpleQueue()
+    for advice in (OUT, NEED):
+        queue.put((weight.data_ptr(), weight.nbytes, advice))
+    queue.put(None)
+    reading._advise(queue)
+    assert (weight == 3).all()

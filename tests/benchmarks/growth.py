@@ -23,8 +23,8 @@ from typing import Any
 WIDTH, LAYERS, TOKENS = 1024, 16, 128
 AXES: dict[str, list[tuple[int, int, int]]] = {
     "layers": [(layers, WIDTH, TOKENS) for layers in (4, 8, 16, 32)],
-    "width": [(LAYERS, width, TOKENS) for width in (256, 512, 1024, 2048)],
-    "tokens": [(LAYERS, WIDTH, tokens) for tokens in (64, 128, 256, 512, 1024)],
+    "width": [(LAYERS, width, TOKENS) for width in (256, 512, 1024)],
+    "tokens": [(LAYERS, WIDTH, tokens) for tokens in (64, 128, 256, 512)],
 }
 """Layers, width and tokens: one of them grows."""
 VOCABULARY = 8000
