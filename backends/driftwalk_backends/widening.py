@@ -58,6 +58,8 @@ class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     wider: Mapping[torch.dtype, torch.dtype] = {}
     """The dtypes that a function which refuses them is given wider, and how wide."""
+    most: float = math.inf
+    """The largest number of the model's own dtype, where this arithmetic has larger ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,7 +70,7 @@ class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         self._entered += 1
         if self._entered == 1 and self.wider:  # not again for the parts of an operation
-            self._retrying = _Retrying(self.wider, self.narrowed)
+            self._retrying = _Retrying(self.wider, self.narrowed, self.most)
             self._retrying.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -104,15 +106,19 @@ class _Retrying(TorchFunctionMode):
         self,
         wider: Mapping[torch.dtype, torch.dtype],
         narrowed: Callable[[Any, list[torch.Tensor]], Any],
+        most: float,
     ) -> None:
         super().__init__()
         self._wider = wider
         self._narrowed = narrowed
+        self._most = most
 
     def __torch_function__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.tensor:  # of a Python number: float32, and infinite beyond it
+            args = tree_map(partial(_held, most=self._most), args)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError, TypeError):
@@ -134,6 +140,7 @@ class MixedOps(EachOp):  # type: ignore[no-untyped-call]
     """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
 
     wider = _WIDER
+    most = _MOST
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         tensors = tensors_of(args, kwargs)
@@ -157,7 +164,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
     def __init__(self, lowest: float = -_MOST) -> None:
         """`lowest` is the lowest number of the model's own dtype, where float64 has a lower one."""
         super().__init__()
-        self._lowest = lowest
+        self.most = -lowest
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)
@@ -181,7 +188,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
-        held = partial(_held, most=-self._lowest)
+        held = partial(_held, most=self.most)
         given = func(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
         return _absorbed(given, targets) if func in _SUMS else given
 

@@ -139,6 +139,26 @@ def test_a_mask_leaves_as_much_of_a_score_as_in_float32(mask: float) -> None:
     assert apart(given("torch", model), given("truth", model)) < (1e-2 if mask == -1e4 else 1e-5)
 
 
+class Smallest(nn.Module):
+    """The smallest of the numbers that count; where none does, the largest number there is, away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        counts = (x > 0) & (torch.arange(x.shape[1])[:, None] > 2)
+        most = torch.tensor(torch.finfo(x.dtype).max)  # a float32 whatever the model is in
+        smallest = torch.where(counts, x, most).min(-1, keepdim=True).values
+        return self.out(x + smallest * counts.any(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("truth", ["truth", "truth,casts=kept"])
+def test_the_largest_number_is_one_that_the_model_can_hold(truth: str) -> None:
+    model = seeded(Smallest)
+    assert apart(given("torch", model), given(truth, model)) < 1e-6
+
+
 class Angles(nn.Module):
     """Sines of positions: continuous, so that the truth computes them in float64."""
 
