@@ -131,7 +131,7 @@ def carried(
         moved = torch.zeros_like(primal) if tangent is None else tangent
         sink(State(point, to_numpy(moved)))
         if point.name in tangents:
-            own = from_numpy(tangents[point.name], primal.device).to(primal.dtype)
+            own = from_numpy(tangents[point.name], primal.device, primal.dtype)
             moved = moved + own if add else own
         dual: torch.Tensor = forward_ad.make_dual(primal, moved)  # type: ignore[no-untyped-call]
         return dual

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from .tensors import unseen
 from .widening import MOVES, Args, EachOp, Kwargs, own_of, paired
 
 aten = torch.ops.aten
@@ -47,8 +48,14 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
     def _off(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
             return value
+        with unseen(value):
+            off = self._moved(value)
+        return off if (own := own_of(value)) is None else paired(off, own.tensor, own.alive)
+
+    def _moved(self, value: torch.Tensor) -> torch.Tensor:
         random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-        noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
+        noise = torch.empty_like(value, dtype=torch.float32)  # half as many bits to draw
+        noise = noise.uniform_(-self._roundoff, self._roundoff, generator=random).double()
         asks = value.device.type == "cpu"  # to ask a GPU takes longer than to do it
         whole = value.frac() == 0
         if not asks or whole.any():
@@ -56,4 +63,4 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
         off = value.addcmul(value, noise)
         if not asks or not off.sum().isfinite():  # a mask's lowest number stays
             off = torch.where(off.isfinite(), off, value)
-        return off if (own := own_of(value)) is None else paired(off, own.tensor, own.alive)
+        return off

@@ -158,10 +158,15 @@ class Weights:
         self._made: WeakValueDictionary[tuple[int, torch.dtype, torch.device], nn.Parameter]
         self._made = WeakValueDictionary()
 
-    def forget(self) -> None:
-        """Whoever has copies keeps them; none is handed on, since the model may have changed."""
+    def forget(self) -> bool:
+        """Whoever has copies keeps them; none is handed on, since the model may have changed.
+
+        Whether there were any.
+        """
+        made = bool(self._made)
         self._made.clear()
         scratch.free()
+        return made
 
     def placed(
         self, module: nn.Module, wanted: Wanted, device: torch.device, lend: Lend

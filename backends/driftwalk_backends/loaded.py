@@ -106,8 +106,7 @@ class LoadedModel:
     def forget(self) -> None:
         """What was seen or made of it says nothing about the next run: it may change in between."""
         self.evidence.forget()
-        self.weights.forget()
-        if is_large(self.module):
+        if self.weights.forget():
             gc.collect()  # copies of it hold themselves by their hooks
         for one in (self._hashing, self._reading):
             if one is not None:

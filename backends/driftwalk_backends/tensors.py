@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
@@ -20,6 +21,8 @@ import torch
 from torch import nn
 
 from driftwalk.dtypes import FORMATS, Array
+
+from .fetching import fetched
 
 Slot = tuple[Any, ...]
 Args = tuple[Any, ...]
@@ -214,11 +217,29 @@ def _places(count: int, device: torch.device) -> torch.Tensor:
     return places.round().long().to(device)
 
 
+@contextmanager
+def unseen(*tensors: torch.Tensor) -> Iterator[None]:
+    """Operations of our own on plain tensors, which no mode around the run need see.
+
+    Seen, they take longer, and the truth's arithmetic computes constants twice.
+    """
+    if all(type(tensor) in (torch.Tensor, nn.Parameter) for tensor in tensors):
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            yield
+    else:
+        yield
+
+
 def to_numpy(tensor: torch.Tensor) -> Array:
     """A copy on the host, in the same format; numpy has no bfloat16 of its own."""
-    # On the CPU only clone() copies; from a device the transfer itself is the copy.
-    host = tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
-    host = host.contiguous()
+    with unseen(tensor):
+        # On the CPU only clone() copies; from a device the transfer itself is the copy.
+        own = tensor.detach()
+        host = own.clone() if tensor.device.type == "cpu" else fetched(own)
+        return _as_array(host.contiguous())
+
+
+def _as_array(host: torch.Tensor) -> Array:
     if host.dtype == torch.bfloat16:
         return host.view(torch.int16).numpy().view(FORMATS["bf16"].dtype)
     if host.dtype == torch.float8_e4m3fn:
@@ -229,11 +250,16 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     return array
 
 
-def from_numpy(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
+def from_numpy(
+    array: Array, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """A fresh tensor; probes are read-only and torch must not write to them."""
-    if array.dtype == FORMATS["bf16"].dtype:
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(device)
-    return torch.from_numpy(array.copy()).to(device)
+    with unseen():
+        if array.dtype == FORMATS["bf16"].dtype:
+            tensor = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(array.copy())
+        return tensor.to(device).to(dtype or tensor.dtype)
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:

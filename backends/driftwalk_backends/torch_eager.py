@@ -115,7 +115,7 @@ class TorchEager(TorchRuntime):
                 if not alike:
                     shapes = f"{array.shape} at {tuple(tensor.shape)}"
                     raise UsageError(f"Cannot replay a state of shape {shapes}.")
-                return from_numpy(array, tensor.device).to(tensor.dtype)
+                return from_numpy(array, tensor.device, tensor.dtype)
 
             watched(module, layout, exchange, partial(call, module, inputs))
 

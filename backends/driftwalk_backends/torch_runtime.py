@@ -167,7 +167,7 @@ class TorchRuntime(Looks, Backend):
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             yield module
-        if self._device.type == "cpu" and is_lent(module):
+        if is_lent(module):
             trim()
 
     @contextmanager

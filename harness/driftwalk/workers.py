@@ -58,16 +58,18 @@ def in_threads(
 
     The caller's thread works too, and each takes the next item when it is done with one: waking a
     thread costs as much as a small block. By `size` the largest come first, and none is left over
-    for the end; `least` is the size that items must have on average for threads to win anything,
-    since only one of them can be in Python.
+    for the end: one of far more than a thread's share is looked at alone, with all threads for what
+    is shared out in it. `least` is the size that items must have on average for threads to
+    win anything, since only one of them can be in Python.
     """
     helpers = min(sharers(), len(items)) - 1
     sizes = [size(item) for item in items] if size else []
     if helpers < 1 or sum(sizes) < least * len(items):
         return [look(item) for item in items]
-    found: dict[int, Found] = {}
     order = sorted(range(len(items)), key=lambda n: -sizes[n]) if sizes else range(len(items))
-    numbers, lock = iter(order), Lock()
+    alone = [n for n in order if sizes and sizes[n] * (helpers + 1) > 1.5 * sum(sizes)]
+    found: dict[int, Found] = {number: look(items[number]) for number in alone}
+    numbers, lock = iter([n for n in order if n not in found]), Lock()
 
     def take() -> int | None:
         with lock:

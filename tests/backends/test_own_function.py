@@ -140,7 +140,7 @@ def test_a_mask_leaves_as_much_of_a_score_as_in_float32(mask: float) -> None:
 
 
 class Smallest(nn.Module):
-    """The smallest of the numbers that count; where none does, the largest number there is, away."""
+    """The smallest of the numbers that count, and nothing where none does."""
 
     def __init__(self) -> None:
         super().__init__()

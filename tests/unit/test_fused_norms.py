@@ -77,6 +77,22 @@ def test_states_of_all_widths(shape):
     assert_alike(distance(a, b), generally(a, b))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1300, 701), (3, 17, 32000)], ids=str)
+def test_states_that_are_looked_at_in_pieces(shape, masked):
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal(shape)
+    a = (b + 1e-6 * rng.standard_normal(shape)).astype(np.float32)
+    keep = rng.random(shape[:2]) < 0.8 if masked else None
+    count = shape[0] * shape[1] if keep is None else int(keep.sum())
+    weights = Weights(rng.uniform(1e-3, 1e2, count), rng.uniform(0.1, 10, shape[2]))
+    found = distance(a, b, keep, weights)
+    assert_alike(found, generally(a, b, keep, weights))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norms, "in_threads", lambda look, items: [look(item) for item in items])
+        assert distance(a, b, keep, weights) == found  # however many threads there are
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_infinitely_far(bad):
     a = np.ones((2, 9, 16), np.float32)

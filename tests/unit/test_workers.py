@@ -30,3 +30,14 @@ def test_small_items_are_not_worth_a_thread():
     assert threads(least=5) == {get_ident()}
     if sharers() > 1:
         assert len(threads(least=4)) > 1
+
+
+@pytest.mark.skipif(sharers() < 2, reason="there is one core")
+def test_what_is_much_larger_than_the_rest_has_all_threads_for_itself():
+    def inner(_: int) -> int:
+        return len({*in_threads(lambda m: sleep(1e-3) or get_ident(), range(100))})
+
+    sizes = [1] * 10 + [1000]
+    *small, large = in_threads(inner, sizes, lambda size: size)
+    assert set(small) == {1}
+    assert large > 1

@@ -198,26 +198,25 @@ def calibrate(
     fine = FORMATS[mixture.dtype].roundoff <= FINE
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     other = other_branch(truth, exact, made, noisy, honest_runs.meet)
-    total = _honest_states(exact, made, mixture, noisy)
+    total, tied, tipped = (
+        _honest_states(exact, made, mixture, noisy, branch)
+        for branch in (None, other.within, other.onwards)
+    )
     ties = tied_tokens(exact, made, other)
     chance = left_to_chance(exact, made, ties, other, mixture.dtype)
+    # The roundoffs of a mixture's finest part say nothing about its coarsest.
+    examined = None if mixture.dtypes else noisy
+    doubt = doubt_of(exact, made, examined, FORMATS[mixture.dtype], other.onwards, chance)
+    del noisy, examined  # as large as the truth, and of no further use
     return Calibration(
         truth=exact,
         total=total,
         own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact)),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
-        # The roundoffs of a mixture's finest part say nothing about its coarsest.
-        doubt=doubt_of(
-            exact,
-            made,
-            None if mixture.dtypes else noisy,
-            FORMATS[mixture.dtype],
-            other.onwards,
-            chance,
-        ),
-        tied=_honest_states(exact, made, mixture, noisy, other.within),
-        tipped=_honest_states(exact, made, mixture, noisy, other.onwards),
+        doubt=doubt,
+        tied=tied,
+        tipped=tipped,
         ties=sentence_on(ties, mixture.dtype),
         chance=chance,
         whole=tuple(state for state in everything if is_exact(state)),

@@ -17,19 +17,21 @@ from statistics import median
 import numpy as np
 
 from ..dtypes import Array, Float64
+from ..measure.halves import widened
 from ..measure.norms import (
     BLOCK,
     NORM_NAMES,
     ZERO,
     Norms,
     Weights,
-    channel_sizes,
     distance,
     inverse,
     norms_of,
     ratio,
     row_sizes,
+    sizes,
 )
+from ..workers import in_threads
 
 K = 4.0
 """How many times the yardstick's error an honest candidate may have, unless said otherwise."""
@@ -138,16 +140,16 @@ def honest(
         draws = [np.where(infinite, 0.0, run) for run in draws]
         other_branch = None if other_branch is None else np.where(infinite, 0.0, other_branch)
         true = np.where(infinite, 0.0, true)
-    typical = row_sizes(made, true, keep)
-    runs, apart = [(made, 1.0)], 1.0
+    made = widened(made)  # once, not each time that it is measured
     least = _least(true, roundoff)
-    for run in draws:
-        other = row_sizes(run, true, keep)
+    (typical, of_made), (lowest, of_least) = sizes(made, true, keep), sizes(least, None, keep)
+    runs, apart, by_channel = [(made, 1.0)], 1.0, [of_least, of_made]
+    for run in map(widened, draws):
+        other, of_run = sizes(run, true, keep)
         factor = gain(typical, other)
         runs.append((run, factor))
-        apart = max(apart, _apart(typical, factor * other, row_sizes(least, None, keep)))
-    by_channel = [channel_sizes(least, None, keep)]
-    by_channel += [factor * channel_sizes(run, true, keep) for run, factor in runs]
+        by_channel.append(factor * of_run)
+        apart = max(apart, _apart(typical, factor * other, lowest))
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
@@ -188,7 +190,8 @@ def _least(true: Array, roundoff: float) -> Array:
     rows = true.reshape(true.size // max(1, width), width)
     least = np.empty(rows.shape)
     step = max(1, BLOCK // max(1, width))
-    for start in range(0, len(rows), step):  # in pieces: fresh memory takes longer than all this
+
+    def look(start: int) -> None:  # in pieces: fresh memory takes longer than all this
         some = slice(start, start + step)
         square = np.square(rows[some])
         whole = square.sum(axis=-1, keepdims=True)
@@ -196,6 +199,8 @@ def _least(true: Array, roundoff: float) -> Array:
         square += FLOOR
         square *= roundoff
         np.multiply(square, np.abs(rows[some]), out=least[some])
+
+    in_threads(look, range(0, len(rows), step))
     return least.reshape(true.shape)
 
 

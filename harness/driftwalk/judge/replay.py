@@ -9,13 +9,13 @@ from ..adapter import Replays, Sink
 from ..dtypes import Array
 from ..measure.norms import Norms
 from ..states import State, Trace
-from ..workers import in_threads
+from ..workers import in_threads, workers
 from .exact import measurable
 
 Found = TypeVar("Found")
 
-_WAITING = 1 << 26
-"""Bytes of states that may wait until several are looked at side by side."""
+_WAITING = 1 << 24
+"""Bytes of states for each thread that may wait until several are looked at side by side."""
 
 
 def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
@@ -51,7 +51,7 @@ def measured_pairs(
 
     def meet(own: State, made: State) -> None:
         waiting.append((own, made))
-        if sum(kept.array.nbytes for _, kept in waiting) > _WAITING:
+        if sum(kept.array.nbytes for _, kept in waiting) > _WAITING * max(4, workers()):
             work_off()
 
     replay_pairs(blocks, trace, meet)

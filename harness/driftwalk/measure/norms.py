@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from operator import add, mul
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from ..dtypes import Array, Float64
 from ..jsonable import Later, Size
 from ..native import library
+from ..workers import in_threads
 from .halves import widened
 
 Product = Callable[[Array], Array]
@@ -34,6 +35,8 @@ BLOCK = 1 << 16
 _WIDEST = 1 << 13
 _PASSES, VECTORS = 3, 8
 """Of the sketch that finds the largest singular value: products, and columns."""
+_TOGETHER, _PIECES = 1 << 18, 16
+"""Elements that a thread looks at together, at least, and pieces that a state is cut into."""
 _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 _LOW, _HIGH = 1e-12, 1e12
@@ -179,22 +182,20 @@ def row_sizes(
     a: Array, b: Array | None, keep: Array | None = None, channels: Float64 | None = None
 ) -> Float64:
     """L2 of a - b (or of a) token by token, for the tokens that count; channels may be weighed."""
+    return sizes(a, b, keep, channels)[0]
+
+
+def sizes(
+    a: Array, b: Array | None, keep: Array | None = None, channels: Float64 | None = None
+) -> tuple[Float64, Float64]:
+    """The same, and RMS of a - b channel by channel, over the tokens that count."""
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     count = len(a_rows) if rows is None else len(rows)
     weights = even(count, a_rows.shape[1])
     if channels is not None:
         weights = replace(weights, channels=channels)
-    sizes: Float64 = np.sqrt(_measured(a_rows, b_rows, rows, weights, None)[0][:, 1])
-    return sizes
-
-
-def channel_sizes(a: Array, b: Array | None, keep: Array | None = None) -> Float64:
-    """RMS of a - b (or of a) channel by channel, over the tokens that count."""
-    a_rows, b_rows, rows = _as_rows(a, b, keep)
-    count = len(a_rows) if rows is None else len(rows)
-    squares = _measured(a_rows, b_rows, rows, even(count, a_rows.shape[1]), None)[1]
-    sizes: Float64 = np.sqrt(squares / max(1, count))
-    return sizes
+    found, squares = _measured(a_rows, b_rows, rows, weights, None)
+    return np.sqrt(found[:, 1]), np.sqrt(squares / max(1, count))
 
 
 def even(rows: int, width: int) -> Weights:
@@ -283,15 +284,25 @@ def fast_difference(
     numbers = np.arange(len(a)) if rows is None else rows
     chosen = np.ascontiguousarray(numbers, np.int64)
     both = [np.ascontiguousarray(w, np.float64) for w in (weights.tokens, weights.channels)]
-    out = np.empty(width, np.float32) if whole is None else whole
-    found, squares = np.empty((len(chosen), 4)), np.zeros(width)
-    native.driftwalk_difference(
-        *(array.ctypes.data for array in (a, b, chosen)),
-        *(len(chosen), width, _WIDE[a.dtype] + 2 * _WIDE[b.dtype] + one),
-        *(array.ctypes.data for array in (*both, found, squares, out)),
-        0 if whole is None else width,
-    )
-    return found, squares
+    kinds = _WIDE[a.dtype] + 2 * _WIDE[b.dtype] + one
+    tokens, channels = both
+    found = np.empty((len(chosen), 4))
+    # As many rows at a time whatever the threads are: sums are then the same.
+    step = max(1, -(-_TOGETHER // width), -(-len(chosen) // _PIECES))
+
+    def look(first: int) -> Float64:
+        some, squares = slice(first, first + step), np.zeros(width)
+        out = np.empty(width, np.float32) if whole is None else whole[some]
+        native.driftwalk_difference(
+            *(array.ctypes.data for array in (a, b, chosen[some])),
+            *(len(chosen[some]), width, kinds),
+            *(array.ctypes.data for array in (tokens[some], channels, found[some], squares, out)),
+            0 if whole is None else width,
+        )
+        return squares
+
+    squares = in_threads(look, range(0, len(chosen), step))
+    return found, reduce(np.add, squares, np.zeros(width))
 
 
 def _spectral(whole: Array | None, largest: float, l2: float) -> float:
