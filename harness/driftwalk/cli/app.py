@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .options import option
+
 COMMANDS = {
     "verify": "Run MODEL on a reference and on candidates, and walk their layers side by side.",
     "demo": "The whole thing on a model that is built in: PyTorch against ONNX Runtime.",
@@ -27,6 +29,9 @@ COMMANDS = {
 }
 """Names and the first sentence of each; a test holds them against the commands themselves."""
 
+_FIRST = ("verify", "demo", "backends", "report")
+"""What everybody needs."""
+
 _ELSEWHERE = {
     **{"report": "rendering", "record": "traces", "compare": "traces"},
     **{"demo": "first_steps", "backends": "first_steps"},
@@ -41,8 +46,27 @@ def _load(name: str) -> Any:
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name)(getattr(module, name))
+    examples = getattr(module, "EXAMPLES", ())
+    epilog = "\n\n".join(("Examples:", *examples)) if examples else None
+    alone.command(name, cls=_Command, epilog=epilog)(getattr(module, name))
     return typer.main.get_command(alone)
+
+
+def _panel(name: str) -> str:
+    return "First of all" if name in _FIRST else "And then"
+
+
+class _PlainHelp:
+    """`--help` is a flag, and says nothing of a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class _Command(_PlainHelp, TyperCommand): ...
 
 
 class _Late(UserDict[str, Any]):
@@ -54,7 +78,7 @@ class _Late(UserDict[str, Any]):
         return self.data[name]
 
 
-class _Commands(TyperGroup):
+class _Commands(_PlainHelp, TyperGroup):
     """A group that shows its help without loading what it helps with."""
 
     def __init__(self, **given: Any) -> None:
@@ -63,7 +87,10 @@ class _Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         late = self.commands
-        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=text, rich_help_panel=_panel(name))
+            for name, text in COMMANDS.items()
+        }
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -93,6 +120,6 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, option("--version", "Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None: ...

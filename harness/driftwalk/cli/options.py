@@ -12,27 +12,42 @@ if TYPE_CHECKING:
     from ..tolerance import Policy
 
 
+_PANELS = {
+    "What is compared": "--reference --candidate --backend --blocks --depth --trust-remote-code",
+    "Inputs": "--prompt --ids --probe --batch --length --seed",
+    "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
+    "What is looked at beside the layers": (
+        "--blame/--no-blame --bench --contrast --propagation --patch"
+    ),
+    "Memory and time": "--cache/--no-cache --spill --stream --witness",
+    "What is written": "--report --json",
+    "Without MODEL, all that the configuration names": "--config --list --only",
+}
+"""Options that belong together, wherever there are any."""
+
+_PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
+
+
 def option(usage: str, help: str, **more: Any) -> Any:
     """An option as one types it, `--prompt -p TEXT`: its names, and what stands for its value."""
     words = usage.split()
     names = [word for word in words if word.startswith("-")]
-    value = next((word for word in words if not word.startswith("-")), None)
-    return typer.Option(*names, metavar=value, help=help, **more)
+    number = "N" if "min" in more else ""  # what has no value is a flag
+    value = next((word for word in words if not word.startswith("-")), number)
+    panel = _PANEL_OF.get(names[0])
+    return typer.Option(*names, metavar=value, help=help, rich_help_panel=panel, **more)
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Hub id, local folder, package.module:factory, or demo:decoder / demo:encoder.",
-        show_default=False,
-    ),
-]
+_MODEL = (
+    "A folder or hub id (transformers), an .onnx file, package.module:factory (a function that "
+    "gives a torch module), or demo:decoder / demo:encoder."
+)
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)]
 AnyModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="As in other commands; left out, all that the configuration names.",
+        help=f"{_MODEL} Left out: all that the configuration names.",
         show_default=False,
     ),
 ]

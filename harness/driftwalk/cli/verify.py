@@ -12,6 +12,12 @@ from .options import option
 from .rendering import finish
 from .studies import ContrastOption, PatchOption, PropagationOption
 
+EXAMPLES = (
+    "driftwalk verify ./my-model --candidate emulated:bf16 --report out/",
+    "driftwalk verify ./my-model -c onnxruntime -c torch,compile=inductor --prompt 'Hello there'",
+    "driftwalk verify ./my-model -r torch:cpu:fp32 -c torch:cuda:fp16 --bench",
+)
+
 BENCH_ROUNDS = 15
 """Plain runs of each backend that `verify --bench` times."""
 
@@ -24,14 +30,15 @@ def verify(
         str | None,
         option(
             "--reference -r SPEC",
-            "The backend that is right. Torch, if none is named; for a graph, as written.",
+            "The backend that is right. torch, if none is named; for a graph, as written.",
         ),
     ] = None,
     candidate: Annotated[
         list[str] | None,
         option(
             "--candidate -c SPEC",
-            "A backend to verify; may be given several times. Onnxruntime, if none is named.",
+            "A backend to verify, name[:device][:dtype][,option=value]; may be given several "
+            "times. onnxruntime, if none is named. `driftwalk backends` lists what there is.",
         ),
     ] = None,
     prompt: options.PromptOption = None,
