@@ -34,9 +34,10 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
     that the model makes of integers and constants in its own dtype.
     """
 
-    def __init__(self, roundoff: float) -> None:
+    def __init__(self, roundoff: float, seed: int = 0) -> None:
         super().__init__()
         self._roundoff = roundoff
+        self._seed = seed
         self._random: dict[torch.device, torch.Generator] = {}
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -47,7 +48,8 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
     def _off(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
             return value
-        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+        seeded = torch.Generator(value.device).manual_seed(self._seed)
+        random = self._random.setdefault(value.device, seeded)
         noise = torch.empty_like(value).uniform_(-self._roundoff, self._roundoff, generator=random)
         asks = value.device.type == "cpu"  # to ask a GPU takes longer than to do it
         whole = value.frac() == 0
