@@ -20,12 +20,16 @@ from .layout import Layout
 from .model_outputs import named_outputs
 from .tensors import to_numpy
 
+CUT_SHORT = object()
+"""What a run gives that was ended on purpose, before the model gave anything (block_ranges.py)."""
+
 
 def watched(module: nn.Module, layout: Layout, sink: TensorSink, run: Callable[[], Any]) -> Any:
     """What the module gives, and every state to the sink as it is made."""
     with capture(module, layout, sink) as finish:
         output = run()
-        finish(output)
+        if output is not CUT_SHORT:
+            finish(output)
     return output
 
 

@@ -210,7 +210,7 @@ class Emulated(TorchEager):
     options: ClassVar[Mapping[str, str]] = {
         name: text
         for name, text in TorchEager.options.items()
-        if name in ("attn", "stream", "threads")
+        if name in ("address", "attn", "ranges", "stream", "threads")
     }
 
     def __init__(self, spec: Spec, model: object) -> None:

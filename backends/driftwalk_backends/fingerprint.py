@@ -12,7 +12,8 @@ stored, and must come out the same, bit by bit, when it is used: the evidence.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
@@ -45,21 +46,25 @@ _PIECE = 1 << 23
 
 def fingerprint(module: nn.Module) -> str:
     """sha256 over structure, plain attributes and all parameters and buffers."""
-    tensors = _tensors(module)
+    return digest_of(module, tensor_hashes(module))
+
+
+def tensor_hashes(module: nn.Module, names: Collection[str] | None = None) -> dict[str, bytes]:
+    """A hash of each parameter and buffer, or of those with some names."""
+    tensors = [(n, t) for n, t in _tensors(module) if names is None or n in names]
     hashes = in_threads(lambda named: _hash(named[1]), tensors, lambda named: named[1].numel())
-    return _digest(module, hashes)
+    return {name: own for (name, _), own in zip(tensors, hashes, strict=True)}
 
 
 class Hashing:
-    """A fingerprint that is made while others work: that of a large model takes seconds."""
+    """`tensor_hashes` that are made while others work: those of a large model take seconds."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
         self._pool = ThreadPoolExecutor(workers(), thread_name_prefix="hashing")
-        self._hashes = [self._pool.submit(_hash, tensor) for _, tensor in _tensors(module)]
+        self._hashes = {n: self._pool.submit(_hash, tensor) for n, tensor in _tensors(module)}
 
-    def result(self) -> str:
-        made = _digest(self._module, [one.result() for one in self._hashes])
+    def result(self) -> dict[str, bytes]:
+        made = {name: one.result() for name, one in self._hashes.items()}
         self.stop()
         return made
 
@@ -71,7 +76,11 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(), *module.named_buffers()]
 
 
-def _digest(module: nn.Module, hashes: Iterable[bytes]) -> str:
+def digest_of(module: nn.Module, hashes: Mapping[str, bytes], anywhere: bool = False) -> str:
+    """One hash over structure, plain attributes and the tensors that have a hash.
+
+    `anywhere`: wherever the model was loaded from.
+    """
     digest = hashlib.sha256()
     for path, part in module.named_modules():
         digest.update(f"{path}|{_qualified(type(part))}|{part.extra_repr()}|".encode())
@@ -85,9 +94,14 @@ def _digest(module: nn.Module, hashes: Iterable[bytes]) -> str:
                 digest.update(f"{name}={_plain(vars(part)[name])};".encode())
     config: Any = getattr(module, "config", None)
     if hasattr(config, "to_json_string"):
-        digest.update(config.to_json_string(use_diff=False).encode())
-    for (name, tensor), own in zip(_tensors(module), hashes, strict=True):
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode() + own)
+        text = config.to_json_string(use_diff=False)
+        if anywhere:
+            text = str({k: v for k, v in json.loads(text).items() if k != "_name_or_path"})
+        digest.update(text.encode())
+    for name, tensor in _tensors(module):
+        if name in hashes:
+            shape = tuple(tensor.shape)
+            digest.update(f"{name}|{tensor.dtype}|{shape}|".encode() + hashes[name])
     return digest.hexdigest()
 
 

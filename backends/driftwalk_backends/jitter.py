@@ -35,9 +35,10 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
     that the model makes of integers and constants in its own dtype.
     """
 
-    def __init__(self, roundoff: float) -> None:
+    def __init__(self, roundoff: float, seed: int = 0) -> None:
         super().__init__()
         self._roundoff = roundoff
+        self._seed = seed
         self._random: dict[torch.device, torch.Generator] = {}
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -53,7 +54,9 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
         return off if (own := own_of(value)) is None else paired(off, own.tensor, own.alive)
 
     def _moved(self, value: torch.Tensor) -> torch.Tensor:
-        random = self._random.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+        if (random := self._random.get(value.device)) is None:
+            random = torch.Generator(value.device).manual_seed(self._seed)
+            self._random[value.device] = random
         noise = torch.empty_like(value, dtype=torch.float32)  # half as many bits to draw
         noise = noise.uniform_(-self._roundoff, self._roundoff, generator=random).double()
         asks = value.device.type == "cpu"  # to ask a GPU takes longer than to do it

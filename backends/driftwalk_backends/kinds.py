@@ -1,14 +1,28 @@
-"""Which backend a spec `onnxruntime` means: one name stands for several (`registry.KINDS`)."""
+"""Which backend a spec means whose name stands for several (`registry.KINDS`)."""
 
 from __future__ import annotations
 
 from driftwalk.adapter import Backend
+from driftwalk.registry import backend_class
 from driftwalk.spec import Spec
 
 from .onnx.pairs.model import OnnxModel
 from .sources import open_model
 
 EXPORTERS = ("torch", "optimum")
+
+
+def torch_backend(spec: Spec, model: object) -> Backend:
+    """`torch`, `emulated`, `truth`: here, or a range of blocks on each node of a cluster."""
+    if "ranges" in spec.options:
+        from .ranged import Ranged, RangedTruth
+
+        return (RangedTruth if spec.name == "truth" else Ranged)(spec, model)
+    if "compile" in spec.options and spec.name == "torch":
+        from .torch_eager import TorchCompiled
+
+        return TorchCompiled(spec, model)
+    return backend_class(spec.name)(spec, model)  # type: ignore[call-arg]
 
 
 def onnxruntime_backend(spec: Spec, model: object) -> Backend:

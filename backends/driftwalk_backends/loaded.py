@@ -21,7 +21,7 @@ from .calls import first_line, inputs_for, kept_in, on_device, untouched
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
-from .fingerprint import Evidence, Hashing, fingerprint, has_known_code, versions
+from .fingerprint import Evidence, Hashing, digest_of, has_known_code, tensor_hashes, versions
 from .functions import is_closed
 from .layout import Layout
 from .lending import Lend, Weights, is_large
@@ -49,6 +49,8 @@ class LoadedModel:
     """The model that this one is compared with, whose points it should have."""
     files: Files | None = None
     """Where its weights lie, if in a folder."""
+    given_layout: Layout | None = None
+    """Its points, where another machine has found them."""
 
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}
@@ -79,8 +81,13 @@ class LoadedModel:
         return getattr(self.module, "config", None)
 
     @cached_property
+    def hashes(self) -> Mapping[str, bytes]:
+        """Of every parameter and buffer, by name."""
+        return tensor_hashes(self.module) if self._hashing is None else self._hashing.result()
+
+    @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.module) if self._hashing is None else self._hashing.result()
+        return digest_of(self.module, self.hashes)
 
     @property
     def has_known_code(self) -> bool:
@@ -95,7 +102,7 @@ class LoadedModel:
     def begin(self) -> None:
         """A run begins: a large model is hashed meanwhile."""
         self.forget()
-        if "fingerprint" not in vars(self) and is_large(self.module):
+        if "hashes" not in vars(self) and is_large(self.module):
             self._hashing = Hashing(self.module)
 
     def end(self) -> None:
@@ -203,6 +210,8 @@ class LoadedModel:
 
     def layout(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Layout:
         """The model's points; found once for each set of input names, on the first run."""
+        if self.given_layout is not None:
+            return self.given_layout
         # A flag may lead another way through the model.
         key = tuple(
             name if isinstance(value, torch.Tensor) else f"{name}={kept_in(name, value)}"

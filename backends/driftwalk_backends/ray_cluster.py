@@ -1,4 +1,4 @@
-"""A Ray cluster as places for jobs: all that knows Ray.
+"""A Ray cluster as places for jobs; as nodes that share a model, it is in range_nodes.py.
 
 Each device gets one small actor, pinned to its node, that holds the device's reservation: Ray hands
 a GPU to one actor only, and tells it which. The actor runs each job as a process of its own, so
@@ -85,7 +85,11 @@ class RayCluster:
         golden: Golden | None = None,
         slots: int = 1,
     ) -> None:
-        self._ray = _connected(address)
+        self._ray = connected(
+            address,
+            f"{NOT_INSTALLED} --address local runs on this machine alone.",
+            "name it with --address HOST:PORT, or use --address local",
+        )
         self._golden = golden or Golden()
         self._files = self._ray.put(dict(self._golden.files)) if self._golden.files else None
         self._nodes: dict[str, str] = {}
@@ -105,7 +109,9 @@ class RayCluster:
         alive = [node for node in self._ray.nodes() if node.get("Alive")]
         cpus: list[Place] = []
         seats: dict[str, list[Any]] = {}
-        for node, name in sorted(zip(alive, _names(alive), strict=True), key=lambda pair: pair[1]):
+        for node, name in sorted(
+            zip(alive, node_names(alive), strict=True), key=lambda pair: pair[1]
+        ):
             self._nodes[name] = node["NodeID"]
             cpus += [Place(name, "cpu", slot) for slot in range(slots if "cpu" in devices else 0)]
             gpus = int(node.get("Resources", {}).get("GPU", 0)) if "cuda" in devices else 0
@@ -172,9 +178,9 @@ class RayCluster:
         try:
             return Event(place, job, **self._ray.get(task))
         except self._ray.exceptions.RayActorError as error:
-            return Event(place, job, "lost", err=_first_line(error))
+            return Event(place, job, "lost", err=first_line(error))
         except self._ray.exceptions.RayError as error:  # of the task, not of the node
-            return Event(place, job, "ended", 70, err=_first_line(error))
+            return Event(place, job, "ended", 70, err=first_line(error))
 
     def abandon(self, place: Place) -> None:
         """End the actor; its job is a group of processes, which it is told to end first."""
@@ -193,10 +199,13 @@ class RayCluster:
         self._ray.shutdown()
 
 
-def _connected(address: str) -> Any:
-    """Ray, talking to a cluster that is there already; never one that Ray starts by itself."""
+def connected(address: str, not_installed: str, otherwise: str) -> Any:
+    """Ray, talking to a cluster that is there already; never one that Ray starts by itself.
+
+    The texts say that Ray is missing, and what else to do where no cluster answers.
+    """
     if not installed():
-        raise BackendUnavailable(f"{NOT_INSTALLED} --address local runs on this machine alone.")
+        raise BackendUnavailable(not_installed)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a check phones nobody
     import ray
 
@@ -208,13 +217,13 @@ def _connected(address: str) -> Any:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
         raise BackendUnavailable(
-            f"No Ray cluster at {address!r}: {_first_line(error).rstrip('.')}. Start one with `ray "
-            "start --head`, name it with --address HOST:PORT, or use --address local."
+            f"No Ray cluster at {address!r}: {first_line(error).rstrip('.')}. Start one with `ray "
+            f"start --head`, {otherwise}."
         ) from None
     return ray
 
 
-def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+def node_names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names that stay the same between runs where they can: given, else the host's, else numbered.
 
     Ray's own ids are new at every start, and a results folder must be understood the next day.
@@ -232,6 +241,6 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]

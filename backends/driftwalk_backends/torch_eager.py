@@ -21,7 +21,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import nn
 
-from driftwalk.adapter import Backend, Sink
+from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.names import is_output
@@ -45,23 +45,20 @@ _STREAM: tuple[Lend, ...] = get_args(Lend)
 States = list[tuple[Point, torch.Tensor]]
 
 
-def torch_backend(spec: Spec, model: object) -> Backend:
-    """The backend that a spec `torch` names."""
-    return TorchCompiled(spec, model) if "compile" in spec.options else TorchEager(spec, model)
-
-
 class TorchEager(TorchRuntime):
     """Plain eager PyTorch: hooks on the blocks, everything else untouched."""
 
     def __init__(self, spec: Spec, model: object) -> None:
-        if "compile" in spec.options:
+        if another := {"compile", "ranges"} & spec.options.keys():
             raise UsageError(
-                f"{spec}: TorchEager compiles nothing. driftwalk.backend(spec, model) makes the "
-                "backend that a spec names."
+                f"{spec}: {type(self).__name__} has no {min(another)}=... "
+                "driftwalk.backend(spec, model) makes the backend that a spec names."
             )
         super().__init__(spec, model)
         usual = "large" if self._device.type == "cpu" else "off"
         self._lend = cast(Lend, spec.choice("stream", _STREAM, usual))
+        self.calls: Callable[[nn.Module, Inputs], Any] = call
+        """How the model is called: all of it, or a range of its blocks (block_ranges.py)."""
 
     @classmethod
     def around(
@@ -80,10 +77,10 @@ class TorchEager(TorchRuntime):
         return plain and self._model is model and self._look == BLOCKS
 
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
-        return call(module, inputs)
+        return self.calls(module, inputs)
 
     def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
-        return watched(module, layout, sink, partial(call, module, inputs))
+        return watched(module, layout, sink, partial(self.calls, module, inputs))
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """The time from one point to the next, in a run in which nothing is copied."""
@@ -117,7 +114,7 @@ class TorchEager(TorchRuntime):
                     raise UsageError(f"Cannot replay a state of shape {shapes}.")
                 return from_numpy(array, tensor.device, tensor.dtype)
 
-            watched(module, layout, exchange, partial(call, module, inputs))
+            watched(module, layout, exchange, partial(self.calls, module, inputs))
 
 
 class TorchCompiled(TorchRuntime):

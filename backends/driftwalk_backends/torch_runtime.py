@@ -48,6 +48,8 @@ class TorchRuntime(Looks, Backend):
         "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
         "stream": "on, off or large: weights are cast, moved and read from their file as they are "
         "needed, and no copy is made (default: large models on the CPU)",
+        "ranges": "number of nodes of a Ray cluster that run a range of the blocks each",
+        "address": "of that cluster, HOST:PORT (default: the one that Ray finds)",
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
         "threads": THREADS_HELP,
     }

@@ -32,7 +32,7 @@ class Truth(TorchEager):
     draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
         "casts": "widened (default) or kept: what the model's own casts to float32 do",
-        "threads": TorchEager.options["threads"],
+        **{name: TorchEager.options[name] for name in ("address", "ranges", "threads")},
     }
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -43,6 +43,8 @@ class Truth(TorchEager):
         self._lend = "large"
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
+        self.seed = 0
+        """Of the roundoffs in a jittered run: ranges of blocks have others (ranged.py)."""
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
         floats = {p.dtype for p in self._model.module.parameters() if p.is_floating_point()}
         own = torch.float64 if floats == {torch.float64} else torch.float32
@@ -74,7 +76,7 @@ class Truth(TorchEager):
         with self.at_work(probe):
             pass  # the run in which points are found makes choices of its own
         recorded = Recorded()
-        with self._with(Jittered(roundoff), recorded):
+        with self._with(Jittered(roundoff, self.seed), recorded):
             self.stream(probe, sink)
         self._scores = recorded.scores
 

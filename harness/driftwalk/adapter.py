@@ -28,6 +28,7 @@ import numpy as np
 
 from .dtypes import Array
 from .errors import BackendError, UsageError
+from .progress import Progress
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
 
@@ -162,6 +163,14 @@ class ShowsModel(Protocol):
 
 
 @runtime_checkable
+class InRanges(Protocol):
+    """Has each range of its model's blocks run on a machine of its own."""
+
+    def ranges_of(self, model: object) -> str:
+        """Options with which another backend does so, too; empty where it runs another model."""
+
+
+@runtime_checkable
 class SkipsOutputs(Protocol):
     """Says what of the model's output no state is given for, after the first traced run."""
 
@@ -220,6 +229,9 @@ class Backend(ABC):
     """Spec options the backend takes, each with a line of help."""
     observable: ClassVar[bool] = True
     """Whether it can be run plain, to see if looking changed anything; a recording cannot."""
+
+    progress: Progress = Progress()
+    """Where it says what it is doing, if that takes long; set by who shows it."""
 
     make_probe: Callable[[object], Probe] | None = None
     """Makes a probe for its model of text, arrays, a file or nothing; set by who made it."""

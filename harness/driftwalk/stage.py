@@ -86,6 +86,7 @@ def open_sides(
             sides = [_streamed(side) for side in sides]
         backends = tuple(open_backend(side, model, opened) for side in sides)
         for backend in backends:
+            backend.progress = show or backend.progress
             opened.enter_context(looking(backend, depth))
         yield Sides(model, backends)
         if not is_graph(model):

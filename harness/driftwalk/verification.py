@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .adapter import Backend, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
+from .adapter import Backend, InRanges, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
@@ -170,7 +170,9 @@ def _begun(
             trace = spilled_trace(first, stage.probe, kept)
         stage.torch_model.evidence.offer(first, trace)
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
-    witness = Witness(stage.torch_model, stage.probe, cache, show, depth, witness_at)
+    model, ranged = stage.torch_model, [b for b in stage.backends if isinstance(b, InRanges)]
+    ranges = next(filter(None, (side.ranges_of(model) for side in ranged)), "")
+    witness = Witness(model, stage.probe, cache, show, depth, witness_at, ranges)
     opened.callback(witness.close)
     run = Run(stage, trace, observer, witness, depth, show)
     return run, not_held(trace) if on_device else ()

@@ -72,7 +72,8 @@ def test_contributing_lists_no_other() -> None:
 @pytest.mark.parametrize("name", sorted(capabilities()))
 def test_some_backend_has_it(name: str) -> None:
     """A capability that nobody offers is dead code in the judgement."""
-    targets = [*BUILT_IN.values(), MIXED, "driftwalk_backends.onnx.runtime:OnnxInt8"]
+    others = ("driftwalk_backends.onnx.runtime:OnnxInt8", "driftwalk_backends.ranged:Ranged")
+    targets = [*BUILT_IN.values(), MIXED, *others]
     classes = [load_target(target) for target in targets]
     wanted = members(capabilities()[name])
     assert any(all(hasattr(kind, member) for member in wanted) for kind in classes)

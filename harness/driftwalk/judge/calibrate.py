@@ -36,21 +36,24 @@ TIE = 1.5
 __all__ = ["Calibration", "K", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
-def yardstick_spec(dtype: str, device: str = "cpu") -> str:
+def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "") -> str:
     """Plain eager PyTorch at a dtype; formats that a device may lack are emulated.
 
-    The weights of a large model are lent to it, on a GPU too.
+    The weights of a large model are lent to it, on a GPU too. `ranges` are options that have it run
+    in ranges of blocks.
     """
     plain, lent = dtype in ("fp64", "fp32"), "" if device == "cpu" else ",stream=large"
     if plain:
-        return f"torch:{device}:{dtype}{lent}"
-    return f"emulated:{dtype}" if device == "cpu" else f"emulated:{device}:{dtype}{lent}"
+        return f"torch:{device}:{dtype}{lent}{ranges}"
+    return f"emulated:{dtype}{ranges}" if device == "cpu" else f"emulated:{device}:{dtype}{lent}"
 
 
-def open_yardstick(mixture: Mixture, model: object, device: str = "cpu") -> Backend:
+def open_yardstick(
+    mixture: Mixture, model: object, device: str = "cpu", ranges: str = ""
+) -> Backend:
     """Plain eager PyTorch at a dtype, or with a dtype for each point."""
     if not mixture.dtypes:
-        return create(yardstick_spec(mixture.dtype, device), model)
+        return create(yardstick_spec(mixture.dtype, device, ranges), model)
     made: Backend = load_target(MIXED)(mixture, model, device)
     return made
 

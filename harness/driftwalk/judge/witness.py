@@ -75,7 +75,8 @@ def witness_device(asked: str, sides: Iterable[Backend]) -> str:
 class Witness:
     """Makes calibrations for one model and probe, each once, and keeps an account of the cost.
 
-    It runs on a `device`; what a GPU fails at is done on the CPU.
+    It runs on a `device`; what a GPU fails at is done on the CPU. `ranges` are options that have
+    truth and yardsticks run on several machines, as a side does.
     """
 
     def __init__(
@@ -86,10 +87,12 @@ class Witness:
         show: Progress,
         depth: str = "block",
         device: str = "cpu",
+        ranges: str = "",
     ) -> None:
         self._model = model
         # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
         self._device = "cpu" if model.drawing else device
+        self._ranges = ranges if self._device == "cpu" else ""
         self.probe = probe
         self._use_cache = use_cache
         self._show = show
@@ -250,7 +253,7 @@ class Witness:
         spent: list[str] = []
 
         def make() -> Calibration:
-            yardstick = open_yardstick(mixture, self._model, self._device)
+            yardstick = self._open_yardstick(mixture)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = self._second_opinion(
@@ -290,7 +293,7 @@ class Witness:
         """Have the model itself run on a GPU, unless the reference was just that."""
         plain = "fp64" if dtype == "fp64" else EXAMINED_AT
         if self._evidence(plain) is None:
-            with open_yardstick(Mixture(plain), self._model, self._device) as model:
+            with self._open_yardstick(Mixture(plain)) as model:
                 self._model.evidence.offer(model, model.trace(self.probe))
 
     @property
@@ -325,13 +328,19 @@ class Witness:
 
     def _open_truth(self, options: str = "") -> Backend:
         where = "" if self._device == "cpu" else f":{self._device}"
-        made = create(f"truth{where}{options}", self._model)
+        made = create(f"truth{where}{self._ranges}{options}", self._model)
+        made.progress = self._show
         look(made, self._depth)
+        return made
+
+    def _open_yardstick(self, mixture: Mixture) -> Backend:
+        made = open_yardstick(mixture, self._model, self._device, self._ranges)
+        made.progress = self._show
         return made
 
     def yardstick(self, calibration: Calibration) -> Backend:
         """Plain eager PyTorch in the dtypes of a calibration, to look closer with."""
-        return open_yardstick(calibration.mixture, self._model, self._device)
+        return self._open_yardstick(calibration.mixture)
 
     def stage(self, text: str) -> AbstractContextManager[None]:
         """Show that something is being done that was not counted on."""
