@@ -145,6 +145,16 @@ def test_help_of_every_command_names_its_options(
         for spelling in option.opts:
             assert re.search(rf"(?<![\w-]){spelling}(?![\w-])", shown), spelling
         assert option.help, f"{option.opts} has no help"
+    assert "<bool>" not in shown
+
+
+def test_the_help_of_verify_says_what_belongs_together_and_shows_examples() -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", invoke("verify", "--help").out)
+    titles = re.findall(r"─ (.+?) ─", shown)
+    assert titles[:3] == ["Arguments", "Options", "What is compared"]
+    assert shown.count("driftwalk verify ./my-model") == 3
+    assert "name[:device][:dtype][,option=value]" in shown
+    assert ".onnx" in shown
 
 
 def test_main_is_the_installed_command() -> None:

@@ -7,9 +7,8 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from .options import option
+from .options import Command, Group, option
 
 COMMANDS = {
     "verify": "Run MODEL on a reference and on candidates, and walk their layers side by side.",
@@ -48,25 +47,12 @@ def _load(name: str) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     examples = getattr(module, "EXAMPLES", ())
     epilog = "\n\n".join(("Examples:", *examples)) if examples else None
-    alone.command(name, cls=_Command, epilog=epilog)(getattr(module, name))
+    alone.command(name, cls=Command, epilog=epilog)(getattr(module, name))
     return typer.main.get_command(alone)
 
 
 def _panel(name: str) -> str:
     return "First of all" if name in _FIRST else "And then"
-
-
-class _PlainHelp:
-    """`--help` is a flag, and says nothing of a value."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)  # type: ignore[misc]
-        if option is not None:
-            option.metavar = ""
-        return option
-
-
-class _Command(_PlainHelp, TyperCommand): ...
 
 
 class _Late(UserDict[str, Any]):
@@ -78,7 +64,7 @@ class _Late(UserDict[str, Any]):
         return self.data[name]
 
 
-class _Commands(_PlainHelp, TyperGroup):
+class _Commands(Group):
     """A group that shows its help without loading what it helps with."""
 
     def __init__(self, **given: Any) -> None:
@@ -88,7 +74,7 @@ class _Commands(_PlainHelp, TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         late = self.commands
         self.commands = {
-            name: TyperCommand(name, help=text, rich_help_panel=_panel(name))
+            name: Command(name, help=text, rich_help_panel=_panel(name))
             for name, text in COMMANDS.items()
         }
         try:

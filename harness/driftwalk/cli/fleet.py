@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import options
 from .configured import ConfigOption, OnlyOption, chosen, the_config
 from .console import guarded, say, this_command
 from .hwcheck import BuiltInOption, CheckOption, DtypeOption, LevelOption, MinutesOption
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
 
 app = typer.Typer(
+    cls=options.Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,7 +63,7 @@ ResumeOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=options.Command)
 @guarded
 def hwcheck(
     device: Annotated[str, option("--device D", "Of each node: all, cpu or cuda.")] = "all",
@@ -106,7 +108,7 @@ def hwcheck(
     _carry_out(fleet, jobs, output, resume, as_json)
 
 
-@app.command()
+@app.command(cls=options.Command)
 @guarded
 def verify(
     models: Annotated[

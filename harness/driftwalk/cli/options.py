@@ -7,9 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from ..tolerance import Policy
+
+
+class _PlainHelp:
+    """`--help` is a flag, and says nothing of a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class Command(_PlainHelp, TyperCommand):
+    """A command of ours."""
+
+
+class Group(_PlainHelp, TyperGroup):
+    """Commands of ours."""
 
 
 _PANELS = {
