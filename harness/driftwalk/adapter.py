@@ -30,6 +30,7 @@ from .dtypes import Array
 from .errors import BackendError, UsageError
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
+from .weight_source import WeightSource
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -159,6 +160,14 @@ class ShowsModel(Protocol):
 
     def shows(self, model: object) -> bool:
         """Whether its states are those of that model as it is, on the CPU."""
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """Can show the weights that it computes with, where they may be others than the model's."""
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """None where they are that model's by construction, or are no plain numbers: quantised."""
 
 
 @runtime_checkable
