@@ -20,8 +20,8 @@ from .page import page_renderer
 from .weight_words import what_became
 
 MOST_ROWS = 60
-TITLES = ("weight", "shape", "dtypes", "rel L2", "max abs", "verdict", "what became of it")
-SIDES = " llrrl "
+TITLES = ("weight", "shape", "dtypes", "rel L2", "max abs", "what became of it")
+SIDES = " llrr "
 _TONES = {0: "pass", 1: "drift", 3: "unverified"}
 _SIGNS = {"missing": ("drift", "✗"), "extra": ("drift", "✗"), "absent": ("unverified", "?")}
 
@@ -65,12 +65,14 @@ def _headline(result: WeightReport) -> str:
         beside = f" ({', '.join(words)})" if cast else ""
         return f"all {count(found.compared)} weights compared are the same numbers{beside}{tail}"
     first = differing[0]
-    text = f"{count(len(differing))} of {count(len(result.changes) - found.absent)} weights differ"
+    verb = "differs" if len(differing) == 1 else "differ"
+    text = f"{count(len(differing))} of {count(len(result.changes) - found.absent)} weights {verb}"
     return f"{text}, the first: {_name(first)}: {what_became(first)}{tail}"
 
 
 def _side(side: WeightSide) -> str:
-    return f"{cut(side.label, 80)} ({side.kind}, {count(side.weights)} weights, {side.entries:,})"
+    size = f"{count(side.weights)} weights, {side.entries:,} entries"
+    return f"{cut(side.label, 80)} ({side.kind}, {size})"
 
 
 def _name(change: WeightChange) -> str:
@@ -85,6 +87,7 @@ def _row(change: WeightChange) -> Row:
     shapes = [ints(shape) for shape in change.shapes if shape is not None]
     dtypes = [cut(one, 20) for one in (change.dtypes.reference, change.dtypes.candidate) if one]
     tone, symbol = _SIGNS.get(change.verdict, ("pass", "✓") if change.ok else ("drift", "✗"))
+    by_content = ", matched by content" if change.matched == "content" else ""
     compared = change.compared and change.verdict != "shape"
     return (
         _name(change),
@@ -92,8 +95,7 @@ def _row(change: WeightChange) -> Row:
         " → ".join(dict.fromkeys(dtypes)),
         number(change.rel_l2) if compared else NOTHING,
         number(change.max_abs) if compared else NOTHING,
-        Sign(tone, symbol, change.verdict),
-        what_became(change) + (", matched by content" if change.matched == "content" else ""),
+        Sign(tone, symbol, what_became(change) + by_content),
     )
 
 

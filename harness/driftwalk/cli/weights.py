@@ -14,7 +14,7 @@ from .rendering import FolderOption, finish_document, make_document
 
 @guarded
 def weights(
-    reference: Annotated[
+    first: Annotated[
         str,
         typer.Argument(
             metavar="A",
@@ -22,7 +22,7 @@ def weights(
             show_default=False,
         ),
     ],
-    candidate: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     show_all: Annotated[bool, option("--all", "List weights that are the same, too.")] = False,
     trust_remote_code: options.TrustOption = False,
     report: FolderOption = None,
@@ -35,5 +35,5 @@ def weights(
     """
     from ..tasks.weights.run import weights as run
 
-    made = make_document(run, report, reference, candidate, trust_remote_code=trust_remote_code)
+    made = make_document(run, report, first, second, trust_remote_code=trust_remote_code)
     finish_document(made, report, as_json, made.exit_code, show_all=show_all)

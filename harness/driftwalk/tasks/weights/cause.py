@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from ...adapter import Backend, HasWeights
 from ...dtypes import FORMATS
-from ...errors import DriftwalkError
 from ...layer_drift import LayerDrift, Side
 from ...names import SHARED, place_of
 from ...progress import Progress
@@ -115,7 +114,7 @@ def _added(
         if other is None:
             return report
         return replace(report, weights=findings(report, first, other, wrong, inside))
-    except (DriftwalkError, OSError, MemoryError) as error:
+    except Exception as error:  # a weight may be a tensor of any kind, and fail in any way
         note = f"The weights could not be compared: {error}"
         return replace(report, notes=(*report.notes, note))
 
@@ -163,7 +162,11 @@ def _accused(own: WeightChange, changes: Mapping[str, WeightChange], sound: Iter
     ]
     if abs(a - b) <= BEYOND * max(known, default=0.0) * max(abs(a), abs(b)):
         return False
-    twins = (changes[n] for n in sound if n in changes and _form(n) == _form(own.name))
+    twins = [changes[n] for n in sound if n in changes and _form(n) == _form(own.name)]
+    # By content alone it may also be another weight, or one that something was folded into.
+    by_half = own.matched == "content" and own.differing > own.total / 2
+    if by_half and not any(one.ok for one in twins):
+        return False
     return not any(one.verdict == own.verdict and own.rel_l2 <= ALIKE * one.rel_l2 for one in twins)
 
 
@@ -229,7 +232,9 @@ def inside_of_graph(report: Report, names: Sequence[str], graph: OnnxGraph) -> l
 
     tensors = {point.name: tensor for point, tensor in points_of(graph, "block").tensors.items()}
     cause = tensors.get(str(report.cause), str(report.cause))
-    sound = [tensors.get(row.point.name, row.point.name) for row in report.layers if row.ok]
+    root = report.root_cause
+    before = report.layers[: root.index] if root is not None else ()
+    sound = [tensors.get(row.point.name, row.point.name) for row in before if row.ok]
     sound = [name for name in sound if name in graph.producers]
     found = []
     for name in names:

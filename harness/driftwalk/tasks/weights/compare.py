@@ -91,6 +91,11 @@ def same_numbers(x: Array, y: Array) -> Array:
     """Where two arrays hold the same numbers, each in its own dtype."""
     with np.errstate(all="ignore"):
         if x.dtype == y.dtype:
+            if x.dtype.itemsize <= 8:  # equal bits are equal numbers, and found much faster
+                bits = np.dtype(f"u{x.dtype.itemsize}")
+                equal = np.asarray(x.view(bits) == y.view(bits))
+                if equal.all():
+                    return equal
             equal = np.asarray(x == y)
         else:
             equal = (x.astype(y.dtype) == y) | (y.astype(x.dtype) == x)

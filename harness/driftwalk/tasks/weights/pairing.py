@@ -83,7 +83,7 @@ def by_content(
 ) -> list[Pair]:
     """Partners by what weights hold; one of `merged` may be equal to many."""
     views = _views({**theirs, **merged}, {_class(one) for one in ours.values()})
-    wanted = {name: _entries(one) for name, one in ours.items() if _tells(one)}
+    wanted = {name: _entries(one.read()) for name, one in ours.items() if _tells(one)}
     buckets: dict[tuple[object, ...], list[_View]] = {}
     for view in (view for some in views.values() for view in some):
         buckets.setdefault((view.shape, view.stored.dtype, view.entries.tobytes()), []).append(view)
@@ -96,7 +96,7 @@ def by_content(
         cast = (view for view in views.get(_class(own), ()) if view.stored.dtype != own.dtype)
         equal = same or [view for view in cast if view.equals(own, entries)]
         fresh = [view for view in equal if view.name in theirs and view.name not in used]
-        choice = fresh + [view for view in equal if view.name in merged]
+        choice = fresh + [view for view in equal if view.name in merged and view not in fresh]
         if len(choice) > 1 or _constant(entries):  # a sample may miss the entry that differs
             choice = [view for view in choice if view.is_wholly(own)]
         if choice:
@@ -175,7 +175,8 @@ def _views(stored: Mapping[str, Stored], wanted: set[Class]) -> dict[Class, list
     for name, one in stored.items():
         if _class(one) in wanted and _tells(one):
             turns = (False, True) if len(one.shape) == 2 else (False,)
-            views = [_View(name, one, turned, _entries(one, turned)) for turned in turns]
+            array = one.read()
+            views = [_View(name, one, turned, _entries(array, turned)) for turned in turns]
             found.setdefault(_class(one), []).extend(views)
     return found
 
@@ -188,15 +189,14 @@ def _constant(entries: Float64) -> bool:
     return bool((entries == entries[0]).all())
 
 
-def _entries(stored: Stored, turned: bool = False) -> Float64:
+def _entries(array: Array, turned: bool = False) -> Float64:
     """Entries of a weight, or of the transposed one, at places that the shape alone decides."""
-    shape = stored.shape[::-1] if turned else stored.shape
+    shape = array.shape[::-1] if turned else array.shape
     size = math.prod(shape)
     places = np.arange(size)
     if size > SAMPLE:
         places = np.random.default_rng(sorted(shape)).integers(0, size, SAMPLE)
     index = np.unravel_index(places, shape)
-    array: Array = stored.read()
     return np.asarray(array[index[::-1] if turned else index]).astype(np.float64)
 
 
