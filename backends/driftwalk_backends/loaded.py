@@ -16,6 +16,7 @@ from torch import nn
 from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.states import Probe
+from driftwalk.weight_source import WeightSource
 
 from .calls import first_line, inputs_for, kept_in, on_device, untouched
 from .crosscheck import Run, find_layout
@@ -29,6 +30,7 @@ from .precision import converted, has_experts, is_in
 from .randomness import drawing_modules, has_drawn, random_note
 from .reading import Reading
 from .shards import Files
+from .weights import module_weights
 
 
 @dataclass(eq=False, repr=False)
@@ -240,6 +242,10 @@ class LoadedModel:
         """What of the model's output is no point, in the runs in which points were found."""
         layouts = self._layouts.values()
         return tuple(dict.fromkeys(n for layout in layouts for n in layout.outputs.skipped))
+
+    def own_weights(self) -> WeightSource:
+        """All it computes with that is stored, and what it makes up itself."""
+        return module_weights(self.module, self.label, buffers=True)
 
     def exercised(self, module: nn.Module, inputs: Mapping[str, Any], run: Run) -> Exercised | None:
         """What these inputs use of the model; run once more if no run of theirs was watched."""

@@ -20,6 +20,7 @@ from driftwalk.exercised import Exercised
 from driftwalk.mixture import Mixture
 from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
+from driftwalk.weight_source import WeightSource
 
 from .ambient import settings_set_aside
 from .calls import Inputs, call, explaining, quietly, untouched
@@ -196,6 +197,13 @@ class TorchRuntime(Looks, Backend):
     def is_closed(self) -> bool:
         """Whether nothing inside of the model can be looked at."""
         return is_closed(self._model.module)
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """Those of another module than the model's."""
+        own = self._model
+        if own is model or own.module is getattr(model, "module", None):
+            return None
+        return None if self._given is not None and self._given.quantised else own.own_weights()
 
     def unrepeatable(self, probe: Probe) -> str | None:
         """The innermost module that gives something else in every run; None where none does."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .tasks.studies.contrast import contrast as contrast
     from .tasks.studies.geometry import geometry as geometry
     from .tasks.studies.visibility import visibility as visibility
+    from .tasks.weights.run import weights as weights
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
     from .verification import record as record
@@ -47,6 +48,7 @@ _NAMES = {
     "tasks.studies.contrast": ("contrast",),
     "tasks.studies.geometry": ("geometry",),
     "tasks.studies.visibility": ("visibility",),
+    "tasks.weights.run": ("weights",),
     "tolerance": ("Tolerance",),
     "verification": ("backend", "record"),
 }

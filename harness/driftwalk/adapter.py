@@ -31,6 +31,7 @@ from .errors import BackendError, UsageError
 from .progress import Progress
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
+from .weight_source import WeightSource
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -168,6 +169,14 @@ class InRanges(Protocol):
 
     def ranges_of(self, model: object) -> str:
         """Options with which another backend does so, too; empty where it runs another model."""
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """Can show the weights that it computes with, where they may be others than the model's."""
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """None where they are that model's by construction, or are no plain numbers: quantised."""
 
 
 @runtime_checkable

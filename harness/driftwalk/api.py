@@ -9,6 +9,7 @@ from . import verification
 from .result import Report
 from .tasks.bench.run import Timings
 from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
+from .tasks.weights.cause import WeightsOfGuilty
 from .tolerance import DEFAULT_POLICY, PolicyLike
 
 
@@ -52,6 +53,7 @@ def verify_all(
     `length`, `seed`, `stream`).
     """
     additions = (
+        WeightsOfGuilty(),
         *((InUnitsOfMeaning(contrast),) if contrast else ()),
         *((PROPAGATION,) if propagation else ()),
         *((PATCHING,) if patch else ()),

@@ -110,6 +110,11 @@ KINDS: dict[str, Kind] = {
         always=(VERSION,),
         known_by="trials",
     ),
+    "weights": Kind(
+        "driftwalk.tasks.weights.result:WeightReport",
+        "driftwalk_reports.weights:render",
+        _reports("weights", "weights:render_page"),
+    ),
     "contrast": _study("contrast"),
     "geometry": _study("geometry"),
     "visibility": _study("visibility"),

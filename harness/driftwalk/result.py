@@ -16,6 +16,7 @@ from .files import read_json
 from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
+from .weight_change import WeightFindings
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
 
@@ -148,6 +149,8 @@ class Report(Document):
     """The drift that linear theory predicts beside the one measured, where that was asked for."""
     patching: Sparse[Patching | None] = None
     """The flips that each restored layer takes away, where that was asked for."""
+    weights: Sparse[WeightFindings | None] = None
+    """What the weights of the side at fault say, where they are its own and can be read."""
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,7 @@ from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
 from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
+from .weight_words import accusation
 
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
@@ -80,6 +81,8 @@ def _drifted(report: Report) -> str:
     if first is None:
         return f"{reason(report) or 'the candidate drifted'}."
     text = f"first divergence at {name_of(first)}: {what_happened(first, report)}"
+    if root is not None and (weight := accusation(report)):
+        text = f"{name_of(root)}: {weight}; {text}"
     if first.verdict not in ("missing", "extra"):
         # Points without a partner explain a drift elsewhere: other layers, another model.
         missing, extra = (_unmatched(report.layers, kind) for kind in ("missing", "extra"))

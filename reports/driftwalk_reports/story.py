@@ -12,6 +12,7 @@ from driftwalk.result import Report
 
 from . import sentences
 from .numbers import count, cut, number
+from .weight_words import accusation, weights_sentence
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
     elif report.verdict == "unverified":
         yield Part(f"{word}: {candidate} could not be held against {reference} on {model}")
     else:
-        yield Part(f"{word}: {_departs(report, candidate, reference)} on {model}")
+        weight = accusation(report)
+        if root is not None and weight:
+            yield from (Part(f"{word}: "), _link(root), Part(f": {weight}; "))
+        departs = f"{_departs(report, candidate, reference)} on {model}"
+        yield Part(departs if root is not None and weight else f"{word}: {departs}")
         if first is not None:
             yield Part(" at ")
             yield _link(first)
@@ -103,7 +108,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
     elif report.verdict == "pass":
         yield Tile("How close it was", _closest(report))
     if root is not None:
-        yield Tile("Where it comes from", (_link(root), Part(f": {_why(report, root)}.")))
+        said = (_link(root), Part(f": {_why(report, root)}."))
+        yield Tile("Where it comes from", said, weights_sentence(report))
     elif report.verdict == "drift":
         yield Tile("Where it comes from", (Part("Not known: nothing could be blamed."),))
     impact = sentences.decision_impact(report)

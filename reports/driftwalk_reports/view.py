@@ -17,6 +17,7 @@ from .rows import Row, around, to_rows
 from .story import Story, tell
 from .studies.effects import patching_sentence, propagation_sentence
 from .timing import Timing, timing
+from .weight_words import weights_sentence
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class View(Head[Report]):
     """Predicted propagation and patching, a sentence each; empty where neither was asked for."""
     flips: tuple[tuple[str, ...], ...]
     """Where the top choice changed: position, token, both choices, the gap, what to make of it."""
+    weights: str
+    """What the weights of the root cause say beside the headline; empty where nothing."""
     observer: tuple[str, ...]
     disturbed: tuple[str, ...]
     """The observer's sentences that are not reassuring."""
@@ -62,7 +65,14 @@ class View(Head[Report]):
     @property
     def said(self) -> tuple[str, ...]:
         """The sentences that terminal and Markdown show below the points, in order."""
-        told = (self.tolerance, self.decisions, self.meaning, *self.effects, *self.disturbed)
+        told = (
+            self.weights,
+            self.tolerance,
+            self.decisions,
+            self.meaning,
+            *self.effects,
+            *self.disturbed,
+        )
         return tuple(text for text in told if text)
 
 
@@ -85,6 +95,7 @@ def look(report: Report) -> View:
         meaning=sentences.in_meaning(report),
         effects=tuple(_effects(report)),
         flips=tuple(_flips(report)),
+        weights=weights_sentence(report),
         observer=tuple(seen.values()),
         disturbed=tuple(
             seen[side]

@@ -42,7 +42,8 @@ def test_a_failure_names_layer_cause_numbers_and_report(project: pytest.Pytester
     result = run()
     result.assert_outcomes(failed=1)
     text = said(result)
-    assert "AssertionError: DRIFT: first divergence at layer.1" in text
+    assert "AssertionError: DRIFT: layer.1: its linear.weight is not the reference's" in text
+    assert "first divergence at layer.1" in text
     assert "root cause" in text
     assert "layer.1 linear" in text
     assert re.search(r"rel L2 0\.\d+, max abs \d", text)

@@ -26,6 +26,7 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
+from driftwalk.weight_source import WeightSource
 
 from ..calls import first_line
 from ..fingerprint import versions
@@ -33,6 +34,7 @@ from ..loaded import LoadedModel
 from ..probes import make_probe
 from ..sources import torch_model
 from ..torch_eager import TorchEager
+from ..weights import graph_weights
 from .backend import OnnxBackend
 from .export import kept, silence
 from .feeds import is_float, match_outputs
@@ -119,6 +121,12 @@ class OnnxFile(OnnxBackend):
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
         return honest_model(self._model, self.parts)
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """Its initialisers, unless they are in eight bits."""
+        graphs = self.parts.graphs
+        quantised = any(graph.quantised for graph in graphs)
+        return None if quantised else graph_weights(graphs, self.parts.label)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         ready = self.prepared(probe)

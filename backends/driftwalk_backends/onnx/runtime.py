@@ -26,12 +26,14 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.files import sha256_of
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
+from driftwalk.weight_source import WeightSource
 from driftwalk.workers import in_threads
 
 from ..calls import first_line
 from ..fingerprint import versions
 from ..loaded import LoadedModel
 from ..sources import torch_model
+from ..weights import graph_weights
 from .backend import OnnxBackend
 from .export import (
     EVIDENCE,
@@ -49,7 +51,7 @@ from .export import (
 from .graph import Arrays
 from .parts import open_parts
 from .quantised import honest_model
-from .reading import parsed
+from .reading import parsed, read_graph
 from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
@@ -84,6 +86,11 @@ class OnnxRuntime(OnnxBackend):
         exported = self._export(probe)
         session = self._sessions.of(exported.plain if sink is None else exported.traced, alone=True)
         return exported.hand_on(self._ask(session, probe), sink)
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """What the exporter made of the model's weights; in eight bits they are others."""
+        graph = read_graph(self._export(probe).plain)
+        return None if graph.quantised else graph_weights([graph], self._model.label)
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""

@@ -22,6 +22,7 @@ COMMANDS = {
     "selftest": "Put known bugs into copies of MODEL, and report which of them the gate catches.",
     "hwcheck": "Check the hardware: the same states to the last bit, cold and hot, in every dtype.",
     "fleet": "Run checks on every node and device of a Ray cluster, or on this machine.",
+    "weights": "Compare the weights of B with those of A: which differ, by how much, and where.",
     "contrast": "How far A and B are apart in MODEL, token by token and layer by layer.",
     "geometry": "Where labelled sentences lie at each layer of MODEL: a picture, and numbers.",
     "visibility": "What a state of MODEL sees, and what sees it, layer by layer, token by token.",

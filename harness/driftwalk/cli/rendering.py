@@ -62,11 +62,12 @@ def finish(
     as_json: bool,
     code: int | None = None,
     failed: str = "",
+    **shown: Any,
 ) -> None:
     """Print results of any kind, save them, tell GitHub where it listens, and leave.
 
     Without a `code`, the exit code is that of the reports' verdicts; a gate may know more. `failed`
-    says what was found that must not be.
+    says what was found that must not be; `shown` are options of what renders text.
     """
     from ..document import KINDS, to_dict
     from ..judge.gate import exit_code
@@ -78,7 +79,9 @@ def finish(
         show_json(data[0] if len(data) == 1 else data)
     elif documents:
         color = sys.stdout.isatty()
-        texts = (load_target(KINDS[item.kind].text)(item, color=color) for item in documents)
+        texts = (
+            load_target(KINDS[item.kind].text)(item, color=color, **shown) for item in documents
+        )
         show("\n".join(texts))
     reports = [document for document in documents if isinstance(document, Report)]
     if reports:
@@ -91,10 +94,15 @@ def finish(
 
 
 def finish_document(
-    document: Document, folder: Path | None, as_json: bool, code: int = 0, failed: str = ""
+    document: Document,
+    folder: Path | None,
+    as_json: bool,
+    code: int = 0,
+    failed: str = "",
+    **shown: Any,
 ) -> None:
     """The same for one result, whose exit code is 1 where something was found."""
-    finish([document], folder, as_json, 1 if failed else code, failed)
+    finish([document], folder, as_json, 1 if failed else code, failed, **shown)
 
 
 def _save(
