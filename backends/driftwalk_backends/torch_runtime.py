@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
+from driftwalk.budget import trim
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.exercised import Exercised
@@ -33,7 +34,6 @@ from .layout import Layout
 from .lending import Lend, is_lent
 from .on_device.states import Holding
 from .randomness import DrawnAlike, unrepeatable_module
-from .scratch import trim
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
@@ -232,6 +232,12 @@ class TorchRuntime(Looks, Backend):
         if self._device.type == "cpu":  # nothing was copied anywhere
             return Lap(done - ready)
         return Lap(done - ready, ready - start, copied - done, clock())
+
+    def weights_taken(self, lent: bool) -> int:
+        """What its copy of the model takes on the host; nothing where it runs the model itself."""
+        if self._device.type != "cpu":
+            return 0
+        return self._model.copied_bytes(self._dtype, self._attn, self._lend, lent)
 
     def device_memory(self) -> Mapping[str, int]:
         if self._device.type != "cuda":

@@ -53,6 +53,8 @@ from .reading import parsed
 from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
+EXPORTER, COPIES = 256 << 20, 4
+"""Bytes of what exporting imports and makes; and how often an export has all weights at once."""
 AFTER = "logits"
 """Where what no state needs belongs: the end of the model."""
 
@@ -84,6 +86,13 @@ class OnnxRuntime(OnnxBackend):
         exported = self._export(probe)
         session = self._sessions.of(exported.plain if sink is None else exported.traced, alone=True)
         return exported.hand_on(self._ask(session, probe), sink)
+
+    def weights_taken(self, lent: bool) -> int:
+        """What an export takes at the worst: the model, its graph and two sessions, each with its
+        weights as they are and packed. Nothing can be lent to a graph."""
+        copy = self._model.copied_bytes(self._dtype, None, "off", lent=False)
+        weights = sum(w.numel() for w in self._model.module.parameters())
+        return copy + EXPORTER + COPIES * weights * FORMATS[self._dtype].dtype.itemsize
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""
@@ -145,6 +154,11 @@ class OnnxInt8(OnnxRuntime):
     def prepare(self, probe: Probe) -> None:
         """Export now: what it may honestly compute is told from the graph."""
         self._export(probe)
+
+    def weights_taken(self, lent: bool) -> int:
+        """The same, and the model that it should compute, with a truth of its own."""
+        own = self._model.copied_bytes("fp64", None, "off", lent=False)
+        return super().weights_taken(lent) + 2 * own
 
     def honest_model(self) -> LoadedModel | None:
         """The model, quantised alike by driftwalk itself; see quantised.py."""

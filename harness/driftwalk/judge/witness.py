@@ -86,6 +86,7 @@ class Witness:
         show: Progress,
         depth: str = "block",
         device: str = "cpu",
+        looks_inside: bool = True,
     ) -> None:
         self._model = model
         # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
@@ -94,6 +95,8 @@ class Witness:
         self._use_cache = use_cache
         self._show = show
         self._depth = depth
+        self.looks_inside = looks_inside
+        """Whether memory has room for what the modules of all layers give, at once."""
         self._calibrations: dict[str, Calibration | None] = {}
         self._truth: Backend | None = None
         self._notes: dict[str, list[str]] = {}
@@ -109,7 +112,7 @@ class Witness:
         if own is None:
             return self
         given = self.probe, self._use_cache, self._show, self._depth, self._device
-        made = Witness(own, *given)
+        made = Witness(own, *given, self.looks_inside)
         made.has_own_model = True
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
