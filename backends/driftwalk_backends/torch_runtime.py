@@ -233,12 +233,6 @@ class TorchRuntime(Looks, Backend):
             return Lap(done - ready)
         return Lap(done - ready, ready - start, copied - done, clock())
 
-    def weights_taken(self, lent: bool) -> int:
-        """What its copy of the model takes on the host; nothing where it runs the model itself."""
-        if self._device.type != "cpu":
-            return 0
-        return self._model.copied_bytes(self._dtype, self._attn, self._lend, lent)
-
     def device_memory(self) -> Mapping[str, int]:
         if self._device.type != "cuda":
             return {}

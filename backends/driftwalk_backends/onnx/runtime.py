@@ -53,7 +53,7 @@ from .reading import parsed
 from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
-EXPORTER, COPIES = 256 << 20, 4
+EXPORTER, COPIES = 128 << 20, 3
 """Bytes of what exporting imports and makes; and how often an export has all weights at once."""
 AFTER = "logits"
 """Where what no state needs belongs: the end of the model."""
@@ -88,8 +88,8 @@ class OnnxRuntime(OnnxBackend):
         return exported.hand_on(self._ask(session, probe), sink)
 
     def weights_taken(self, lent: bool) -> int:
-        """What an export takes at the worst: the model, its graph and two sessions, each with its
-        weights as they are and packed. Nothing can be lent to a graph."""
+        """What an export takes at the worst: the graph, and two sessions. Nothing can be lent to
+        a graph."""
         copy = self._model.copied_bytes(self._dtype, None, "off", lent=False)
         weights = sum(w.numel() for w in self._model.module.parameters())
         return copy + EXPORTER + COPIES * weights * FORMATS[self._dtype].dtype.itemsize

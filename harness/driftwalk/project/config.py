@@ -22,8 +22,10 @@ from .toml_table import Table, read_toml
 OWN, SHARED = "driftwalk.toml", "pyproject.toml"
 DEFAULT_CANDIDATE = "onnxruntime"
 
-COMMON = ("reference", "candidates", "policy", "rules", "allow-missing", "depth", "expected")
-COMMON += ("budget",)
+COMMON = (
+    *("reference", "candidates", "policy", "rules", "allow-missing", "depth", "expected"),
+    "budget",
+)
 """For all models, or for one."""
 TOP = (*COMMON, "golden", "probes", "models")
 MODEL = ("model", "name", *COMMON, "probes", "prompts", "blocks", "trust-remote-code")
