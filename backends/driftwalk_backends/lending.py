@@ -154,6 +154,9 @@ def is_large(module: nn.Module) -> bool:
 class Weights:
     """The weights of one model, as its copies need them; what was made for one serves all."""
 
+    any_size = False
+    """Whether models count as large whatever their size."""
+
     def __init__(self) -> None:
         self._made: WeakValueDictionary[tuple[int, torch.dtype, torch.device], nn.Parameter]
         self._made = WeakValueDictionary()
@@ -165,6 +168,7 @@ class Weights:
         """
         made = bool(self._made)
         self._made.clear()
+        self.any_size = False
         scratch.free()
         return made
 
@@ -175,15 +179,19 @@ class Weights:
 
         Weights that are not there in this dtype are lent, or made. Small models are copied.
         """
-        if lend != "on" and not is_large(module):
+        if not self.lends(module, lend):
             return {}
-        weights = list(_lendable(module))
+        weights = list(lendable(module))
         lends = lend != "off" or not self._fit(weights, device, wanted, MOST)
         moves = device.type != "cpu" and self._fit(weights, device, lambda w: w.dtype, ROOM)
         return {
             id(weight): self._placed(weight, wanted(weight), device, lends, moves)
             for weight in weights
         }
+
+    def lends(self, module: nn.Module, lend: Lend) -> bool:
+        """Whether a model is large enough for its weights to be lent, or shared among copies."""
+        return lend == "on" or self.any_size or is_large(module)
 
     def _placed(
         self,
@@ -232,7 +240,7 @@ class Weights:
         return needed <= share * torch.cuda.mem_get_info(device)[0]
 
 
-def _lendable(module: nn.Module) -> Iterator[nn.Parameter]:
+def lendable(module: nn.Module) -> Iterator[nn.Parameter]:
     """The weights that can be lent; some modules keep theirs in lists of their own, or hidden."""
     closed = (part for part in module.modules() if isinstance(part, _CLOSED))
     kept = {id(weight) for part in closed for weight in part.parameters(recurse=False)}

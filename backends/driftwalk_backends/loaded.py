@@ -25,11 +25,12 @@ from .exercised import Watch
 from .fingerprint import Evidence, Hashing, digest_of, has_known_code, tensor_hashes, versions
 from .functions import is_closed
 from .layout import Layout
-from .lending import Lend, Weights, is_large
+from .lending import Lend, Weights, is_large, lendable
 from .precision import converted, has_experts, is_in
 from .randomness import drawing_modules, has_drawn, random_note
 from .reading import Reading
 from .shards import Files
+from .tensors import TORCH_DTYPES
 from .weights import module_weights
 
 
@@ -198,12 +199,28 @@ class LoadedModel:
         except (ValueError, ImportError) as error:
             raise ModelError(f"{self.label} cannot take attn={attn}: {error}") from error
 
+    def copied_bytes(self, dtype: str, attn: str | None, lend: Lend, lent: bool) -> int:
+        """Bytes that `at` takes on the CPU, at the worst: a copy is made before it is cast.
+
+        `lent`: if models of any size count as large.
+        """
+        if attn is None and is_in(self.module, dtype, "cpu"):
+            return 0
+        held = [*self.module.parameters(), *self.module.buffers()]
+        if lend == "on" or (lend == "large" and (lent or is_large(self.module))):
+            apart = {id(weight) for weight in lendable(self.module)}
+            held = [tensor for tensor in held if id(tensor) not in apart]
+        width = TORCH_DTYPES[dtype].itemsize
+        floats = (t.numel() * max(width, t.dtype.itemsize) for t in held if t.is_floating_point())
+        return sum(floats) + sum(t.nbytes for t in held if not t.is_floating_point())
+
     def on_host(self) -> nn.Module:
         """The module on the CPU: itself where it is there."""
         weights = list(self.module.parameters())
         host = all(weight.device.type == "cpu" for weight in weights)
         # Half precision is slow on a CPU, which matters in a large model.
-        slow = is_large(self.module) and any(weight.dtype.itemsize == 2 for weight in weights)
+        large = self.weights.lends(self.module, "large")
+        slow = large and any(weight.dtype.itemsize == 2 for weight in weights)
         return self.module if host and not slow else self.at("fp32", "cpu", lend="large")
 
     def inputs(self, module: nn.Module, probe: Probe, device: torch.device | str) -> dict[str, Any]:

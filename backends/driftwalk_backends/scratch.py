@@ -6,7 +6,6 @@ that it has.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from threading import local
 from typing import Any
@@ -67,12 +66,6 @@ def run(operation: Callable[[], Any]) -> Any:
 def free() -> None:
     """Let go of all that this thread keeps."""
     _scratch.memory, _scratch.taken = torch.empty(0, dtype=torch.uint8), 0
-
-
-def trim() -> None:
-    """Give the system back what a run has freed: else states keep whole runs' memory from it."""
-    if (malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # glibc
-        malloc_trim(0)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -36,9 +36,16 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin
 
 
 def open_model(
-    given: object, *, blocks: str | None = None, trust_remote_code: bool = False
+    given: object,
+    *,
+    blocks: str | None = None,
+    trust_remote_code: bool = False,
+    mapped: bool = False,
 ) -> AnyModel:
-    """Load whatever a user may call a model."""
+    """Load whatever a user may call a model.
+
+    `mapped`: that of a folder stays in its files, in the dtype it is stored in, large or not.
+    """
     if isinstance(given, LoadedModel | OnnxModel):
         return given
     if isinstance(given, nn.Module) and not isinstance(given, torch.jit.ScriptModule):
@@ -60,7 +67,7 @@ def open_model(
         return OnnxModel(Path(given), given)
     path = Path(given)
     if path.is_dir():
-        return _from_pretrained(given, "folder", blocks, trust_remote_code)
+        return _from_pretrained(given, "folder", blocks, trust_remote_code, mapped)
     if path.exists():
         raise ModelError(
             f"{given!r} is a file; give the folder that holds config.json and weights."
@@ -69,7 +76,7 @@ def open_model(
         return _from_factory(given, blocks)
     if given.startswith((".", "/", "~")) or given.count("/") > 1:
         raise ModelError(f"There is no folder {given!r}.")
-    return _from_pretrained(given, "hub", blocks, trust_remote_code)
+    return _from_pretrained(given, "hub", blocks, trust_remote_code, mapped)
 
 
 def torch_model(
@@ -107,7 +114,7 @@ def _from_factory(given: str, blocks: str | None) -> LoadedModel:
 
 
 def _from_pretrained(
-    where: str, source: str, blocks: str | None, trust_remote_code: bool
+    where: str, source: str, blocks: str | None, trust_remote_code: bool, mapped: bool
 ) -> LoadedModel:
     import transformers
 
@@ -120,7 +127,7 @@ def _from_pretrained(
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = _class_for(config, trust_remote_code)
         module, loading = _loaded(kind, where, "auto", trust_remote_code)
-        if not _may_stay(module):
+        if not _may_stay(module, mapped):
             module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
     except Exception as error:  # hub, config and weight errors come in dozens of types
         why = what_is_wrong(Path(where)) if files and config is not None else ""
@@ -147,8 +154,8 @@ def _loaded(
     return module.eval(), loading
 
 
-def _may_stay(module: nn.Module) -> bool:
-    """Whether a model is left in the dtype that it is stored in.
+def _may_stay(module: nn.Module, any_size: bool = False) -> bool:
+    """Whether a model is left in the dtype that it is stored in: a large one, or one of any size.
 
     A large one in half precision would take twice the memory in float32, and is lent its weights
     instead (lending.py). What it makes up itself (rotary frequencies) must be as fine as in a
@@ -162,7 +169,7 @@ def _may_stay(module: nn.Module) -> bool:
     stored = set(module.state_dict(keep_vars=True))
     made = (b for name, b in module.named_buffers() if name not in stored)
     fine = all(b.dtype.itemsize >= 4 for b in made if b.is_floating_point())
-    return fine and is_large(module) and floats <= {torch.float32, *_HALVES}
+    return fine and (any_size or is_large(module)) and floats <= {torch.float32, *_HALVES}
 
 
 def _check_folder(folder: Path) -> None:

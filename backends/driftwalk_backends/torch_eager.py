@@ -76,6 +76,15 @@ class TorchEager(TorchRuntime):
         plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
         return plain and self._model is model and self._look == BLOCKS
 
+    def weights_taken(self, lent: bool) -> int:
+        """What its copy of the model takes on the host; nothing where it runs the model itself."""
+        if self._given is not None and self._given.is_mixed:
+            # Its yardstick is a copy in float32, parts of which are cast on the way (mixture.py).
+            return 2 * sum(4 * weight.numel() for weight in self._given.module.parameters())
+        if self._given is not None or self._device.type != "cpu":
+            return 0
+        return self._model.copied_bytes(self._dtype, self._attn, self._lend, lent)
+
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
         return self.calls(module, inputs)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
+from driftwalk.budget import trim
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.exercised import Exercised
@@ -34,7 +35,6 @@ from .layout import Layout
 from .lending import Lend, is_lent
 from .on_device.states import Holding
 from .randomness import DrawnAlike, unrepeatable_module
-from .scratch import trim
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
 from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not

@@ -35,9 +35,9 @@ _STEPS = {"ceil", "floor", "floor_divide", "fmod", "frac", "heaviside", "remaind
 _STEPS |= {"sgn", "sign", "trunc"}
 """Ops with jumps, as `div` with a rounding mode is: one roundoff of the input can change all."""
 
-_SUMS = {aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor}
+SUMS = {aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor}
 _MOST = torch.finfo(torch.float32).max
-_HUGE = 2.0**26
+HUGE = 2.0**26
 """Masks are added as -1e9 or -1e10; numbers of a model's own are far smaller."""
 
 
@@ -190,7 +190,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             args, kwargs = _matched(func, args, kwargs)
         held = partial(_held, most=self.most)
         given = func(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
-        return _absorbed(given, targets) if func in _SUMS else given
+        return _absorbed(given, targets) if func in SUMS else given
 
     def _born(self, func: Any, args: Args, kwargs: Kwargs, tensors: list[Any]) -> Any:
         """An op on integers and constants, and on what was made of them."""
@@ -362,9 +362,9 @@ def _absorbed(total: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
     if not total.is_floating_point() or not total.numel():
         return total
     size = total.abs()
-    if total.device.type == "cpu" and size.amax() < _HUGE:  # a GPU takes longer to be asked
+    if total.device.type == "cpu" and size.amax() < HUGE:  # a GPU takes longer to be asked
         return total
-    huge = (size >= _HUGE) & (size <= _MOST)
+    huge = (size >= HUGE) & (size <= _MOST)
     rounded = torch.where(huge, total.float().to(total.dtype), total)
     return total.copy_(rounded) if targets else rounded
 

@@ -209,6 +209,14 @@ class HasDeviceMemory(Protocol):
 
 
 @runtime_checkable
+class CopiesWeights(Protocol):
+    """Knows how much of the host's memory its own weights take: `--budget`."""
+
+    def weights_taken(self, lent: bool) -> int:
+        """Bytes; `lent`: if weights are lent to it, whatever the size of the model (lending.py)."""
+
+
+@runtime_checkable
 class Jitters(Protocol):
     """Runs with every result off by a random part of a roundoff; asked of the truth alone."""
 

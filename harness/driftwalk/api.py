@@ -49,7 +49,7 @@ def verify_all(
     `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
     flips that each restored layer of the candidate takes away, one run for each. All other options
     are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
-    `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
+    `budget`, `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
     `length`, `seed`, `stream`).
     """
     additions = (

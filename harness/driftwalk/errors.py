@@ -35,6 +35,10 @@ class BackendError(DriftwalkError):
     """A backend failed while running, or broke its promise."""
 
 
+class BudgetError(DriftwalkError):
+    """The run took more memory than its budget allows, and was stopped."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`known: a, b, c` as a sentence, with the nearest match first when one is close."""
     names = list(known)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .adapter import Backend, BringsProbe
+from .budget import Needs
 from .errors import UsageError
 from .judge.drill import looking
 from .progress import Progress
@@ -38,11 +39,13 @@ class Setting:
     trust_remote_code: bool = False
     stream: bool = False
     """Whether backends of torch read, cast and move weights as they need them, large or not."""
+    mapped: bool = False
+    """Whether the weights of a folder stay in its files, large or not."""
 
     def open_model(self) -> AnyModel:
         """The model, loaded: one that torch runs, or a graph."""
-        trust = self.trust_remote_code
-        return open_model(self.model, blocks=self.blocks, trust_remote_code=trust)
+        options = {"trust_remote_code": self.trust_remote_code, "mapped": self.mapped}
+        return open_model(self.model, blocks=self.blocks, **options)
 
     def make_probe(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""
@@ -80,6 +83,7 @@ def open_sides(
     with ExitStack() as opened:
         if not is_graph(model):
             torch_model(model).begin()
+            torch_model(model).weights.any_size = setting.mapped
             opened.callback(torch_model(model).forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         if setting.stream:
@@ -148,6 +152,13 @@ def default_shape() -> tuple[int, int]:
     from driftwalk_backends.probes import BATCH, LENGTH
 
     return BATCH, LENGTH
+
+
+def needs_of(stage: Stage, depth: str) -> Needs:
+    """What runs of the model take on the probe: `driftwalk_backends.metering.needs_of`."""
+    from driftwalk_backends import metering
+
+    return metering.needs_of(stage.torch_model, stage.probe, depth)
 
 
 def check_names(sides: Sequence[object]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .adapter import Backend, InRanges, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
+from .budget import kept, parse_size
 from .dtypes import Array
 from .environment import environment
 from .errors import UsageError
@@ -20,6 +21,7 @@ from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble
 from .measure.reduction import holding, not_held
+from .memory_plan import NO_BUDGET, planned
 from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
@@ -80,6 +82,7 @@ def verify_all(
     cache: bool = True,
     spill: bool | int = False,
     witness: str = "auto",
+    budget: str | int | None = None,
     command: str = "",
     progress: Progress | None = None,
     additions: Sequence[Addition] = (),
@@ -90,9 +93,10 @@ def verify_all(
     No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/).
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
     `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
-    `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. The
-    `setting` is what `stage.Setting` takes: `blocks`, `trust_remote_code`, `batch`, `length`,
-    `seed` and `stream`.
+    `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. `budget` is
+    what this process may take of the host's memory, `8GiB`: kept, or refused beforehand with the
+    number that would do. The `setting` is what `stage.Setting` takes: `blocks`,
+    `trust_remote_code`, `batch`, `length`, `seed` and `stream`.
     """
     if depth not in DEPTHS:
         raise UsageError(f"depth={depth!r}: only {', '.join(DEPTHS)} can be walked.")
@@ -100,24 +104,29 @@ def verify_all(
         raise UsageError(f"blame={blame!r}: expected 'auto', True or False.")
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
-    show = progress or Progress()
-    given = Setting(model, probe, **setting)
+    show, limit = progress or Progress(), None if budget is None else parse_size(budget)
+    given = Setting(model, probe, mapped=limit is not None, **setting)
     sides = (*default_reference(model, reference), *candidates)
     terms = Terms(make_policy(policy), tuple(allow_missing), command)
     if is_graph(model):
-        if given.blocks is not None:
-            raise UsageError("--blocks names a stack of torch modules; a graph has none.")
-        for addition in additions:
-            addition.refuse_graph()
+        _refuse_graph(given, limit, additions)
         reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
-    else:
-        reports = []
-        show.expect(3 + 2 * len(candidates))
-        shown = "block" if depth == "op" else depth
+        for addition in additions:
+            reports = addition.finish(reports, replace(given, probe=fixed), sides, show)
+        return reports
+    reports = []
+    show.expect(3 + 2 * len(candidates))
+    shown = "block" if depth == "op" else depth
+    with kept(limit):
         with open_stage(given, sides, shown, show) as stage, ExitStack() as opened:
             place = _witness_at(witness, stage)
-            run, notes = _begun(stage, terms.policy, shown, spill, cache, place, show, opened)
-            terms = replace(terms, notes=notes)
+            plan = NO_BUDGET
+            if limit is not None:
+                calibrates = terms.policy.calibrated or blame is not False
+                plan = planned(limit, stage, shown, place, calibrates, spill is not False, show)
+            options = shown, spill or plan.spilled, cache, place, plan.looks_inside, show, opened
+            run, notes = _begun(stage, terms.policy, *options)
+            terms = replace(terms, notes=(*notes, *plan.notes))
             for addition in additions:
                 addition.begin(run)
             for other in stage.backends[1:]:
@@ -127,12 +136,21 @@ def verify_all(
                 for addition in additions:
                     report = addition.add(report, other, run)
                 reports.append(report)
-        fixed = stage.probe
         # A model that only this process has is not opened again.
         given = given if isinstance(model, str) else replace(given, model=stage.model)
-    for addition in additions:
-        reports = addition.finish(reports, replace(given, probe=fixed), sides, show)
+        for addition in additions:
+            reports = addition.finish(reports, replace(given, probe=stage.probe), sides, show)
     return reports
+
+
+def _refuse_graph(given: Setting, budget: int | None, additions: Sequence[Addition]) -> None:
+    """An error for what cannot be asked of a graph."""
+    if given.blocks is not None:
+        raise UsageError("--blocks names a stack of torch modules; a graph has none.")
+    if budget is not None:
+        raise UsageError("A budget of memory is for models that PyTorch runs, not for a graph.")
+    for addition in additions:
+        addition.refuse_graph()
 
 
 def _witness_at(asked: str, stage: Stage) -> str:
@@ -150,6 +168,7 @@ def _begun(
     spill: bool | int,
     cache: bool,
     witness_at: str,
+    looks_inside: bool,
     show: Progress,
     opened: ExitStack,
 ) -> tuple[Run, tuple[str, ...]]:
@@ -172,7 +191,8 @@ def _begun(
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
     model, ranged = stage.torch_model, [b for b in stage.backends if isinstance(b, InRanges)]
     ranges = next(filter(None, (side.ranges_of(model) for side in ranged)), "")
-    witness = Witness(model, stage.probe, cache, show, depth, witness_at, ranges)
+    given = model, stage.probe, cache, show, depth, witness_at, ranges, looks_inside
+    witness = Witness(*given)
     opened.callback(witness.close)
     run = Run(stage, trace, observer, witness, depth, show)
     return run, not_held(trace) if on_device else ()

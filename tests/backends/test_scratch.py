@@ -31,18 +31,18 @@ def weights(count=4, shape=(6, 10)):
 FREED = """
 import re
 from pathlib import Path
-from driftwalk_backends import scratch
+from driftwalk.budget import trim
 
 def resident():
     line = re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())
     return int(line[1]) / 1024
 
-scratch.trim()
+trim()
 made = [bytes([1]) * 100_000 for _ in range(1000)]
 kept = made[::10]
 made.clear()
 held = resident()
-scratch.trim()
+trim()
 print(held, resident())
 """
 

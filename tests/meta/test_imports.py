@@ -20,7 +20,7 @@ from meta.sources import (
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "other_inputs"),
-        *("children", "names"),
+        *("children", "names", "budget"),
         *("measure.ulp", "native", "workers", "measure.halves"),
         *(
             "measure.norms",
@@ -52,6 +52,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "stage": ("stage",),
     "verification": (
         "make_report",
+        "memory_plan",
         "observing",
         "graphs",
         "signatures",

@@ -55,6 +55,8 @@ from .reading import parsed, read_graph
 from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
+EXPORTER, COPIES = 128 << 20, 3
+"""Bytes of what exporting imports and makes; and how often an export has all weights at once."""
 AFTER = "logits"
 """Where what no state needs belongs: the end of the model."""
 
@@ -91,6 +93,13 @@ class OnnxRuntime(OnnxBackend):
         """What the exporter made of the model's weights; in eight bits they are others."""
         graph = read_graph(self._export(probe).plain)
         return None if graph.quantised else graph_weights([graph], self._model.label)
+
+    def weights_taken(self, lent: bool) -> int:
+        """What an export takes at the worst: the graph, and two sessions. Nothing can be lent to
+        a graph."""
+        copy = self._model.copied_bytes(self._dtype, None, "off", lent=False)
+        weights = sum(w.numel() for w in self._model.module.parameters())
+        return copy + EXPORTER + COPIES * weights * FORMATS[self._dtype].dtype.itemsize
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""
@@ -152,6 +161,11 @@ class OnnxInt8(OnnxRuntime):
     def prepare(self, probe: Probe) -> None:
         """Export now: what it may honestly compute is told from the graph."""
         self._export(probe)
+
+    def weights_taken(self, lent: bool) -> int:
+        """The same, and the model that it should compute, with a truth of its own."""
+        own = self._model.copied_bytes("fp64", None, "off", lent=False)
+        return super().weights_taken(lent) + 2 * own
 
     def honest_model(self) -> LoadedModel | None:
         """The model, quantised alike by driftwalk itself; see quantised.py."""

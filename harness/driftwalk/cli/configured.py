@@ -43,6 +43,7 @@ FOR_ALL = (
     "spill",
     "stream",
     "witness",
+    "budget",
     "report",
     "as_json",
 )

@@ -69,6 +69,10 @@ def verify(
         str,
         option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
     ] = "auto",
+    budget: Annotated[
+        str | None,
+        option("--budget SIZE", "Memory of this host at most: 8GiB; kept, or refused beforehand."),
+    ] = None,
     contrast: ContrastOption = None,
     propagation: PropagationOption = False,
     patch: PatchOption = False,
@@ -103,6 +107,7 @@ def verify(
         if list_only:
             return configured.show_runs(runs, as_json)
         more = {"cache": cache, "spill": spill, "witness": witness, "stream": stream}
+        more |= {} if budget is None else {"budget": budget}
         reports, code = configured.run_all(whole, runs, only is None, config, more)
         return finish(reports, report, as_json, code)
     known = {expected: load_expected(expected)} if expected is not None else {}
@@ -118,6 +123,7 @@ def verify(
         spill=spill,
         witness=witness,
         stream=stream,
+        budget=budget,
         bench=BENCH_ROUNDS if bench else 0,
         contrast=contrast,
         propagation=propagation,

@@ -95,7 +95,9 @@ def _look_closer(
 ) -> str | None:
     """The layer of the first guilty module; where there is none, a note says what was tried."""
     tried = "each layer was run on the states that it was given"
-    if isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
+    if not witness.looks_inside:
+        tried = f"{tried} (and not each module inside: too much for the budget of memory)"
+    elif isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
         tried = f"{tried}, and so was each module inside"
         try:
             with witness.yardstick(calibration) as yardstick:

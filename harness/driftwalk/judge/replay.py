@@ -14,8 +14,10 @@ from .exact import measurable
 
 Found = TypeVar("Found")
 
-_WAITING = 1 << 24
-"""Bytes of states for each thread that may wait until several are looked at side by side."""
+
+def room_for_waiting() -> int:
+    """Bytes of states that may wait until several are looked at side by side."""
+    return max(4, workers()) << 24
 
 
 def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
@@ -51,7 +53,7 @@ def measured_pairs(
 
     def meet(own: State, made: State) -> None:
         waiting.append((own, made))
-        if sum(kept.array.nbytes for _, kept in waiting) > _WAITING * max(4, workers()):
+        if sum(kept.array.nbytes for _, kept in waiting) > room_for_waiting():
             work_off()
 
     replay_pairs(blocks, trace, meet)

@@ -88,6 +88,7 @@ class Witness:
         depth: str = "block",
         device: str = "cpu",
         ranges: str = "",
+        looks_inside: bool = True,
     ) -> None:
         self._model = model
         # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
@@ -97,6 +98,8 @@ class Witness:
         self._use_cache = use_cache
         self._show = show
         self._depth = depth
+        self.looks_inside = looks_inside
+        """Whether memory has room for what the modules of all layers give, at once."""
         self._calibrations: dict[str, Calibration | None] = {}
         self._truth: Backend | None = None
         self._notes: dict[str, list[str]] = {}
@@ -112,7 +115,7 @@ class Witness:
         if own is None:
             return self
         given = self.probe, self._use_cache, self._show, self._depth, self._device
-        made = Witness(own, *given)
+        made = Witness(own, *given, looks_inside=self.looks_inside)
         made.has_own_model = True
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..budget import parse_size
 from ..errors import UsageError, nearest
 from ..registry import known_backends
 from ..spec import Spec
@@ -21,7 +22,10 @@ from .toml_table import Table, read_toml
 OWN, SHARED = "driftwalk.toml", "pyproject.toml"
 DEFAULT_CANDIDATE = "onnxruntime"
 
-COMMON = ("reference", "candidates", "policy", "rules", "allow-missing", "depth", "expected")
+COMMON = (
+    *("reference", "candidates", "policy", "rules", "allow-missing", "depth", "expected"),
+    "budget",
+)
 """For all models, or for one."""
 TOP = (*COMMON, "golden", "probes", "models")
 MODEL = ("model", "name", *COMMON, "probes", "prompts", "blocks", "trust-remote-code")
@@ -38,6 +42,8 @@ class Common:
     allow_missing: tuple[str, ...] = ()
     depth: str = "block"
     expected: Path | None = None
+    budget: str | int | None = None
+    """Of memory; `--budget` goes before it."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -47,6 +53,7 @@ class Common:
             "policy": self.policy,
             "depth": self.depth,
             "allow_missing": self.allow_missing,
+            "budget": self.budget,
         }
 
 
@@ -171,7 +178,19 @@ def _common(table: Table, base: Common) -> Common:
         table.texts("allow-missing", base.allow_missing),
         depth,
         table.file.resolve().parent / expected if expected else base.expected,
+        _budget(table, base.budget),
     )
+
+
+def _budget(table: Table, base: str | int | None) -> str | int | None:
+    """A size of memory, checked."""
+    given: str | int | None = table.data.get("budget", base)
+    try:
+        if given is not None:
+            parse_size(given)
+    except UsageError as error:
+        table.refuse(f"'budget': {error}")
+    return given
 
 
 def _check_spec(table: Table, key: str, spec: str) -> None:
