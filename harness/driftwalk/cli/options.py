@@ -38,7 +38,7 @@ _PANELS = {
     "What is looked at beside the layers": (
         "--blame/--no-blame --bench --contrast --propagation --patch"
     ),
-    "Memory and time": "--cache/--no-cache --spill --stream --witness",
+    "Memory and time": "--cache/--no-cache --spill --stream --budget --witness",
     "What is written": "--report --json",
     "Without MODEL, all that the configuration names": "--config --list --only",
 }
