@@ -5,7 +5,8 @@ and job by `fleet hwcheck --address local --check repeat`; hwcheck by `hwcheck -
 --check units --check invariance`; result by `verify demo:decoder --contrast default --propagation
 --patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`; visibility by
 `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a few tensors each
-that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which is no result, by `extract`.
+that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which is no result, by
+`extract`.
 """
 
 from __future__ import annotations

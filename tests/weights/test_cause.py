@@ -17,9 +17,13 @@ from torch import nn
 import driftwalk
 import nets
 import zoo
+from driftwalk.adapter import HasWeights
 from driftwalk.result import Report, from_dict, to_dict
 from driftwalk.tasks.weights import cause
 from driftwalk_backends.demo import decoder, encoder
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+from driftwalk_backends.torch_eager import TorchEager
 from driftwalk_reports.html import render as render_html
 from driftwalk_reports.markdown import render as render_markdown
 from driftwalk_reports.sentences import headline
@@ -194,11 +198,17 @@ def test_what_sound_layers_have_too_is_no_cause(monkeypatch: pytest.MonkeyPatch)
     assert "attn.c_proj.weight is not the reference's" in headline(report)
 
 
-@pytest.mark.parametrize("spec", ["emulated:bf16", "torch:cpu:bf16"])
+@pytest.mark.parametrize("spec", ["emulated:bf16", "torch:cpu:bf16", "truth"])
 def test_the_same_model_in_another_dtype_is_not_asked(spec: str) -> None:
-    report = driftwalk.verify(decoder(), candidate=spec, policy="fixed:1e-6", blame=True)
-    assert report.verdict == "drift"
-    assert report.weights is None
+    model = open_model(decoder())
+    with driftwalk.backend(spec, model) as backend:
+        assert isinstance(backend, HasWeights)
+        assert backend.other_weights(model, make_probe(model)) is None
+    same = TorchEager.around(model.module)
+    assert same.other_weights(model, make_probe(model)) is None
+    other = TorchEager.around(decoder()).other_weights(model, make_probe(model))
+    assert other is not None
+    assert "lm_head.weight" in other.ties
 
 
 # ---- graphs ----
@@ -240,11 +250,12 @@ def test_a_changed_initialiser_is_the_cause(kind: str, tmp_path: Path) -> None:
     assert "is not the reference's: one entry [" in headline(report)[:120]
 
 
-def test_an_export_in_eight_bits_is_silent() -> None:
-    spec = "onnxruntime,quantize=dynamic-int8"
-    report = driftwalk.verify(decoder(), candidate=spec, policy="fixed:1e-6", blame=True)
-    assert report.verdict == "drift"
-    assert report.weights is None
+@pytest.mark.parametrize(("options", "silent"), [(",quantize=dynamic-int8", True), ("", False)])
+def test_an_export_in_eight_bits_is_silent(options: str, silent: bool) -> None:
+    model = open_model(decoder())
+    with driftwalk.backend(f"onnxruntime{options}", model) as backend:
+        assert isinstance(backend, HasWeights)
+        assert (backend.other_weights(model, make_probe(model)) is None) == silent
 
 
 def test_two_graphs(tmp_path: Path) -> None:

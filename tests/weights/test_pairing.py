@@ -81,6 +81,15 @@ def test_a_changed_one_is_found_by_what_is_left_of_it(what: str) -> None:
 def test_what_is_like_nothing_has_no_partner() -> None:
     a, b = source({"w": noise(40, 40)}), source({"1": noise(40, 40), "2": noise(40, 40)})
     assert pair(a, b) == ()
+    assert pair(a, source({"1": noise(40, 40)})) == (), "nor because it is the only one left"
+
+
+def test_two_that_are_as_near_are_both_no_partner() -> None:
+    w = noise(40, 40)
+    one, other = w.copy(), w.copy()
+    one[:10], other[-10:] = noise(10, 40), noise(10, 40)
+    assert pair(source({"w": w}), source({"1": one, "2": other})) == ()
+    assert names(source({"w": w}), source({"1": one, "2": noise(40, 40)})) == {"w": "1"}
 
 
 def test_constants_say_nothing_unless_they_are_equal() -> None:

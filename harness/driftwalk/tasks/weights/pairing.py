@@ -22,11 +22,8 @@ from .compare import all_same
 SAMPLE = 512
 """Entries by which weights are told apart."""
 
-NEAR = 0.5
-"""How much of the sample, or of its direction, must agree for the nearest to be a match ..."""
-
 MARGIN = 4.0
-"""... and how many times as far the next one must be."""
+"""How many times as far as the nearest the next one must be, and what agrees in nothing, too."""
 
 _MOST_TRIED = 4_000_000
 """Pairs of weights of one shape of which the nearest is looked for."""
@@ -204,7 +201,7 @@ def _nearest(own: Stored, entries: Float64, views: Sequence[_View]) -> _View | N
     """The one that stands out, if any does."""
     close = [(one.closeness(own, entries), one) for one in views if one.shape == own.shape]
     ranked = sorted(close, key=lambda pair: -pair[0])
-    if not ranked or ranked[0][0] < NEAR:
+    if not ranked:
         return None
     first, view = ranked[0]
     second = next((one for one, other in ranked if other.name != view.name), 0.0)
