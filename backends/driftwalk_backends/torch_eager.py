@@ -38,6 +38,7 @@ from .lending import Lend
 from .loaded import LoadedModel
 from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
+from .torch_devices import AUTO
 from .torch_runtime import TorchRuntime
 
 _STREAM: tuple[Lend, ...] = get_args(Lend)
@@ -47,6 +48,14 @@ States = list[tuple[Point, torch.Tensor]]
 
 def torch_backend(spec: Spec, model: object) -> Backend:
     """The backend that a spec `torch` names."""
+    if spec.device == AUTO:
+        from .torch_auto import TorchAuto
+
+        return TorchAuto(spec, model)
+    if "memory" in spec.options:
+        raise UsageError(
+            f"{spec}: memory= is for torch:{AUTO}, which spreads a model over devices."
+        )
     return TorchCompiled(spec, model) if "compile" in spec.options else TorchEager(spec, model)
 
 
@@ -88,13 +97,13 @@ class TorchEager(TorchRuntime):
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """The time from one point to the next, in a run in which nothing is copied."""
         with self.at_work(probe) as (module, inputs, layout):
-            stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
+            stamps: list[tuple[str, Any]] = [("", stamp(*self._devices))]
 
             def note(point: Point, _: torch.Tensor) -> None:
-                stamps.append((point.name, stamp(self._device)))
+                stamps.append((point.name, stamp(*self._devices)))
 
             watched(module, layout, note, partial(call, module, inputs))
-            wait(self._device)
+            wait(*self._devices)
         return {name: between(before, after) for (_, before), (name, after) in pairwise(stamps)}
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
