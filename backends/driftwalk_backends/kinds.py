@@ -1,14 +1,30 @@
-"""Which backend a spec `onnxruntime` means: one name stands for several (`registry.KINDS`)."""
+"""Which backend a spec `torch` or `onnxruntime` means: one name stands for several
+(`registry.KINDS`)."""
 
 from __future__ import annotations
 
 from driftwalk.adapter import Backend
+from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
 from .onnx.pairs.model import OnnxModel
 from .sources import open_model
+from .torch_devices import AUTO
 
 EXPORTERS = ("torch", "optimum")
+
+
+def torch_backend(spec: Spec, model: object) -> Backend:
+    """`torch`: eager, compiled, or over several devices."""
+    if spec.device == AUTO:
+        from .torch_auto import TorchAuto
+
+        return TorchAuto(spec, model)
+    if "memory" in spec.options:
+        raise UsageError(f"{spec}: memory= is for torch:{AUTO}, which spreads a model.")
+    from .torch_eager import TorchCompiled, TorchEager
+
+    return TorchCompiled(spec, model) if "compile" in spec.options else TorchEager(spec, model)
 
 
 def onnxruntime_backend(spec: Spec, model: object) -> Backend:

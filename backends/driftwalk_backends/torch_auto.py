@@ -54,7 +54,7 @@ class TorchAuto(TorchEager):
         self._placement = self._planned()
         devices = self._placement.devices
         if len(devices) < 2:
-            self._device = devices[0] if devices else self._device
+            (self._device,) = self._devices
             self._lend = "large" if self._device.type == "cpu" else "off"
             return super()._load()
         # Where its inputs lie: a GPU, if one has only a part of the model.
@@ -75,7 +75,8 @@ class TorchAuto(TorchEager):
 
     @property
     def _devices(self) -> tuple[torch.device, ...]:
-        return self._placement.devices if self._placement is not None else (self._device,)
+        held = self._placement.devices if self._placement is not None else ()
+        return held or (self._device,)
 
     @property
     def _is_spread(self) -> bool:
@@ -83,7 +84,7 @@ class TorchAuto(TorchEager):
 
     def _flags(self) -> dict[str, str]:
         flags = super()._flags()
-        if self._placement is not None:
+        if self._placement is not None and self._placement.devices:
             why = "" if self._gpus else f" ({why_not(torch.device('cuda'))})"
             flags["placement"] = f"{self._placement}{why}"
         used = [device for device in self._devices if device.type == "cuda"]

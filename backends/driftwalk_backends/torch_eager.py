@@ -21,7 +21,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import nn
 
-from driftwalk.adapter import Backend, Sink
+from driftwalk.adapter import Sink
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.names import is_output
@@ -38,25 +38,11 @@ from .lending import Lend
 from .loaded import LoadedModel
 from .randomness import begin_alike
 from .tensors import from_numpy, to_numpy
-from .torch_devices import AUTO
 from .torch_runtime import TorchRuntime
 
 _STREAM: tuple[Lend, ...] = get_args(Lend)
 
 States = list[tuple[Point, torch.Tensor]]
-
-
-def torch_backend(spec: Spec, model: object) -> Backend:
-    """The backend that a spec `torch` names."""
-    if spec.device == AUTO:
-        from .torch_auto import TorchAuto
-
-        return TorchAuto(spec, model)
-    if "memory" in spec.options:
-        raise UsageError(
-            f"{spec}: memory= is for torch:{AUTO}, which spreads a model over devices."
-        )
-    return TorchCompiled(spec, model) if "compile" in spec.options else TorchEager(spec, model)
 
 
 class TorchEager(TorchRuntime):

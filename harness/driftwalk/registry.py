@@ -25,7 +25,7 @@ BUILT_IN: dict[str, str] = {
 }
 
 KINDS: dict[str, str] = {
-    "torch": "driftwalk_backends.torch_eager:torch_backend",
+    "torch": "driftwalk_backends.kinds:torch_backend",
     "onnxruntime": "driftwalk_backends.kinds:onnxruntime_backend",
 }
 """What makes a backend of a spec and a model, where a name stands for more than its class."""
