@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from driftwalk_backends.widening import is_composite
+
 aten = torch.ops.aten
 
 KIND = "meta"
@@ -49,6 +51,9 @@ class SecondDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if is_composite(func):  # what another mode calls
+            with self:
+                return func.decompose(*args, **kwargs)
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         places = {t.device for t in tensors if t.ndim or t.device.type != "cpu"}
         if len(places) > 1 and func not in _COPIES:

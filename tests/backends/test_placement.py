@@ -152,15 +152,15 @@ class Stray(nn.Module):
 
     def forward(self, input_ids):
         x = self.table(input_ids)
-        kept = torch.zeros_like(x)
-        states = [x]
-        for number, step in enumerate(self.steps):
-            x = x + step(x)  # outside of all parts
-            kept[:, number] = x[:, number]  # written where it is
-            states.append(x)
-        query, key, value = states[0], states[2], states[4]
+        total, first = torch.zeros_like(x[:, :1]), torch.zeros_like(input_ids[0])
+        given = [x]
+        for step in self.steps:
+            given.append(step(x))
+            x = x + given[-1]  # outside of all parts
+            total.index_add_(1, first, given[-1])  # written where it is, and not where most is
+        query, key, value = given[0], given[2], given[4]
         x = nn.functional.scaled_dot_product_attention(query, key, value)
-        x = torch.cat([x, kept, states[-1]], 1)
+        x = torch.cat([x, total, given[-1]], 1)
         x = self.memory(x)[0] * self.scale.exp()
         return nn.functional.linear(x, self.table.weight)
 
@@ -332,3 +332,19 @@ def test_a_model_that_is_spread_already_is_not_spread_again():
     other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(UsageError, match=r"is spread already \(cpu, meta\)"):
         driftwalk.backend("torch:auto", other)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_weights_take_what_is_free_or_less_where_that_was_asked_for():
+    module = zoo.build("llama")
+    taken = {}
+    for spec in ("torch:auto", "torch:auto,memory=13KiB/40KiB", "torch:auto,memory=1GiB"):
+        with create(spec, open_model(module)) as backend:
+            weights = list(backend._open().parameters())
+        held = [sum(w.nbytes for w in weights if w.device == gpu) for gpu in (FIRST, SECOND)]
+        taken[spec] = held
+    whole, limited, generous = taken.values()
+    block = sum(weight.nbytes for weight in module.model.layers[0].parameters())
+    assert all(0.9 * 2**16 - block < held <= 0.9 * 2**16 for held in whole), whole
+    assert generous == whole
+    assert all(0 < held <= size * 2**10 for held, size in zip(limited, (13, 40), strict=True))
