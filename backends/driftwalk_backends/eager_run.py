@@ -63,18 +63,22 @@ def output_arrays(output: Any, kept: Sequence[tuple[torch.Tensor, State]] = ()) 
     }
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+def wait(*devices: torch.device) -> None:
+    """Until the devices have done all they were given."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        elif device.type == "mps":
+            torch.mps.synchronize()
 
 
 @contextmanager
-def device_clock(device: torch.device) -> Iterator[Callable[[], float | None]]:
-    """Times what is queued inside by the device's own clock; ask when the device is done."""
-    if device.type != "cuda":
+def device_clock(*devices: torch.device) -> Iterator[Callable[[], float | None]]:
+    """Times what is queued inside by the device's own clock; ask when the device is done.
+
+    Several devices have no clock in common.
+    """
+    if [device.type for device in devices] != ["cuda"]:
         yield lambda: None
         return
     first, last = (_event() for _ in range(2))
@@ -83,9 +87,11 @@ def device_clock(device: torch.device) -> Iterator[Callable[[], float | None]]:
     last.record()
 
 
-def stamp(device: torch.device) -> Any:
-    """Now, by the clock of the device."""
-    if device.type != "cuda":
+def stamp(*devices: torch.device) -> Any:
+    """Now, by the clock of the device; of several, when all of them are done."""
+    if [device.type for device in devices] != ["cuda"]:
+        if len(devices) > 1:
+            wait(*devices)
         return time.perf_counter()
     event = _event()
     event.record()

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from driftwalk.adapter import Backend
+from driftwalk.errors import UsageError
 from driftwalk.registry import backend_class
 from driftwalk.spec import Spec
 
 from .onnx.pairs.model import OnnxModel
 from .sources import open_model
+from .torch_devices import AUTO
 
 EXPORTERS = ("torch", "optimum")
 
 
 def torch_backend(spec: Spec, model: object) -> Backend:
-    """`torch`, `emulated`, `truth`: here, or a range of blocks on each node of a cluster."""
+    """`torch`, `emulated`, `truth`: here, over several devices, or over the nodes of a cluster."""
     if "ranges" in spec.options:
         from .ranged import Ranged, RangedTruth
 
         return (RangedTruth if spec.name == "truth" else Ranged)(spec, model)
+    if spec.name == "torch" and spec.device == AUTO:
+        from .torch_auto import TorchAuto
+
+        return TorchAuto(spec, model)
+    if "memory" in spec.options:
+        raise UsageError(f"{spec}: memory= is for torch:{AUTO}, which spreads a model.")
     if "compile" in spec.options and spec.name == "torch":
         from .torch_eager import TorchCompiled
 

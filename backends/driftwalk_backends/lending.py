@@ -193,6 +193,24 @@ class Weights:
         """Whether a model is large enough for its weights to be lent, or shared among copies."""
         return lend == "on" or self.any_size or is_large(module)
 
+    def spread(
+        self, module: nn.Module, wanted: Wanted, devices: Mapping[int, torch.device]
+    ) -> dict[int, nn.Parameter]:
+        """The same for a copy on several devices, by the weights' ids: what lies on the CPU is
+        lent, and all else made."""
+        if not is_large(module):
+            return {}
+        places = [(w, devices[id(w)]) for w in lendable(module) if id(w) in devices]
+        return {
+            id(weight): self._placed(weight, wanted(weight), device, device.type == "cpu", False)
+            for weight, device in places
+        }
+
+    def held(self, module: nn.Module, wanted: Wanted, device: torch.device) -> int:
+        """The bytes that copies in these dtypes have on a device, which another one shares."""
+        there = (self._made.get((id(w), wanted(w), device)) for w in module.parameters())
+        return sum(weight.nbytes for weight in there if weight is not None)
+
     def _placed(
         self,
         weight: nn.Parameter,

@@ -173,10 +173,12 @@ class LoadedModel:
         *,
         for_export: bool = False,
         lend: Lend = "off",
+        places: Mapping[str, torch.device] | None = None,
     ) -> nn.Module:
         """The module in a dtype on a device: itself where it already is, else a copy.
 
-        `lend` says whether its weights may be lent instead of copied (lending.py).
+        `lend` says whether its weights may be lent instead of copied (lending.py), `places` which
+        of its tensors lie elsewhere (placement.py).
         """
         if self.files is not None and self._reading is None and is_large(self.module):
             self.files.watch()
@@ -184,14 +186,14 @@ class LoadedModel:
             weakref.finalize(self, self._reading.stop)
         # Of the ways to run a mixture of experts, one has no data-dependent shapes to trace.
         experts = "batched_mm" if for_export and has_experts(self.module) else None
-        if attn is None and experts is None and is_in(self.module, dtype, device):
+        as_it_is = attn is None and experts is None and places is None
+        if as_it_is and is_in(self.module, dtype, device):
             return self.module
         if attn is not None and not hasattr(self.module, "set_attn_implementation"):
             raise UsageError(f"attn={attn}: {self.label} is not a transformers model.")
         try:
-            return converted(
-                self.module, dtype, device, attn, experts, weights=self.weights, lend=lend
-            )
+            options: dict[str, Any] = {"weights": self.weights, "lend": lend, "places": places}
+            return converted(self.module, dtype, device, attn, experts, **options)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{self.label} in {dtype} does not fit on {device}: {first_line(error)}"

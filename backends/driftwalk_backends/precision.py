@@ -41,18 +41,29 @@ def converted(
     *,
     weights: Weights | None = None,
     lend: Lend = "off",
+    places: Mapping[str, torch.device] | None = None,
 ) -> nn.Module:
     """A deep copy on `device` in `dtype`; the original is left alone.
+
+    `places` says by their names which tensors lie on other devices (placement.py).
 
     The weights of a large model are shared with other copies that are made with these `weights`,
     and as `lend` says none are made at all where they can be lent (lending.py).
     """
     wanted, place = TORCH_DTYPES[dtype], _place(device)
-    in_halves = dtype in ("fp16", "bf16") and hasattr(module, "config")
+    in_halves, formats = _in_halves(module, dtype), formats_in(module, dtype)
     quantised = bool(getattr(module, "is_quantized", False))
     placed: Mapping[int, nn.Parameter] = {}
+    if quantised and places is not None:
+        raise ModelError(
+            f"{type(module).__name__} is quantised, and torch:auto spreads no quantised weights. "
+            "Spread it when it is loaded (device_map), and give it as it is."
+        )
     if weights is not None and not quantised:
-        placed = weights.placed(module, _weight_format(module, wanted, in_halves), place, lend)
+        if places is None:
+            placed = weights.placed(module, formats, place, lend)
+        else:
+            placed = weights.spread(module, formats, _by_id(module, places))
     twin = copied(module, placed)
     if attn is not None:
         twin.set_attn_implementation(attn)  # type: ignore[operator]
@@ -65,11 +76,11 @@ def converted(
             for _, tensor, fits in castable(twin):
                 if fits(wanted):
                     tensor.data = tensor.data.to(wanted)
-            twin.to(place)
+            _move(twin, place, places)
         elif quantised:
             twin.to(device=device, dtype=wanted)  # transformers refuses what cannot be cast
         else:
-            twin.to(place)
+            _move(twin, place, places)
             twin._apply(lambda tensor: tensor.to(_format(tensor.dtype, wanted)))  # type: ignore[no-untyped-call]
     _change_plain_tensors(twin, lambda tensor: _carried(tensor, wanted, device))
     return twin
@@ -80,11 +91,39 @@ def _place(device: str) -> torch.device:
     return torch.empty(0, device=device).device
 
 
-def _weight_format(
-    module: nn.Module, wanted: torch.dtype, in_halves: bool
-) -> Callable[[nn.Parameter], torch.dtype]:
-    """What each parameter of a module is to be in."""
-    if not in_halves:
+def _move(
+    module: nn.Module, device: torch.device, places: Mapping[str, torch.device] | None
+) -> None:
+    """Put all that a module holds on one device, or each tensor on its own."""
+    if places is None:
+        module.to(device)
+        return
+    before = dict(named_tensors(module))  # kept: no other tensor takes the id of one of these
+    homes = _by_id(module, places)
+    module._apply(lambda tensor: tensor.to(homes.get(id(tensor), tensor.device)))  # type: ignore[no-untyped-call]
+    del before
+
+
+def _by_id(module: nn.Module, places: Mapping[str, torch.device]) -> dict[int, torch.device]:
+    named = named_tensors(module)
+    return {id(tensor): places[name] for name, tensor in named if name in places}
+
+
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, each under all of its names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _in_halves(module: nn.Module, dtype: str) -> bool:
+    """Whether it is cast as transformers casts: some of it stays as it is."""
+    return dtype in ("fp16", "bf16") and hasattr(module, "config")
+
+
+def formats_in(module: nn.Module, dtype: str) -> Callable[[torch.Tensor], torch.dtype]:
+    """What each parameter and buffer of a module is in where the module is in a dtype."""
+    wanted = TORCH_DTYPES[dtype]
+    if not _in_halves(module, dtype):
         return lambda weight: _format(weight.dtype, wanted)
     cast = {id(tensor) for _, tensor, fits in castable(module) if fits(wanted)}
     return lambda weight: wanted if id(weight) in cast else weight.dtype

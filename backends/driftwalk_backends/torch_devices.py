@@ -15,6 +15,8 @@ import torch
 from driftwalk.errors import UsageError
 
 DEVICES = ("cpu", "cuda", "mps")
+AUTO = "auto"
+"""All CUDA devices, and the CPU for what they have no room for (torch_auto.py)."""
 
 
 def driver_version() -> str:
@@ -29,6 +31,27 @@ def driver_version() -> str:
 
 def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def gpus() -> list[torch.device]:
+    """The CUDA devices that are here."""
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def free_memory(gpu: torch.device) -> int:
+    """The bytes of a CUDA device that nobody uses; what this process has let go of is given back
+    before."""
+    with torch.cuda.device(gpu):
+        torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(gpu)[0]
+
+
+def spreads_over() -> str:
+    """What `torch:auto` has here, in words."""
+    count = len(gpus())
+    if not count:
+        return f"the CPU alone: {why_not(torch.device('cuda'))}"
+    return f"{count} GPU{'s' if count > 1 else ''} and the CPU"
 
 
 def why_not(device: torch.device) -> str:
@@ -46,11 +69,12 @@ def why_not(device: torch.device) -> str:
     return ""
 
 
-def device_of(text: str) -> torch.device:
+def device_of(text: str, backend: str = "torch") -> torch.device:
     """The device a spec names; torch's own error for an unknown one lists twenty it lacks too."""
     kind = text.partition(":")[0]
     if kind not in DEVICES:
-        raise UsageError(f"Backend 'torch' has no device {kind!r}; it has {', '.join(DEVICES)}.")
+        known = ", ".join((*DEVICES, AUTO) if backend == "torch" else DEVICES)
+        raise UsageError(f"Backend {backend!r} has no device {text!r}; it has {known}.")
     return torch.device(text)
 
 

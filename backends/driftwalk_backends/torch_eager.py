@@ -94,13 +94,13 @@ class TorchEager(TorchRuntime):
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """The time from one point to the next, in a run in which nothing is copied."""
         with self.at_work(probe) as (module, inputs, layout):
-            stamps: list[tuple[str, Any]] = [("", stamp(self._device))]
+            stamps: list[tuple[str, Any]] = [("", stamp(*self._devices))]
 
             def note(point: Point, _: torch.Tensor) -> None:
-                stamps.append((point.name, stamp(self._device)))
+                stamps.append((point.name, stamp(*self._devices)))
 
             watched(module, layout, note, partial(call, module, inputs))
-            wait(self._device)
+            wait(*self._devices)
         return {name: between(before, after) for (_, before), (name, after) in pairwise(stamps)}
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:

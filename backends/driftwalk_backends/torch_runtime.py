@@ -37,7 +37,15 @@ from .on_device.states import Holding
 from .randomness import DrawnAlike, unrepeatable_module
 from .sources import torch_model
 from .tensors import TORCH_DTYPES
-from .torch_devices import DEVICES, device_name, device_of, driver_version, why_not
+from .torch_devices import (
+    AUTO,
+    DEVICES,
+    device_name,
+    device_of,
+    driver_version,
+    spreads_over,
+    why_not,
+)
 
 
 class TorchRuntime(Looks, Backend):
@@ -46,6 +54,8 @@ class TorchRuntime(Looks, Backend):
     name: ClassVar[str] = "torch"
     options: ClassVar[Mapping[str, str]] = {
         "attn": "attention implementation of a transformers model: eager or sdpa",
+        "memory": "torch:auto: most that weights may take of each GPU, 20GiB, or of one after the "
+        "other, 20GiB/8GiB (default: nine tenths of what is free)",
         "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
         "stream": "on, off or large: weights are cast, moved and read from their file as they are "
         "needed, and no copy is made (default: large models on the CPU)",
@@ -62,7 +72,7 @@ class TorchRuntime(Looks, Backend):
         super().__init__(spec)
         self._model = torch_model(model)
         self._given = self._model if isinstance(self._model, GivenModel) else None
-        self._device = device_of(spec.device or "cpu")
+        self._device = device_of(spec.device or "cpu", self.name)
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
         self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
@@ -87,7 +97,7 @@ class TorchRuntime(Looks, Backend):
         for device in DEVICES[1:]:
             why = why_not(torch.device(device))
             offers.append(Offer(f"torch:{device}", not why, why or device_name(device)))
-        return offers
+        return [*offers, Offer(f"torch:{AUTO}", True, spreads_over())]
 
     @property
     def info(self) -> BackendInfo:
@@ -149,11 +159,17 @@ class TorchRuntime(Looks, Backend):
     def _open(self) -> nn.Module:
         if self._module is None:
             start = time.perf_counter()
-            self._module = self._model.at(
-                self._dtype, str(self._device), self._attn, lend=self._lend
-            )
+            self._module = self._load()
             self._seconds["load"] = time.perf_counter() - start
         return self._module
+
+    def _load(self) -> nn.Module:
+        return self._model.at(self._dtype, str(self._device), self._attn, lend=self._lend)
+
+    @property
+    def _devices(self) -> tuple[torch.device, ...]:
+        """Where it computes."""
+        return (self._device,)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         with self._ready(probe) as (module, inputs):
@@ -231,11 +247,11 @@ class TorchRuntime(Looks, Backend):
         with self._running() as module:
             start = time.perf_counter()
             inputs = self._inputs(module, probe)
-            wait(self._device)
+            wait(*self._devices)
             ready = time.perf_counter()
-            with device_clock(self._device) as clock:
+            with device_clock(*self._devices) as clock:
                 output = self._plain(module, inputs)
-            wait(self._device)
+            wait(*self._devices)
             done = time.perf_counter()
             output_arrays(output)
             copied = time.perf_counter()

@@ -50,7 +50,7 @@ _AGAIN = 10.0
 """Seconds after which a run that did not stop is stopped once more."""
 
 
-def parse_size(given: object) -> int:
+def parse_size(given: object, option: str = "budget") -> int:
     """Bytes, as a whole number or as people write them: `8GiB`, `8GB`, `800MiB`."""
     found = _SIZE.fullmatch(given) if isinstance(given, str) else None
     if isinstance(given, int) and not isinstance(given, bool):
@@ -61,10 +61,10 @@ def parse_size(given: object) -> int:
         size = int(whole) * unit + int(part or 0) * unit // 10 ** len(part)
     else:
         raise UsageError(
-            f"budget={given!r} is no size; write 8GiB, 8GB, 800MiB, or bytes as a whole number."
+            f"{option}={given!r} is no size; write 8GiB, 8GB, 800MiB, or bytes as a whole number."
         )
     if size <= 0:
-        raise UsageError(f"budget={given!r}: expected more than nothing, as in 8GiB.")
+        raise UsageError(f"{option}={given!r}: expected more than nothing, as in 8GiB.")
     return size
 
 

@@ -73,10 +73,12 @@ def test_backends() -> None:
     assert done.err == ""
     lines = {line.split()[1]: line for line in done.out.splitlines()}
     assert lines["torch:cpu"].startswith("✓")
+    assert lines["torch:auto"].startswith("✓")
     assert lines["onnxruntime:cpu"].startswith("✓")
     if not torch.cuda.is_available():
         assert lines["torch:cuda"].startswith("✗")
         assert re.search("install a CUDA build|no CUDA device", lines["torch:cuda"])
+        assert "the CPU alone: " in lines["torch:auto"]
 
 
 def test_backends_as_json() -> None:

@@ -8,7 +8,14 @@ from driftwalk.conformance.suite import BackendConformance
 from driftwalk.registry import known_backends
 
 SPECS: dict[str, tuple[str, ...]] = {
-    "torch": ("torch", "torch:cpu:bf16", "torch:cpu:fp64", "torch:cuda", "torch:cuda:fp16"),
+    "torch": (
+        "torch",
+        "torch:cpu:bf16",
+        "torch:cpu:fp64",
+        "torch:auto",
+        "torch:cuda",
+        "torch:cuda:fp16",
+    ),
     "emulated": ("emulated:fp16", "emulated:bf16", "emulated:tf32"),
     "onnxruntime": ("onnxruntime", "onnxruntime:cuda"),
     "openvino": ("openvino",),
