@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from driftwalk.jsonable import encode
-from driftwalk.layer_drift import LayerDrift
+from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
 from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
@@ -129,16 +128,27 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
             yield "used", sentences.share_used(tolerance.needed)
         if layer.verdict != "ok":
             yield "would pass", sentences.would_pass(layer)
-    for label, part in (("truth", encode(layer.truth)), ("blame", encode(layer.blame))):
-        plain = [
-            f"{key} {number(value) if isinstance(value, float) else value}"
-            for key, value in (part or {}).items()
-            if isinstance(value, str | float | int)
-        ]
-        if plain:
-            yield label, ", ".join(plain)
+    if layer.truth is not None:
+        yield "L2 from the truth", _from_truth(layer.truth)
+    if layer.blame is not None:
+        yield "blame", _blamed(layer.blame)
     if layer.note:
         yield "note", layer.note
+
+
+def _from_truth(truth: TruthErrors) -> str:
+    sides = ", ".join(
+        f"{n} {number(getattr(truth, n))}" for n in ("reference", "candidate", "yardstick")
+    )
+    closer = "neither is closer" if truth.closer == "tie" else f"the {truth.closer} is closer"
+    return f"{sides}; {closer}; the state itself has {number(truth.scale)}"
+
+
+def _blamed(blame: Blame) -> str:
+    """What of a layer's error is its own, in words."""
+    own, taken = number(blame.introduced), number(blame.inherited)
+    doing = "made by this layer" if blame.guilty else "no more than honest arithmetic makes"
+    return f"{own} of the error is its own, {doing}; {taken} came in with its input"
 
 
 def _measured(layer: LayerDrift) -> Iterator[Fact]:

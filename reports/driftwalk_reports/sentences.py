@@ -165,7 +165,7 @@ def _beyond(layer: LayerDrift) -> str:
     if bound(layer):
         return cut(layer.note, 400)
     if tolerance.k is not None:
-        return _beyond_yardstick(layer, tolerance)
+        return _beyond_yardstick(tolerance)
     elements = f"{count(metrics.mismatched)} of {count(metrics.total)} elements beyond"
     room = allowance_at_worst(layer)
     if room is not None and metrics.max_abs <= room:
@@ -191,17 +191,14 @@ NORM_WORDS = {
 }
 
 
-def _beyond_yardstick(layer: LayerDrift, tolerance: Allowed) -> str:
+def _beyond_yardstick(tolerance: Allowed) -> str:
     """Calibrated drift: how much more wrong than honest arithmetic, and in which norm."""
     own = tolerance.by_own_doing
     norm = tolerance.norm.removeprefix(INTRODUCED)
     where = NORM_WORDS.get(norm, cut(norm, 40))
     whose = "the reference's" if tolerance.side == "reference" else "its"
     what = f"{whose} own error is" if own else f"{whose} error is"
-    text = f"{what} {number(tolerance.needed)} times the allowance by {where}"
-    if layer.truth is not None and not own and tolerance.side == "candidate":
-        text += f" ({number(layer.truth.ratio)} times that of plain PyTorch at this dtype)"
-    return text
+    return f"{what} {share_used(tolerance.needed)} by {where}"
 
 
 def _nonfinite(layer: LayerDrift) -> str:

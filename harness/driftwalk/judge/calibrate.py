@@ -187,10 +187,10 @@ def calibrate(
     """
     everything, mixture = exact or truth.trace(probe), Mixture.of(yardstick.info)
     exact = float_states(everything)
-    for state in exact:
-        keep = probe.keep(state.point.name, state.array.shape)
-        if not _is_finite(state, keep):
-            raise BackendError(f"the truth itself is not finite at {state.point.name}.")
+    finite = in_threads(lambda state: _is_finite(state, probe), exact.states, State.elements)
+    if not all(finite):
+        first = exact.states[finite.index(False)].point.name
+        raise BackendError(f"the truth itself is not finite at {first}.")
     run = yardstick.trace(probe)
     honest_runs = HonestRuns(everything)
     for state in run:
@@ -227,8 +227,9 @@ def calibrate(
     )
 
 
-def _is_finite(state: State, keep: Array | None) -> bool:
+def _is_finite(state: State, probe: Probe) -> bool:
     """Whether a state of the truth is, but for what the model has masked out in its outputs."""
+    keep = probe.keep(state.point.name, state.array.shape)
     finite, masked = np.isfinite(state.array), masked_out(state)
     if masked is not None:
         finite |= masked

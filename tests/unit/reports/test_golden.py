@@ -61,6 +61,6 @@ def test_they_say_what_they_said() -> None:
     assert drift.culprit.channel == 11
     text = terminal.render(drift, width=100)
     assert "<--- first divergence  <--- root cause\n│  └─ mlp.c_proj  introduced" in text
-    for fact in ("  truth reference ", "  blame introduced "):
+    for fact in ("  L2 from the truth reference ", " of the error is its own, made by this layer"):
         assert fact in text
     assert "NaN" in terminal.render(reports["nan"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from driftwalk.layer_drift import Blame, TruthErrors
 from driftwalk.result import Report
 from driftwalk.states import Probe
 from driftwalk.tolerance import Tolerance, parse_rule
@@ -198,10 +199,17 @@ def test_numbers_over_nothing_finite_are_not_shown() -> None:
 
 def test_truth_and_blame_are_shown_where_they_are_known() -> None:
     report = cases.drifting()
-    told = {"introduced": 0.25, "guilty": True, "norms": {"l2": 1.0}}
-    layer = dataclasses.replace(report.layer("layer.3"), blame=told)
+    blame = Blame(0.25, 0.125, 1.0, 500.0, True, {})
+    truth = TruthErrors(0.5, 0.25, 0.125, 8.0, 2.0, "candidate", {})
+    layer = dataclasses.replace(report.layer("layer.3"), blame=blame, truth=truth)
     (row,) = to_rows(dataclasses.replace(report, layers=(layer,)))
-    assert dict(row.facts)["blame"] == "introduced 0.25, guilty True"
+    facts = dict(row.facts)
+    own = "0.25 of the error is its own, made by this layer; 0.125 came in with its input"
+    assert facts["blame"] == own
+    both = "reference 0.5, candidate 0.25, yardstick 0.125"
+    assert facts["L2 from the truth"] == (
+        f"{both}; the candidate is closer; the state itself has 8"
+    )
 
 
 def test_a_short_table_keeps_the_marks_and_counts_the_rest() -> None:
