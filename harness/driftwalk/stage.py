@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .adapter import Backend, BringsProbe
-from .errors import UsageError
+from .errors import DriftwalkError, UsageError
 from .judge.drill import looking
 from .progress import Progress
 from .registry import backend_class, create
 from .spec import Spec
 from .states import Probe
+from .unrun import or_why_not
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import AnyModel, LoadedModel
@@ -54,7 +56,13 @@ class Sides:
     """A model, and the backends that run it."""
 
     model: AnyModel
-    backends: tuple[Backend, ...]
+    sides: tuple[Backend | DriftwalkError, ...]
+    """One for each that was asked for: open, or why it could not be made."""
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """Those that are open."""
+        return tuple(side for side in self.sides if isinstance(side, Backend))
 
     @property
     def torch_model(self) -> LoadedModel:
@@ -71,10 +79,19 @@ class Stage(Sides):
 
 @contextmanager
 def open_sides(
-    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+    setting: Setting,
+    sides: Sequence[object],
+    depth: str = "block",
+    show: Progress | None = None,
+    several: bool = False,
 ) -> Iterator[Sides]:
-    """Load the model and make the backends; each mistake is found as early as can be."""
-    check_names(sides)
+    """Load the model and make the backends; each mistake is found as early as can be.
+
+    Of `several` candidates, which stand behind the first side, one that cannot be made here is left
+    out.
+    """
+    for number, side in enumerate(sides):
+        or_why_not(partial(check_names, [side]), several and number > 0)
     with (show or Progress()).stage("loading the model"):
         model = setting.open_model()
     with ExitStack() as opened:
@@ -84,28 +101,34 @@ def open_sides(
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         if setting.stream:
             sides = [_streamed(side) for side in sides]
-        backends = tuple(open_backend(side, model, opened) for side in sides)
-        for backend in backends:
+        made = (partial(open_backend, side, model, opened) for side in sides)
+        all_sides = tuple(or_why_not(one, several and n > 0) for n, one in enumerate(made))
+        found = Sides(model, all_sides)
+        for backend in found.backends:
             backend.progress = show or backend.progress
             opened.enter_context(looking(backend, depth))
-        yield Sides(model, backends)
+        yield found
         if not is_graph(model):
             torch_model(model).end()
 
 
 @contextmanager
 def open_stage(
-    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+    setting: Setting,
+    sides: Sequence[object],
+    depth: str = "block",
+    show: Progress | None = None,
+    several: bool = False,
 ) -> Iterator[Stage]:
     """The same, and the probe: if none is given, that of a side that brings one (a recording)."""
     show = show or Progress()
-    with open_sides(setting, sides, depth, show) as opened:
+    with open_sides(setting, sides, depth, show, several) as opened:
         if setting.probe is None:
             brought = (one.own_probe for one in opened.backends if isinstance(one, BringsProbe))
             setting = replace(setting, probe=next(filter(None, brought), None))
         with show.stage("making the probe"):
             probe = setting.make_probe(opened.model)
-        yield Stage(opened.model, opened.backends, probe)
+        yield Stage(opened.model, opened.sides, probe)
 
 
 def is_graph(model: object) -> bool:

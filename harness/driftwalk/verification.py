@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from .adapter import Backend, InRanges, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
 from .dtypes import Array
 from .environment import environment
-from .errors import UsageError
+from .errors import DriftwalkError, UsageError
 from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
@@ -29,6 +30,7 @@ from .stage import Setting, Stage, is_graph, open_model, open_stage
 from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
+from .unrun import or_why_not, unrun_report
 
 DEPTHS = ("block", "sublayer", "module", "op")
 
@@ -87,7 +89,8 @@ def verify_all(
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
-    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/).
+    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/). Of several
+    candidates, one that cannot run has a report, `unverified`, that says why; a lone one raises.
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
     `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
     `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. The
@@ -101,7 +104,7 @@ def verify_all(
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
     show = progress or Progress()
-    given = Setting(model, probe, **setting)
+    given, several = Setting(model, probe, **setting), len(candidates) > 1
     sides = (*default_reference(model, reference), *candidates)
     terms = Terms(make_policy(policy), tuple(allow_missing), command)
     if is_graph(model):
@@ -114,25 +117,53 @@ def verify_all(
         reports = []
         show.expect(3 + 2 * len(candidates))
         shown = "block" if depth == "op" else depth
-        with open_stage(given, sides, shown, show) as stage, ExitStack() as opened:
+        with open_stage(given, sides, shown, show, several) as stage, ExitStack() as opened:
             place = _witness_at(witness, stage)
             run, notes = _begun(stage, terms.policy, shown, spill, cache, place, show, opened)
             terms = replace(terms, notes=notes)
             for addition in additions:
                 addition.begin(run)
-            for other in stage.backends[1:]:
-                report = _verified(run, other, terms, blame)
-                if depth == "op":
-                    report = with_nodes(report, other, stage.probe, terms.policy, show)
-                for addition in additions:
-                    report = addition.add(report, other, run)
-                reports.append(report)
+            for named, side in zip(candidates, stage.sides[1:], strict=True):
+                one = partial(_reported, run, side, terms, blame, depth, additions)
+                made = or_why_not(one, several)
+                reports.append(
+                    made if isinstance(made, Report) else _unrun(run, named, made, terms)
+                )
         fixed = stage.probe
         # A model that only this process has is not opened again.
         given = given if isinstance(model, str) else replace(given, model=stage.model)
+    ran = [report for report in reports if report.layers]
+    sides = (sides[0], *(s for s, r in zip(candidates, reports, strict=True) if r.layers))
+    for addition in additions if ran else ():
+        ran = addition.finish(ran, replace(given, probe=fixed), sides, show)
+    finished = iter(ran)
+    return [next(finished) if report.layers else report for report in reports]
+
+
+def _reported(
+    run: Run,
+    candidate: Backend | DriftwalkError,
+    terms: Terms,
+    blame: bool | str,
+    depth: str,
+    additions: Sequence[Addition],
+) -> Report:
+    """One candidate's report, with what is added to it."""
+    if isinstance(candidate, DriftwalkError):
+        raise candidate
+    report = _verified(run, candidate, terms, blame)
+    if depth == "op":
+        report = with_nodes(report, candidate, run.stage.probe, terms.policy, run.show)
     for addition in additions:
-        reports = addition.finish(reports, replace(given, probe=fixed), sides, show)
-    return reports
+        report = addition.add(report, candidate, run)
+    return report
+
+
+def _unrun(run: Run, candidate: object, error: DriftwalkError, terms: Terms) -> Report:
+    model, probe = run.stage.model, run.stage.probe
+    notes = (*model.notes, *probe.notes)
+    terms = replace(terms, model=model.describe(), notes=notes)
+    return unrun_report(candidate, error, probe, run.trace.backend, terms)
 
 
 def _witness_at(asked: str, stage: Stage) -> str:
