@@ -163,7 +163,14 @@ def make_probe(
     from driftwalk_backends import probes
 
     rows, tokens = default_shape()
-    return probes.make_probe(model, given, batch=batch or rows, length=length or tokens, seed=seed)
+    shape = {"batch": batch or rows, "length": length or tokens}
+    probe = probes.make_probe(model, given, **shape, seed=seed)
+    ids = probe.inputs.get("input_ids")
+    if given is None and length and ids is not None and ids.ndim == 2 and ids.shape[1] < length:
+        most = f"was cut to {ids.shape[1]}, the limit of a default probe for this model"
+        cut = f"The length that was asked for, {length}, {most}."
+        probe = replace(probe, remarks=(*probe.remarks, cut))
+    return probe
 
 
 def default_shape() -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,7 +124,8 @@ def verify_all(
             for addition in additions:
                 addition.begin(run)
             for named, side in zip(candidates, stage.sides[1:], strict=True):
-                one = partial(_reported, run, side, terms, blame, depth, additions)
+                own = replace(terms, notes=(*notes, *_remarks(named, (model, reference))))
+                one = partial(_reported, run, side, own, blame, depth, additions)
                 made = or_why_not(one, several)
                 reports.append(
                     made if isinstance(made, Report) else _unrun(run, named, made, terms)
@@ -157,6 +158,22 @@ def _reported(
     for addition in additions:
         report = addition.add(report, candidate, run)
     return report
+
+
+def _remarks(candidate: object, others: Sequence[object]) -> Iterator[str]:
+    """What to say of a module that was given as a candidate."""
+    if isinstance(candidate, str | Backend):
+        return
+    if any(candidate is other for other in others):
+        yield (
+            "The candidate is the very object that the reference runs: that they agree says "
+            "nothing. Give another implementation, or a backend."
+        )
+    if getattr(candidate, "training", False):
+        yield (
+            "The candidate was given in train mode and run in evaluation mode, as the reference "
+            "is; in train mode, dropout and batch norm would compute something else."
+        )
 
 
 def _unrun(run: Run, candidate: object, error: DriftwalkError, terms: Terms) -> Report:
