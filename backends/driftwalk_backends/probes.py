@@ -82,12 +82,13 @@ def _from_files(model: LoadedModel, given: InputFiles) -> Probe:
     made, with_texts = processed(model, given)
     inputs = {**made, **given.arrays}
     names = ", ".join(dict.fromkeys(path.name for _, path in given.files))
+    origin = f"text and files {names}" if given.texts else f"files {names}"
     if with_texts or not given.texts:
-        return Probe(inputs, f"files {names}", given.texts)
+        return Probe(inputs, origin, given.texts)
     text = _from_texts(model, list(given.texts))
     if twice := [name for name in inputs if name in text.inputs]:
         raise ProbeError(f"{twice[0]!r} is given as a text and as a file.")
-    return replace(text, inputs={**text.inputs, **inputs}, origin=f"text and files {names}")
+    return replace(text, inputs={**text.inputs, **inputs}, origin=origin)
 
 
 def _from_mapping(model: LoadedModel, given: Mapping[str, Any]) -> Probe:

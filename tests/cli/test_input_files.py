@@ -117,6 +117,37 @@ def test_images_through_the_models_processor(here: Path) -> None:
     invoke(*run, "--input", "pixel_values=cat.png").refused(2, "cat.png")
 
 
+def test_an_image_and_texts_through_one_processor(here: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizer
+
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    words = [*letters, *(f"{one}</w>" for one in letters), "<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    (here / "vocab.json").write_text(json.dumps(vocabulary))
+    (here / "merges.txt").write_text("#version: 0.2\n")
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    config = CLIPConfig(
+        text_config={"vocab_size": 54, "bos_token_id": 52, "eos_token_id": 53, **sizes},
+        vision_config={"image_size": 16, "patch_size": 8, **sizes},
+        projection_dim=8,
+    )
+    CLIPModel(config).save_pretrained(here / "clip")
+    pixels = CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    tokenizer = CLIPTokenizer(str(here / "vocab.json"), str(here / "merges.txt"))
+    CLIPProcessor(pixels, tokenizer).save_pretrained(here / "clip")
+    image.fromarray(np.full((40, 30, 3), 200, np.uint8)).save(here / "cat.png")
+    given = ["-p", "a cat", "-p", "dogs", "--input", "pixel_values=cat.png"]
+    taken = shapes(invoke("verify", "clip", "-c", "torch", "--policy", "dtype", *given, "--json"))
+    assert taken["pixel_values"] == [1, 3, 16, 16]
+    assert taken["input_ids"] == taken["attention_mask"] == [2, 6]
+
+
 def test_sound_through_the_models_processor(here: Path) -> None:
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 
