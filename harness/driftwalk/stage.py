@@ -5,12 +5,12 @@ The one module that opens what backends/ keeps: models, probes, and modules give
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .adapter import Backend, BringsProbe
 from .errors import DriftwalkError, UsageError
@@ -19,10 +19,12 @@ from .progress import Progress
 from .registry import backend_class, create
 from .spec import Spec
 from .states import Probe
-from .unrun import or_why_not
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import AnyModel, LoadedModel
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,21 @@ def open_stage(
         with show.stage("making the probe"):
             probe = setting.make_probe(opened.model)
         yield Stage(opened.model, opened.sides, probe)
+
+
+def or_why_not(make: Callable[[], T], several: bool) -> T | DriftwalkError:
+    """What is made; or, where there are `several` candidates, the error that kept one from it.
+
+    What is asked for wrongly (a typo in a spec) is an error of the whole run.
+    """
+    try:
+        return make()
+    except UsageError:
+        raise
+    except DriftwalkError as error:
+        if not several:
+            raise
+        return error
 
 
 def is_graph(model: object) -> bool:

@@ -19,18 +19,17 @@ from .judge.accusation import accuse
 from .judge.drill import look
 from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
-from .make_report import Terms, assemble
+from .make_report import Terms, assemble, unrun_report
 from .measure.reduction import holding, not_held
 from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
 from .registry import create
 from .result import Observer, Report
-from .stage import Setting, Stage, is_graph, open_model, open_stage
+from .stage import Setting, Stage, is_graph, open_model, open_stage, or_why_not
 from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
-from .unrun import or_why_not, unrun_report
 
 DEPTHS = ("block", "sublayer", "module", "op")
 

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..layer_drift import Culprit, LayerDrift
-from ..make_report import Terms, report_of
+from ..make_report import Terms, report_of, unrun_report
 from ..measure.decisions import Decisions, decision_impact
 from ..observing import observe
 from ..progress import Progress
 from ..registry import create
 from ..result import Observer, Report
 from ..spec import Spec
-from ..stage import Setting, is_graph
+from ..stage import Setting, is_graph, or_why_not
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
-from ..unrun import or_why_not, unrun_report
 from .own_doing import OwnDoing
 from .rows import Account, NodeJudge, account, unmatched
 
