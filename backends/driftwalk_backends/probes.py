@@ -17,6 +17,7 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import ProbeError
+from driftwalk.input_files import PROBE_FILES, InputFiles
 from driftwalk.other_inputs import as_array, in_words, is_array, is_list_of_numbers
 from driftwalk.states import Probe
 
@@ -25,6 +26,7 @@ from .default_probe.search import default_inputs
 from .default_probe.subject import input_table
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
+from .media_files import processed
 from .onnx.pairs.model import OnnxModel, graph_probe
 from .padding import with_padding
 from .sources import open_model
@@ -61,8 +63,10 @@ def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int)
         return Probe(default_inputs(model, batch, length, seed), origin=origin)
     if isinstance(given, Probe):
         return given
-    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".safetensors")):
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(PROBE_FILES)):
         return Probe.load(given)
+    if isinstance(given, InputFiles):
+        return _from_files(model, given)
     if isinstance(given, str):
         return _from_texts(model, [given])
     if isinstance(given, Mapping):
@@ -71,6 +75,20 @@ def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int)
         return _from_texts(model, list(given))
     made = _from_mapping(model, {_main_input(model.module): given})
     return replace(made, origin="ids or array")
+
+
+def _from_files(model: LoadedModel, given: InputFiles) -> Probe:
+    """Arrays as they are, images and sound through the model's processor, texts beside them."""
+    made, with_texts = processed(model, given)
+    inputs = {**made, **given.arrays}
+    names = ", ".join(dict.fromkeys(path.name for _, path in given.files))
+    origin = f"text and files {names}" if given.texts else f"files {names}"
+    if with_texts or not given.texts:
+        return Probe(inputs, origin, given.texts)
+    text = _from_texts(model, list(given.texts))
+    if twice := [name for name in inputs if name in text.inputs]:
+        raise ProbeError(f"{twice[0]!r} is given as a text and as a file.")
+    return replace(text, inputs={**text.inputs, **inputs}, origin=origin)
 
 
 def _from_mapping(model: LoadedModel, given: Mapping[str, Any]) -> Probe:

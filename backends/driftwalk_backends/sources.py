@@ -32,6 +32,24 @@ _TASKS = (
 )
 _AUTO_CLASSES = (*(f"AutoModelFor{task}" for task in _TASKS), "AutoModel")
 _HALVES = (torch.float16, torch.bfloat16)
+_IN_PYTHON = (
+    "load it in Python and give the module, driftwalk.verify(module, ...), or a function that does "
+    "so, as package.module:factory."
+)
+_PICKLE = (
+    f"what torch.save wrote is a pickle, which can run any code and is never read; {_IN_PYTHON}"
+)
+_SCRIPT = f"TorchScript is taken as a module: {_IN_PYTHON}"
+_FILES = {
+    **dict.fromkeys((".pt", ".pth", ".bin"), _PICKLE),
+    **dict.fromkeys((".jit", ".ts"), _SCRIPT),
+    ".safetensors": (
+        "it holds weights and no architecture; give the folder with its config.json, or build the "
+        "module and load them in package.module:factory."
+    ),
+    ".gguf": "GGUF is not supported as a model yet; give the folder of the model it was made of.",
+}
+"""What to do with a file that is no model, by how its name ends."""
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -68,10 +86,8 @@ def open_model(
     path = Path(given)
     if path.is_dir():
         return _from_pretrained(given, "folder", blocks, trust_remote_code, mapped)
-    if path.exists():
-        raise ModelError(
-            f"{given!r} is a file; give the folder that holds config.json and weights."
-        )
+    if path.exists() or path.suffix.lower() in _FILES:
+        raise ModelError(_no_model(path))
     if ":" in given and "/" not in given and "\\" not in given:
         return _from_factory(given, blocks)
     if given.startswith((".", "/", "~")) or given.count("/") > 1:
@@ -87,6 +103,17 @@ def torch_model(
     if isinstance(model, OnnxModel):
         raise UsageError(model.refusal)
     return model
+
+
+def _no_model(path: Path) -> str:
+    """What to give instead of a file."""
+    kind = path.suffix.lower()
+    if not path.exists():
+        return f"There is no file {str(path)!r}; and if there were: {_FILES[kind]}"
+    if (path.parent / "config.json").is_file() and kind in (".safetensors", ".bin"):
+        return f"{str(path)!r} is a file; give the folder it lies in, {str(path.parent)!r}."
+    instead = "give the folder that holds config.json and weights."
+    return f"{str(path)!r} is a file: {_FILES.get(kind, instead)}"
 
 
 def _from_factory(given: str, blocks: str | None) -> LoadedModel:

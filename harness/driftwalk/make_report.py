@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from .adapter import BackendInfo
+from .adapter import Backend, BackendInfo
 from .environment import environment, now, this_tool
+from .errors import DriftwalkError
 from .judge.gate import run_verdict
 from .judge.walk import Walk, coverage
 from .layer_drift import LayerDrift, both_or_one
 from .measure.decisions import Decisions
 from .other_inputs import in_words
 from .result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo
+from .spec import Spec
 from .states import Probe, Trace
 from .tolerance import Policy
 
@@ -103,3 +105,22 @@ def probe_info(probe: Probe) -> ProbeInfo:
     inputs = {n: InputInfo(a.shape, a.dtype.name) for n, a in probe.inputs.items()}
     others = {name: in_words(value) for name, value in probe.others.items()}
     return ProbeInfo(probe.sha256, probe.origin, inputs, probe.texts, probe.tokens, others)
+
+
+def unrun_report(
+    candidate: object, error: DriftwalkError, probe: Probe, reference: BackendInfo, terms: Terms
+) -> Report:
+    """A report without layers, `unverified`, of a candidate that gave no states."""
+    info = _info(candidate)
+    report = report_of((), probe, (reference, info), replace(terms, allow_missing=()), {}, None)
+    return replace(report, reason=f"{info.spec} could not run: {str(error).rstrip('. ')}")
+
+
+def _info(candidate: object) -> BackendInfo:
+    if isinstance(candidate, Backend):
+        return candidate.info
+    if not isinstance(candidate, str):
+        name = getattr(candidate, "__name__", type(candidate).__name__)
+        return BackendInfo(name, name, "", "")
+    spec = Spec.parse(candidate)
+    return BackendInfo(str(spec), spec.name, spec.device, spec.dtype)

@@ -248,7 +248,11 @@ class Probe:
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:
-        """Read a probe from a safetensors file: one of driftwalk's, or any with named inputs."""
+        """Read a probe from a safetensors file, driftwalk's or any with named inputs; or .npz."""
+        if Path(path).suffix == ".npz":
+            from .input_files import read_npz
+
+            return cls(read_npz(Path(path)), f"file {Path(path).name}")
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -261,7 +265,7 @@ class Probe:
         except (OSError, SafetensorError, ValueError, TypeError, KeyError, UsageError) as error:
             raise ProbeError(
                 f"Cannot read a probe from {str(path)!r}: {error}. "
-                "A probe file is a safetensors file with one tensor per model input."
+                "A probe file is a safetensors file, or an .npz, with one tensor per model input."
             ) from None
         origin = notes.origin or f"file {Path(path).name}"
         return cls(inputs, origin, notes.texts, notes.tokens, others=others)

@@ -5,15 +5,16 @@ The one module that opens what backends/ keeps: models, probes, and modules give
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .adapter import Backend, BringsProbe
 from .budget import Needs
-from .errors import UsageError
+from .errors import BudgetError, DriftwalkError, UsageError
 from .judge.drill import looking
 from .progress import Progress
 from .registry import backend_class, create
@@ -22,6 +23,9 @@ from .states import Probe
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import AnyModel, LoadedModel
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,13 @@ class Sides:
     """A model, and the backends that run it."""
 
     model: AnyModel
-    backends: tuple[Backend, ...]
+    sides: tuple[Backend | DriftwalkError, ...]
+    """One for each that was asked for: open, or why it could not be made."""
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """Those that are open."""
+        return tuple(side for side in self.sides if isinstance(side, Backend))
 
     @property
     def torch_model(self) -> LoadedModel:
@@ -74,10 +84,19 @@ class Stage(Sides):
 
 @contextmanager
 def open_sides(
-    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+    setting: Setting,
+    sides: Sequence[object],
+    depth: str = "block",
+    show: Progress | None = None,
+    several: bool = False,
 ) -> Iterator[Sides]:
-    """Load the model and make the backends; each mistake is found as early as can be."""
-    check_names(sides)
+    """Load the model and make the backends; each mistake is found as early as can be.
+
+    Of `several` candidates, which stand behind the first side, one that cannot be made here is left
+    out.
+    """
+    for number, side in enumerate(sides):
+        or_why_not(partial(check_names, [side]), several and number > 0)
     with (show or Progress()).stage("loading the model"):
         model = setting.open_model()
     with ExitStack() as opened:
@@ -88,28 +107,49 @@ def open_sides(
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         if setting.stream:
             sides = [_streamed(side) for side in sides]
-        backends = tuple(open_backend(side, model, opened) for side in sides)
-        for backend in backends:
+        made = (partial(open_backend, side, model, opened) for side in sides)
+        all_sides = tuple(or_why_not(one, several and n > 0) for n, one in enumerate(made))
+        found = Sides(model, all_sides)
+        for backend in found.backends:
             backend.progress = show or backend.progress
             opened.enter_context(looking(backend, depth))
-        yield Sides(model, backends)
+        yield found
         if not is_graph(model):
             torch_model(model).end()
 
 
 @contextmanager
 def open_stage(
-    setting: Setting, sides: Sequence[object], depth: str = "block", show: Progress | None = None
+    setting: Setting,
+    sides: Sequence[object],
+    depth: str = "block",
+    show: Progress | None = None,
+    several: bool = False,
 ) -> Iterator[Stage]:
     """The same, and the probe: if none is given, that of a side that brings one (a recording)."""
     show = show or Progress()
-    with open_sides(setting, sides, depth, show) as opened:
+    with open_sides(setting, sides, depth, show, several) as opened:
         if setting.probe is None:
             brought = (one.own_probe for one in opened.backends if isinstance(one, BringsProbe))
             setting = replace(setting, probe=next(filter(None, brought), None))
         with show.stage("making the probe"):
             probe = setting.make_probe(opened.model)
-        yield Stage(opened.model, opened.backends, probe)
+        yield Stage(opened.model, opened.sides, probe)
+
+
+def or_why_not(make: Callable[[], T], several: bool) -> T | DriftwalkError:
+    """What is made; or, where there are `several` candidates, the error that kept one from it.
+
+    What is asked for wrongly (a typo in a spec), or takes too much memory, ends the whole run.
+    """
+    try:
+        return make()
+    except (UsageError, BudgetError):
+        raise
+    except DriftwalkError as error:
+        if not several:
+            raise
+        return error
 
 
 def is_graph(model: object) -> bool:
@@ -144,7 +184,14 @@ def make_probe(
     from driftwalk_backends import probes
 
     rows, tokens = default_shape()
-    return probes.make_probe(model, given, batch=batch or rows, length=length or tokens, seed=seed)
+    shape = {"batch": batch or rows, "length": length or tokens}
+    probe = probes.make_probe(model, given, **shape, seed=seed)
+    ids = probe.inputs.get("input_ids")
+    if given is None and length and ids is not None and ids.ndim == 2 and ids.shape[1] < length:
+        most = f"was cut to {ids.shape[1]}, the limit of a default probe for this model"
+        cut = f"The length that was asked for, {length}, {most}."
+        probe = replace(probe, remarks=(*probe.remarks, cut))
+    return probe
 
 
 def default_shape() -> tuple[int, int]:

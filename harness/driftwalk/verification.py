@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from .adapter import Backend, InRanges, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
 from .budget import kept, parse_size
 from .dtypes import Array
 from .environment import environment
-from .errors import UsageError
+from .errors import DriftwalkError, UsageError
 from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
@@ -19,7 +20,7 @@ from .judge.accusation import accuse
 from .judge.drill import look
 from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
-from .make_report import Terms, assemble
+from .make_report import Terms, assemble, unrun_report
 from .measure.reduction import holding, not_held
 from .memory_plan import NO_BUDGET, planned
 from .names import is_output
@@ -27,7 +28,7 @@ from .observing import Observation, observe
 from .progress import Progress
 from .registry import create
 from .result import Observer, Report
-from .stage import Setting, Stage, is_graph, open_model, open_stage
+from .stage import Setting, Stage, is_graph, open_model, open_stage, or_why_not
 from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
@@ -90,7 +91,8 @@ def verify_all(
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
 
-    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/).
+    No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/). Of several
+    candidates, one that cannot run has a report, `unverified`, that says why; a lone one raises.
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
     `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
     `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. `budget` is
@@ -108,39 +110,104 @@ def verify_all(
     given = Setting(model, probe, mapped=limit is not None, **setting)
     sides = (*default_reference(model, reference), *candidates)
     terms = Terms(make_policy(policy), tuple(allow_missing), command)
-    if is_graph(model):
-        _refuse_graph(given, limit, additions)
-        reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
-        for addition in additions:
-            reports = addition.finish(reports, replace(given, probe=fixed), sides, show)
-        return reports
-    reports = []
-    show.expect(3 + 2 * len(candidates))
-    shown = "block" if depth == "op" else depth
     with kept(limit):
-        with open_stage(given, sides, shown, show) as stage, ExitStack() as opened:
-            place = _witness_at(witness, stage)
-            plan = NO_BUDGET
-            if limit is not None:
-                calibrates = terms.policy.calibrated or blame is not False
-                plan = planned(limit, stage, shown, place, calibrates, spill is not False, show)
-            options = shown, spill or plan.spilled, cache, place, plan.looks_inside, show, opened
-            run, notes = _begun(stage, terms.policy, *options)
-            terms = replace(terms, notes=(*notes, *plan.notes))
-            for addition in additions:
-                addition.begin(run)
-            for other in stage.backends[1:]:
-                report = _verified(run, other, terms, blame)
-                if depth == "op":
-                    report = with_nodes(report, other, stage.probe, terms.policy, show)
-                for addition in additions:
-                    report = addition.add(report, other, run)
-                reports.append(report)
-        # A model that only this process has is not opened again.
-        given = given if isinstance(model, str) else replace(given, model=stage.model)
+        if is_graph(model):
+            _refuse_graph(given, limit, additions)
+            reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
+        else:
+            reports, stage = _verified_modules(
+                *(given, sides, terms, depth, blame, show, additions),
+                *(spill, cache, witness, limit),
+            )
+            fixed = stage.probe
+            # A model that only this process has is not opened again.
+            given = given if isinstance(model, str) else replace(given, model=stage.model)
+        ran = [report for report in reports if report.layers]
+        sides = (sides[0], *(s for s, r in zip(candidates, reports, strict=True) if r.layers))
+        for addition in additions if ran else ():
+            ran = addition.finish(ran, replace(given, probe=fixed), sides, show)
+    finished = iter(ran)
+    return [next(finished) if report.layers else report for report in reports]
+
+
+def _verified_modules(
+    given: Setting,
+    sides: Sequence[object],
+    terms: Terms,
+    depth: str,
+    blame: bool | str,
+    show: Progress,
+    additions: Sequence[Addition],
+    spill: bool | int,
+    cache: bool,
+    witness: str,
+    limit: int | None,
+) -> tuple[list[Report], Stage]:
+    """The reports on a model that torch runs, and the stage that they were made on."""
+    reports: list[Report] = []
+    reference, *candidates = sides
+    show.expect(3 + 2 * len(candidates))
+    shown, several = "block" if depth == "op" else depth, len(candidates) > 1
+    with open_stage(given, sides, shown, show, several) as stage, ExitStack() as opened:
+        place = _witness_at(witness, stage)
+        plan = NO_BUDGET
+        if limit is not None:
+            calibrates = terms.policy.calibrated or blame is not False
+            plan = planned(limit, stage, shown, place, calibrates, spill is not False, show)
+        options = shown, spill or plan.spilled, cache, place, plan.looks_inside, show, opened
+        run, notes = _begun(stage, terms.policy, *options)
+        terms = replace(terms, notes=(*notes, *plan.notes))
         for addition in additions:
-            reports = addition.finish(reports, replace(given, probe=stage.probe), sides, show)
-    return reports
+            addition.begin(run)
+        for named, side in zip(candidates, stage.sides[1:], strict=True):
+            remarks = _remarks(named, (given.model, reference))
+            own = replace(terms, notes=(*terms.notes, *remarks))
+            one = partial(_reported, run, side, own, blame, depth, additions)
+            made = or_why_not(one, several)
+            reports.append(made if isinstance(made, Report) else _unrun(run, named, made, terms))
+    return reports, stage
+
+
+def _reported(
+    run: Run,
+    candidate: Backend | DriftwalkError,
+    terms: Terms,
+    blame: bool | str,
+    depth: str,
+    additions: Sequence[Addition],
+) -> Report:
+    """One candidate's report, with what is added to it."""
+    if isinstance(candidate, DriftwalkError):
+        raise candidate
+    report = _verified(run, candidate, terms, blame)
+    if depth == "op":
+        report = with_nodes(report, candidate, run.stage.probe, terms.policy, run.show)
+    for addition in additions:
+        report = addition.add(report, candidate, run)
+    return report
+
+
+def _remarks(candidate: object, others: Sequence[object]) -> Iterator[str]:
+    """What to say of a module that was given as a candidate."""
+    if isinstance(candidate, str | Backend):
+        return
+    if any(candidate is other for other in others):
+        yield (
+            "The candidate is the very object that the reference runs: that they agree says "
+            "nothing. Give another implementation, or a backend."
+        )
+    if getattr(candidate, "training", False):
+        yield (
+            "The candidate was given in train mode and run in evaluation mode, as the reference "
+            "is; in train mode, dropout and batch norm would compute something else."
+        )
+
+
+def _unrun(run: Run, candidate: object, error: DriftwalkError, terms: Terms) -> Report:
+    model, probe = run.stage.model, run.stage.probe
+    notes = (*model.notes, *probe.notes)
+    terms = replace(terms, model=model.describe(), notes=notes)
+    return unrun_report(candidate, error, probe, run.trace.backend, terms)
 
 
 def _refuse_graph(given: Setting, budget: int | None, additions: Sequence[Addition]) -> None:

@@ -166,3 +166,50 @@ def test_a_candidate_that_alone_has_nan_is_1() -> None:
     done = invoke("verify", "cli.factories:too_large_for_fp16", "-c", "torch:cpu:fp16")
     assert done.code == 1
     assert "first divergence at layer.1" in done.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["record"],
+        ["bench", "-b", "torch"],
+        ["selftest"],
+        ["contrast"],
+        ["geometry"],
+        ["visibility"],
+        ["hwcheck", "--model"],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("model", ["./nowhere", "no-such-org/no-such-model", "no_such_module:make"])
+def test_a_missing_model_is_3_in_every_command(command: list[str], model: str) -> None:
+    invoke(*command, model).refused(3, model)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("m.pt", ["never read", "load it in Python", "package.module:factory"]),
+        ("m.pth", ["never read"]),
+        ("m.bin", ["never read"]),
+        ("m.jit", ["TorchScript", "load it in Python"]),
+        ("m.ts", ["TorchScript"]),
+        ("m.gguf", ["GGUF is not supported as a model yet"]),
+        ("m.safetensors", ["no architecture", "config.json"]),
+        ("m.txt", ["folder that holds config.json"]),
+    ],
+)
+def test_a_file_that_is_no_model_says_what_to_give(file: str, words: list[str], here: Path) -> None:
+    if file != "m.txt":
+        invoke("verify", file).refused(3, "There is no file", *words)
+    (here / file).write_bytes(b"")
+    invoke("verify", file).refused(3, f"'{file}' is a file", *words)
+    if file == "m.safetensors":
+        (here / "config.json").write_text("{}")
+        invoke("verify", f"./{file}").refused(3, "give the folder it lies in")
+
+
+def test_a_length_that_was_cut_is_noted() -> None:
+    run = ["verify", "demo:decoder", "-c", "torch", "--policy", "dtype", "--no-blame"]
+    assert "300, was cut to 254" in " ".join(invoke(*run, "--length", "300").out.split())
+    assert "was cut" not in invoke(*run, "--length", "30").out

@@ -30,6 +30,7 @@ def bench(
         ),
     ] = None,
     prompt: options.PromptOption = None,
+    inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
     batch: Annotated[str, option("--batch LIST", "Rows of the default probe: 1,4.")] = "",
     length: Annotated[str, option("--length LIST", "Positions of it: 32,128.")] = "",
@@ -63,14 +64,12 @@ def bench(
 
     if fail_on not in (None, "slower"):
         raise UsageError(f"--fail-on {fail_on}: only 'slower' is known.")
-    if prompt and probe is not None:
-        raise UsageError("Give one of --prompt and --probe.")
     timed = make_document(
         run,
         report,
         model,
         backend or ["torch", "onnxruntime"],
-        list(prompt) if prompt else probe,
+        options.given_probe(prompt, None, probe, inputs),
         batch=_numbers("--batch", batch),
         length=_numbers("--length", length),
         rounds=rounds,

@@ -47,6 +47,7 @@ def extract(
     ] = None,
     prompt: options.PromptOption = None,
     ids: options.IdsOption = None,
+    inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
     batch: options.BatchOption = None,
     length: options.LengthOption = None,
@@ -70,7 +71,7 @@ def extract(
         raise UsageError(
             f"{str(result)!r} holds {len(reports)} results; name the result.json of one candidate."
         )
-    given = options.given_probe(prompt, ids, probe)
+    given = options.given_probe(prompt, ids, probe, inputs)
     with working() as bar:
         made = run(
             reports[0],

@@ -54,10 +54,11 @@ def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float
     """The exit code, from the one that verdicts come to; what failed is said."""
     if code == 1 and DRIFT not in on:
         code = 3 if any(report.verdict == "unverified" for report in reports) else 0
-    flips = [line for line in map(_flips, reports) if line] if FLIPS in on else []
+    ran = [report for report in reports if report.layers]  # what could not run is in the code
+    flips = [line for line in map(_flips, ran) if line] if FLIPS in on else []
     for line in flips:
         say(f"driftwalk: {line}")
-    slow = [_timed_slower(report, most) for report in reports] if SLOWER in on else []
+    slow = [_timed_slower(report, most) for report in ran] if SLOWER in on else []
     return 1 if flips or any(slow) else code
 
 

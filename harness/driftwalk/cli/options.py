@@ -33,7 +33,7 @@ class Group(_PlainHelp, TyperGroup):
 
 _PANELS = {
     "What is compared": "--reference --candidate --backend --blocks --depth --trust-remote-code",
-    "Inputs": "--prompt --ids --probe --batch --length --seed",
+    "Inputs": "--prompt --ids --input --probe --batch --length --seed",
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
         "--blame/--no-blame --bench --contrast --propagation --patch"
@@ -73,10 +73,20 @@ AnyModelArgument = Annotated[
 PromptOption = Annotated[
     list[str] | None, option("--prompt -p TEXT", "An input text; several make a batch.")
 ]
-IdsOption = Annotated[str | None, option("--ids IDS", "Token ids instead: '5 17 3'.")]
+IdsOption = Annotated[
+    str | None, option("--ids IDS", "Token ids: '5 17 3', or @FILE, a row a line.")
+]
+InputOption = Annotated[
+    list[str] | None,
+    option(
+        "--input NAME=FILE",
+        "One input from a file, with or without --prompt: .npy as it is, .png, .jpg and .wav "
+        "through the model's processor; may be given several times.",
+    ),
+]
 SeedOption = Annotated[int, option("--seed", "Seed of the default probe.", min=0)]
 ProbeOption = Annotated[
-    Path | None, option("--probe FILE", "Inputs from a safetensors file, by name.")
+    Path | None, option("--probe FILE", "Inputs by name from a .safetensors or .npz file.")
 ]
 BatchOption = Annotated[int | None, option("--batch", "Rows of the default probe.", min=1)]
 LengthOption = Annotated[int | None, option("--length", "Positions of the default probe.", min=1)]
@@ -100,12 +110,23 @@ AllowMissingOption = Annotated[
 ]
 
 
-def given_probe(prompt: list[str] | None, ids: str | None, probe: Path | None) -> Any:
+def given_probe(
+    prompt: list[str] | None,
+    ids: str | None,
+    probe: Path | None,
+    inputs: Sequence[str] | None = None,
+) -> Any:
     """The one way in which the user gave inputs; None where in none."""
     from ..errors import UsageError
 
     if sum(item is not None for item in (prompt or None, ids, probe)) > 1:
         raise UsageError("Give one of --prompt, --ids and --probe.")
+    if inputs:
+        from ..input_files import InputFiles
+
+        if ids is not None or probe is not None:
+            raise UsageError("--input goes with --prompt or alone; not with --ids or --probe.")
+        return InputFiles(tuple(map(_named_file, inputs)), tuple(prompt or ()))
     return list(prompt) if prompt else parse_ids(ids) if ids is not None else probe
 
 
@@ -120,14 +141,30 @@ def parse_policy(text: str, rules: Sequence[str]) -> Policy:
     return Policy("rules", (*own, *base.rules), base.calibrated)
 
 
+def _named_file(text: str) -> tuple[str, Path]:
+    from ..errors import UsageError
+
+    name, _, file = text.partition("=")
+    if not name or not file:
+        raise UsageError(f"--input {text!r}: write NAME=FILE, the name that the model has for it.")
+    return name, Path(file)
+
+
 def parse_ids(text: str) -> list[list[int]]:
-    """What `--ids` says: one row of whole numbers."""
+    """What `--ids` says: one row of whole numbers; or `@FILE`, one a line."""
     from ..errors import ProbeError
 
+    lines = [text]
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise ProbeError(f"Cannot read ids from {text[1:]!r}: {error}.") from None
+    rows = [line.replace(",", " ").split() for line in lines]
     try:
-        row = [int(word) for word in text.replace(",", " ").split()]
+        numbers = [[int(word) for word in row] for row in rows if row]
     except ValueError:
         raise ProbeError(f"Cannot read ids {text!r}; write whole numbers: '5 17 3'.") from None
-    if not row:
+    if not numbers:
         raise ProbeError("The list of ids is empty.")
-    return [row]
+    return numbers

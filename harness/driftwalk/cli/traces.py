@@ -35,6 +35,7 @@ def record(
     ] = False,
     prompt: options.PromptOption = None,
     ids: options.IdsOption = None,
+    inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
     depth: Annotated[str, option("--depth D", "block, sublayer or module.")] = "block",
     blocks: options.BlocksOption = None,
@@ -51,7 +52,7 @@ def record(
         trace = make(
             model,
             backend,
-            options.given_probe(prompt, ids, probe),
+            options.given_probe(prompt, ids, probe, inputs),
             depth,
             blocks=blocks,
             trust_remote_code=trust_remote_code,

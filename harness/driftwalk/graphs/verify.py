@@ -10,19 +10,19 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ..adapter import Backend
-from ..errors import BackendError, UsageError
+from ..errors import BackendError, DriftwalkError, UsageError
 from ..layer_drift import Culprit, LayerDrift
-from ..make_report import Terms, report_of
+from ..make_report import Terms, report_of, unrun_report
 from ..measure.decisions import Decisions, decision_impact
 from ..observing import observe
 from ..progress import Progress
 from ..registry import create
 from ..result import Observer, Report
 from ..spec import Spec
-from ..stage import Setting, is_graph
+from ..stage import Setting, is_graph, or_why_not
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
 from .own_doing import OwnDoing
@@ -77,41 +77,62 @@ def verify_graphs(
     with show.stage("reading the graph"):
         loaded = cast("OnnxModel", setting.open_model())
     reports = []
+    several = len(sides) > 2
     with ExitStack() as opened:
-        first, *others = [_opened(side, loaded, opened) for side in sides]
-        for side in (first, *others):
-            side.look(depth)
+        first = _opened(sides[0], loaded, opened, depth)
+        made = (partial(_opened, side, loaded, opened, depth) for side in sides[1:])
+        others = [or_why_not(one, several) for one in made]
         with show.stage("making the probe"):
             fixed = setting.make_probe(loaded)
-        for other in others:
-            graphs = TwoGraphs(first, other, fixed, terms.policy)
-            with show.stage(f"walking: {first.spec} and {other.spec}"):
-                walked = graphs.walk(depth, terms.allow_missing)
-            with show.stage("observer check"):
-                report = graphs.report(walked, replace(terms, model=loaded.describe()))
-            if blame is not False and report.verdict == "drift":
-                with show.stage("blame: looking at every node", extra=True):
-                    report = graphs.accused(report, walked)
-            if blame is True:
-                report = replace(report, notes=(*report.notes, NO_BLAME))
-            timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
-            reports.append(replace(report, timings=timings))
+        terms = replace(terms, model=loaded.describe())
+        for named, other in zip(sides[1:], others, strict=True):
+            one = partial(_reported, first, other, fixed, terms, depth, blame, show)
+            report = or_why_not(one, several)
+            if not isinstance(report, Report):
+                report = unrun_report(named, report, fixed, first.info, terms)
+            reports.append(report)
     return reports, fixed
 
 
-def _opened(given: object, model: OnnxModel, opened: ExitStack) -> GraphRuntime:
+def _opened(given: object, model: OnnxModel, opened: ExitStack, depth: str) -> GraphRuntime:
     """A backend for a graph; what needs the torch model is refused in so many words."""
     from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
 
-    if isinstance(given, GraphRuntime):
-        return given
+    made = given
     if isinstance(given, str) and Spec.parse(given).name not in _TORCH:
-        made: Backend = opened.enter_context(create(given, model))
-        if isinstance(made, GraphRuntime):
-            return made
-    raise UsageError(
-        f"{given if isinstance(given, str) else type(given).__name__}: {model.refusal}"
-    )
+        made = opened.enter_context(create(given, model))
+    if not isinstance(made, GraphRuntime):
+        raise UsageError(
+            f"{given if isinstance(given, str) else type(given).__name__}: {model.refusal}"
+        )
+    made.look(depth)
+    return made
+
+
+def _reported(
+    first: GraphRuntime,
+    other: GraphRuntime | DriftwalkError,
+    probe: Probe,
+    terms: Terms,
+    depth: str,
+    blame: bool | str,
+    show: Progress,
+) -> Report:
+    """One candidate compared with the reference."""
+    if isinstance(other, DriftwalkError):
+        raise other
+    graphs = TwoGraphs(first, other, probe, terms.policy)
+    with show.stage(f"walking: {first.spec} and {other.spec}"):
+        walked = graphs.walk(depth, terms.allow_missing)
+    with show.stage("observer check"):
+        report = graphs.report(walked, terms)
+    if blame is not False and report.verdict == "drift":
+        with show.stage("blame: looking at every node", extra=True):
+            report = graphs.accused(report, walked)
+    if blame is True:
+        report = replace(report, notes=(*report.notes, NO_BLAME))
+    timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
+    return replace(report, timings=timings)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, ProbeError
+from driftwalk.input_files import PROBE_FILES, InputFiles
 from driftwalk.states import Probe, read_only
 
 from ..feeds import nothing_fits, open_sizes
@@ -139,8 +140,15 @@ def _input_of(name: str) -> str:
 def _read(model: OnnxModel, taken: Sequence[Value], given: object) -> tuple[dict[str, Array], str]:
     if given is None:
         return {}, ""
-    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".safetensors")):
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(PROBE_FILES)):
         given = GraphProbe.load(given)
+    if isinstance(given, InputFiles):
+        if given.texts or len(given.arrays) < len(given.files):
+            raise ProbeError(
+                f"{model.label} is a graph: it has no tokenizer and no processor. Give its inputs "
+                "as arrays: --input NAME=FILE.npy."
+            )
+        given = given.arrays
     if isinstance(given, Probe):
         given.refuse_others(f"The graph {model.label}")
         return dict(given.inputs), given.origin
