@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,28 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     for line in _NOT_OURS:
         config.addinivalue_line("filterwarnings", line)
-
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without jsonschema (a machine with a GPU that has no more) what imports it is left out."""
-    if collection_path.suffix != ".py" or _has_jsonschema():
-        return None
-    text = collection_path.read_text(encoding="utf-8")
-    found = re.search(r"^(import|from) jsonschema", text, re.MULTILINE)
-    return True if found is not None else None
-
-
-def pytest_report_header() -> str | None:
-    return None if _has_jsonschema() else "jsonschema is not installed: tests of it are left out"
-
-
-@functools.cache
-def _has_jsonschema() -> bool:
-    try:
-        import jsonschema  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

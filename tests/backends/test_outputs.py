@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from torch import nn
 
 import driftwalk
@@ -33,6 +32,8 @@ from outputs import (
     second_head,
     spoilt,
 )
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 NOTE = "whole numbers are compared exactly"
 
@@ -232,7 +233,9 @@ def test_a_result_with_whole_numbers_is_stored_and_read(tmp_path: Path) -> None:
     model = headed("integers")
     report = _verify(model, spoilt(model, second_head))
     file = report.save(tmp_path) / "result.json"
-    Draft202012Validator(load_schema()).validate(json.loads(file.read_text(encoding="utf-8")))
+    jsonschema.Draft202012Validator(load_schema()).validate(
+        json.loads(file.read_text(encoding="utf-8"))
+    )
     again = driftwalk.load(file).layer("output.ids")
     assert (again.verdict, again.note) == ("drift", NOTE)
     assert "output.ids" in (tmp_path / "report.html").read_text(encoding="utf-8")

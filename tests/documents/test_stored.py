@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from cli.program import invoke
 from documents.stored import DATA, HEAD, STORED, name_of
@@ -19,6 +18,8 @@ from driftwalk.tasks.fleet.result import FleetReport
 from driftwalk_reports.schema import load_schema
 from light.program import driftwalk
 from unit.reports.test_golden import lost
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 every_file = pytest.mark.parametrize("path", STORED, ids=name_of)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +44,7 @@ def test_nothing_is_lost_and_both_fit_the_schema(path: Path) -> None:
     again = json.loads(to_json(document))
     assert lost(stored, again) == []
     assert repr(from_dict(again)) == repr(document)
-    schema = Draft202012Validator(load_schema(kind=document.kind))
+    schema = jsonschema.Draft202012Validator(load_schema(kind=document.kind))
     schema.validate(stored)
     schema.validate(again)
 

@@ -6,7 +6,6 @@ import io
 import json
 from dataclasses import replace
 
-import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 
@@ -21,6 +20,8 @@ from driftwalk_reports.fleet import render_page as page
 from driftwalk_reports.fleet_live import Lines, LiveTable
 from driftwalk_reports.schema import load_schema
 from fleet import samples
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 ALL = [samples.clean, samples.troubled, samples.split, samples.hostile, samples.sharded]
 

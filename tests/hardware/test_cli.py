@@ -8,13 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 from typer.testing import CliRunner
 
 from driftwalk.cli.app import app
 from driftwalk_reports.schema import load_schema
 from processes import PATIENCE, started
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 PROGRAM = """
 import sys

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import jsonschema
 import pytest
 
 from driftwalk.document import from_dict, read, to_dict, to_json
@@ -20,6 +19,8 @@ from driftwalk.tasks.hardware.result import (
 )
 from driftwalk_reports.hardware import render, render_markdown, render_page, timeline
 from driftwalk_reports.schema import load_schema
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 
 def test_json_there_and_back(clean: HardwareReport, faulty: HardwareReport) -> None:

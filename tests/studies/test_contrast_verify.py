@@ -6,7 +6,6 @@ import json
 import math
 
 import pytest
-from jsonschema import Draft202012Validator
 
 import driftwalk
 from cli.program import invoke
@@ -15,6 +14,8 @@ from driftwalk.result import from_dict, to_json
 from driftwalk_reports import html, markdown
 from driftwalk_reports.schema import load_schema
 from studies import subjects
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 
 def test_shares_are_drift_over_distance() -> None:
@@ -31,7 +32,7 @@ def test_shares_are_drift_over_distance() -> None:
         share = report.contrast.shares[layer.point.name]
         assert share == pytest.approx(drift / distance, rel=1e-12)
     data = json.loads(to_json(report))
-    Draft202012Validator(load_schema()).validate(data)
+    jsonschema.Draft202012Validator(load_schema()).validate(data)
     assert from_dict(data).contrast == report.contrast
     page, text = html.render(report), markdown.render(report)
     assert "In units of meaning" in page

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 
 import driftwalk
 from cli.program import invoke
@@ -18,6 +17,8 @@ from driftwalk_backends.demo import decoder
 from driftwalk_reports import html, markdown, terminal
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.effects import patching_sentence, propagation_sentence
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_both_are_in_the_result(report: driftwalk.Report) -> None:
 
 def test_the_file_fits_its_schema_and_comes_back(report: driftwalk.Report) -> None:
     data = json.loads(to_json(report))
-    Draft202012Validator(load_schema()).validate(data)
+    jsonschema.Draft202012Validator(load_schema()).validate(data)
     again = from_dict(data)
     assert again.patching == report.patching
     assert again.propagation == report.propagation

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 
 import driftwalk
 from backends.test_real_models import MINILM, folder_of
@@ -23,6 +22,8 @@ from driftwalk_backends.demo import decoder
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.studies.geometry import render
 from driftwalk_reports.studies.geometry import render_page as page
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 CITIES = load_dataset("cities-incomplete")
 SOME = Dataset("some", CITIES.texts[::4], CITIES.labels[::4])
@@ -125,7 +126,7 @@ def test_a_candidate_that_overflows_is_a_finding() -> None:
 def test_json_fits_its_schema_and_comes_back(tmp_path: Path) -> None:
     found = study(0.1)
     data = json.loads(to_json(found))
-    Draft202012Validator(load_schema(kind="geometry")).validate(data)
+    jsonschema.Draft202012Validator(load_schema(kind="geometry")).validate(data)
     assert from_dict(data) == found
     assert load(found.save(tmp_path) / "geometry.json") == found
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from torch import nn
 
 import zoo
@@ -20,6 +19,8 @@ from driftwalk.errors import DriftwalkError, ModelError, ProbeError, UsageError
 from driftwalk.tasks.studies.results import Pairs, Visibility
 from driftwalk.tasks.studies.visibility import look_ahead, standard_error, visibility
 from driftwalk_reports.schema import load_schema
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 IDS = np.random.default_rng(3).integers(3, zoo.VOCABULARY, (1, 9))
 BLOCKS: dict[str, Callable[[Any], Any]] = {
@@ -206,7 +207,7 @@ def test_a_result_is_strict_json_and_comes_back(maps: dict[str, Visibility]) -> 
     found = maps["llama"]
     data = json.loads(to_json(found))
     assert data["kind"] == "visibility"
-    Draft202012Validator(load_schema(kind="visibility")).validate(data)
+    jsonschema.Draft202012Validator(load_schema(kind="visibility")).validate(data)
     again = from_dict(data)
     assert isinstance(again, Visibility)
     assert to_dict(again) == to_dict(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -13,6 +12,8 @@ from driftwalk.result import to_dict
 from driftwalk.states import Probe
 from driftwalk_reports.schema import load_schema
 from unit.signatures.test_make import trace, with_state
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schemas")
 
 
 def moved(made: Trace, size: float, seed: int = 1, name: str = "layer.0") -> Trace:
