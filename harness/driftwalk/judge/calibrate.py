@@ -197,9 +197,6 @@ def calibrate(
         honest_runs.meet(state)
     made = float_states(run, like=exact)
     noisy = _jittered(truth, exact, made, mixture, honest_runs.meet)
-    # In coarse formats rounding the state is most of what a layer introduces, and known.
-    fine = FORMATS[mixture.dtype].roundoff <= FINE
-    own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     other = other_branch(truth, exact, made, noisy, honest_runs.meet)
     total, tied, tipped = (
         _honest_states(exact, made, mixture, noisy, branch)
@@ -210,6 +207,9 @@ def calibrate(
     # The roundoffs of a mixture's finest part say nothing about its coarsest.
     examined = None if mixture.dtypes else noisy
     doubt = doubt_of(exact, made, examined, FORMATS[mixture.dtype], other.onwards, chance)
+    # In coarse formats rounding the state is most of what a layer introduces, and known.
+    fine = FORMATS[mixture.dtype].roundoff <= FINE
+    own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     del noisy, examined  # as large as the truth, and of no further use
     return Calibration(
         truth=exact,
@@ -240,13 +240,13 @@ def honest_layers(
     truth: object,
     made: Trace,
     mixture: Mixture,
-    draws: Mapping[str, Array] | None = None,
+    draws: dict[str, Array] | None = None,
     jumps: Mapping[str, Array] | None = None,
 ) -> dict[str, Honest]:
     """What each layer of an honest trace introduces, given its own previous states.
 
-    `draws` are the errors that the layers of another honest run introduce, `jumps` what a choice
-    in the layer changes where it tips over.
+    `draws` are the errors that the layers of another honest run introduce, let go one by one;
+    `jumps` what a choice in the layer changes where it tips over.
     """
     others, branches = draws or {}, jumps or {}
 
@@ -254,7 +254,7 @@ def honest_layers(
         name, array = true.point.name, true.array
         keep = made.probe.keep(name, array.shape)
         roundoff = FORMATS[mixture.at(name)].roundoff
-        runs = [array + others[name]] if name in others else []
+        runs = [array + others.pop(name)] if name in others else []
         tip = array + branches[name] if name in branches else None
         return honest(own.array, array, keep, roundoff, runs, tip)
 

@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 def room_for_waiting() -> int:
     """Bytes of states that may wait until several are looked at side by side."""
-    return max(4, workers()) << 24
+    return max(8, workers()) << 23
 
 
 def replay_trace(truth: object, trace: Trace, sink: Sink) -> None:
