@@ -218,12 +218,14 @@ def _places(count: int, device: torch.device) -> torch.Tensor:
 
 
 @contextmanager
-def unseen(*tensors: torch.Tensor) -> Iterator[None]:
+def unseen(*tensors: torch.Tensor, on: torch.device | str = "cpu") -> Iterator[None]:
     """Operations of our own on plain tensors, which no mode around the run need see.
 
-    Seen, they take longer, and the truth's arithmetic computes constants twice.
+    Seen, they take longer, and the truth's arithmetic computes constants twice. What is `on` a
+    device that has no memory is somebody's own kind of tensor.
     """
-    if all(type(tensor) in (torch.Tensor, nn.Parameter) for tensor in tensors):
+    plain = all(type(tensor) in (torch.Tensor, nn.Parameter) for tensor in tensors)
+    if plain and torch.device(on).type != "meta":
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             yield
     else:
@@ -254,7 +256,7 @@ def from_numpy(
     array: Array, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """A fresh tensor; probes are read-only and torch must not write to them."""
-    with unseen():
+    with unseen(on=device):
         if array.dtype == FORMATS["bf16"].dtype:
             tensor = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
         else:

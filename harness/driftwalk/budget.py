@@ -48,6 +48,8 @@ _TRIM_EVERY = 0.5
 """... once in so many seconds."""
 _AGAIN = 10.0
 """Seconds after which a run that did not stop is stopped once more."""
+_MANY = 1000
+"""Operations of Python, by the end of which a stop has been raised."""
 
 
 def parse_size(given: object, option: str = "budget") -> int:
@@ -164,13 +166,21 @@ class _Watcher(Thread):
                 _raise_in(self._watched, _Stop)
 
     def end(self) -> None:
-        """Look no more; a stop that was not heeded yet is taken back."""
-        self._done.set()
-        self.join()
-        _raise_in(self._watched, None)
+        """Look no more; a stop that was not heeded yet is heeded here.
+
+        It is not taken back: CPython 3.11 would look for it for ever, and a profiler hang.
+        """
+        while True:
+            try:
+                self._done.set()
+                self.join()
+                for _ in range(_MANY):
+                    pass
+            except _Stop:
+                continue
+            return
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Have a thread raise an error at its next operation of Python; None takes that back."""
-    raised = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Have a thread raise an error at its next operation of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

@@ -7,7 +7,10 @@ import torch
 
 from driftwalk_backends.fetching import PIECE, fetched
 
-pytestmark = pytest.mark.cuda
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 SIZES = [(0,), (3,), (513, 1025), (PIECE // 4 - 1,), (PIECE // 4 + 1,), (5, PIECE // 4)]
 

@@ -75,6 +75,7 @@ def test_everything(tmp_path: Path) -> None:
         "policy": config.common.policy,
         "depth": "sublayer",
         "allow_missing": ("norm",),
+        "budget": None,
         "blocks": None,
         "trust_remote_code": False,
         "batch": None,
