@@ -10,7 +10,7 @@ No magic number about the model is asked for: the model and the probe say how mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,10 +33,7 @@ from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
 
-Keep = Callable[[Trace], Trace]
-"""Gives the same trace, its arrays in a better place."""
-
-__all__ = ["Calibration", "K", "Keep", "calibrate", "closer", "truth_errors", "yardstick_spec"]
+__all__ = ["Calibration", "K", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
 def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "") -> str:
@@ -182,19 +179,13 @@ def closer(reference: float, candidate: float) -> Closer:
 
 
 def calibrate(
-    truth: Backend,
-    yardstick: Backend,
-    probe: Probe,
-    exact: Trace | None = None,
-    keep: Keep | None = None,
+    truth: Backend, yardstick: Backend, probe: Probe, exact: Trace | None = None
 ) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states.
 
-    `exact` is what the truth gave on this probe already, `keep` puts what it gives elsewhere.
+    `exact` is what the truth gave on this probe already.
     """
     everything, mixture = exact or truth.trace(probe), Mixture.of(yardstick.info)
-    if exact is None and keep is not None:
-        everything = keep(everything)
     exact = float_states(everything)
     finite = in_threads(lambda state: _is_finite(state, probe), exact.states, State.elements)
     if not all(finite):

@@ -18,7 +18,7 @@ from ..names import layer_of
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
-from .calibrate import Calibration, Keep, calibrate, open_yardstick
+from .calibrate import Calibration, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
@@ -255,12 +255,12 @@ class Witness:
 
         spent: list[str] = []
 
-        def make(keep: Keep | None = None) -> Calibration:
+        def make() -> Calibration:
             yardstick = self._open_yardstick(mixture)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = self._second_opinion(
-                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact, keep)
+                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact)
                 )
             if self.has_own_model:
                 made = _pooled(made)
@@ -275,9 +275,7 @@ class Witness:
             self.note(dtype, f"Calibration for {dtype} was computed: {', '.join(spent)}; {kept}.")
         return calibration
 
-    def _stored(
-        self, dtype: str, make: Callable[[Keep | None], Calibration]
-    ) -> tuple[Calibration, str]:
+    def _stored(self, dtype: str, make: Callable[[], Calibration]) -> tuple[Calibration, str]:
         """The calibration, stored or made now, and what became of one that was made."""
         model, probe = self._model, self.probe
         # Code of unknown version can change under an unchanged name.
@@ -286,7 +284,7 @@ class Witness:
             self._run_for_evidence(dtype)
         evidence = model.evidence.of(probe, dtype, self._device) if stores else ""
         if not evidence:
-            return make(None), "not stored"
+            return make(), "not stored"
         of_model = model.arithmetic_on(self._device), str(model.versions), model.blocks or ""
         question = CACHE_VERSION, model.fingerprint, probe.sha256, self._depth, *of_model
         return stored_calibration(question, dtype, probe, evidence, self._exact, make)
