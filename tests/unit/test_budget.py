@@ -177,7 +177,7 @@ def test_a_profiler_works_after_a_budget():
     with kept(anonymous_memory() + 1024 * MIB):
         pass
     with pytest.raises(BudgetError), kept(anonymous_memory() + 32 * MIB):
-        hog(256 * MIB, [])
+        hog(1024 * MIB, [])
     # A process of CPython 3.11 hangs here if somebody has taken an asynchronous error back.
     with cProfile.Profile() as profile:
         Path("a") / "b"
