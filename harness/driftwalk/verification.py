@@ -22,7 +22,7 @@ from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble, unrun_report
 from .measure.reduction import holding, not_held
-from .memory_plan import NO_BUDGET, planned
+from .memory_plan import NO_BUDGET, Plan, planned
 from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
@@ -115,10 +115,8 @@ def verify_all(
             _refuse_graph(given, limit, additions)
             reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
         else:
-            reports, stage = _verified_modules(
-                *(given, sides, terms, depth, blame, show, additions),
-                *(spill, cache, witness, limit),
-            )
+            how = _How(depth, blame, spill, cache, witness, limit)
+            reports, stage = _verified_modules(given, sides, terms, how, show, additions)
             fixed = stage.probe
             # A model that only this process has is not opened again.
             given = given if isinstance(model, str) else replace(given, model=stage.model)
@@ -130,39 +128,51 @@ def verify_all(
     return [next(finished) if report.layers else report for report in reports]
 
 
+@dataclass(frozen=True)
+class _How:
+    """What the user chose beside the model, its sides and what is allowed."""
+
+    depth: str
+    blame: bool | str
+    spill: bool | int
+    cache: bool
+    witness: str
+    budget: int | None
+
+    @property
+    def walked(self) -> str:
+        """The depth at which states are compared; nodes of a graph are looked at afterwards."""
+        return "block" if self.depth == "op" else self.depth
+
+
 def _verified_modules(
     given: Setting,
     sides: Sequence[object],
     terms: Terms,
-    depth: str,
-    blame: bool | str,
+    how: _How,
     show: Progress,
     additions: Sequence[Addition],
-    spill: bool | int,
-    cache: bool,
-    witness: str,
-    limit: int | None,
 ) -> tuple[list[Report], Stage]:
     """The reports on a model that torch runs, and the stage that they were made on."""
     reports: list[Report] = []
     reference, *candidates = sides
     show.expect(3 + 2 * len(candidates))
-    shown, several = "block" if depth == "op" else depth, len(candidates) > 1
-    with open_stage(given, sides, shown, show, several) as stage, ExitStack() as opened:
-        place = _witness_at(witness, stage)
+    several = len(candidates) > 1
+    with open_stage(given, sides, how.walked, show, several) as stage, ExitStack() as opened:
+        place = _witness_at(how.witness, stage)
         plan = NO_BUDGET
-        if limit is not None:
-            calibrates = terms.policy.calibrated or blame is not False
-            plan = planned(limit, stage, shown, place, calibrates, spill is not False, show)
-        options = shown, spill or plan.spilled, cache, place, plan.looks_inside, show, opened
-        run, notes = _begun(stage, terms.policy, *options)
+        if how.budget is not None:
+            calibrates = terms.policy.calibrated or how.blame is not False
+            spills = how.spill is not False  # 0: every state
+            plan = planned(how.budget, stage, how.walked, place, calibrates, spills, show)
+        run, notes = _begun(stage, terms.policy, how, plan, place, show, opened)
         terms = replace(terms, notes=(*notes, *plan.notes))
         for addition in additions:
             addition.begin(run)
         for named, side in zip(candidates, stage.sides[1:], strict=True):
             remarks = _remarks(named, (given.model, reference))
             own = replace(terms, notes=(*terms.notes, *remarks))
-            one = partial(_reported, run, side, own, blame, depth, additions)
+            one = partial(_reported, run, side, own, how, additions)
             made = or_why_not(one, several)
             reports.append(made if isinstance(made, Report) else _unrun(run, named, made, terms))
     return reports, stage
@@ -172,15 +182,14 @@ def _reported(
     run: Run,
     candidate: Backend | DriftwalkError,
     terms: Terms,
-    blame: bool | str,
-    depth: str,
+    how: _How,
     additions: Sequence[Addition],
 ) -> Report:
     """One candidate's report, with what is added to it."""
     if isinstance(candidate, DriftwalkError):
         raise candidate
-    report = _verified(run, candidate, terms, blame)
-    if depth == "op":
+    report = _verified(run, candidate, terms, how.blame)
+    if how.depth == "op":
         report = with_nodes(report, candidate, run.stage.probe, terms.policy, run.show)
     for addition in additions:
         report = addition.add(report, candidate, run)
@@ -231,19 +240,19 @@ def _witness_at(asked: str, stage: Stage) -> str:
 def _begun(
     stage: Stage,
     policy: Policy,
-    depth: str,
-    spill: bool | int,
-    cache: bool,
-    witness_at: str,
-    looks_inside: bool,
+    how: _How,
+    plan: Plan,
+    place: str,
     show: Progress,
     opened: ExitStack,
 ) -> tuple[Run, tuple[str, ...]]:
     """Trace the reference and run it plain, while no candidate has loaded its weights yet.
 
-    Also gives what to say of states that could not be left on a device.
+    Truth and yardsticks have their `place`. Also gives what to say of states that could not be left
+    on a device.
     """
     first, *others = stage.backends
+    depth, spill = how.walked, True if plan.spilled else how.spill
     # A truth is on the host, and so must be what is compared with it; a spilled trace is, too.
     on_device = False
     if not policy.calibrated and spill is False:
@@ -258,7 +267,7 @@ def _begun(
         observer = observe(first, stage.probe, trace.outputs, policy, depth)
     model, ranged = stage.torch_model, [b for b in stage.backends if isinstance(b, InRanges)]
     ranges = next(filter(None, (side.ranges_of(model) for side in ranged)), "")
-    given = model, stage.probe, cache, show, depth, witness_at, ranges, looks_inside
+    given = model, stage.probe, how.cache, show, depth, place, ranges, plan.looks_inside
     witness = Witness(*given)
     opened.callback(witness.close)
     run = Run(stage, trace, observer, witness, depth, show)

@@ -63,11 +63,10 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
     elif report.verdict == "unverified":
         yield Part(f"{word}: {candidate} could not be held against {reference} on {model}")
     else:
-        weight = accusation(report)
-        if root is not None and weight:
-            yield from (Part(f"{word}: "), _link(root), Part(f": {weight}; "))
-        departs = f"{_departs(report, candidate, reference)} on {model}"
-        yield Part(departs if root is not None and weight else f"{word}: {departs}")
+        yield Part(f"{word}: ")
+        if root is not None and (weight := accusation(report)):
+            yield from (_link(root), Part(f": {weight}; "))
+        yield Part(f"{_departs(report, candidate, reference)} on {model}")
         if first is not None:
             yield Part(" at ")
             yield _link(first)

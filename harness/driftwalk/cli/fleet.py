@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options
 from .configured import ConfigOption, OnlyOption, chosen, the_config
 from .console import guarded, say, this_command
 from .hwcheck import BuiltInOption, CheckOption, DtypeOption, LevelOption, MinutesOption
-from .options import JsonOption, PolicyOption, PromptOption, RuleOption, option, parse_policy
+from .options import (
+    Command,
+    Group,
+    JsonOption,
+    PolicyOption,
+    PromptOption,
+    RuleOption,
+    option,
+    parse_policy,
+)
 from .rendering import finish_document
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 RESULTS, REPORTS = "driftwalk-fleet", "reports"
 
 app = typer.Typer(
-    cls=options.Group,
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,7 +71,7 @@ ResumeOption = Annotated[
 ]
 
 
-@app.command(cls=options.Command)
+@app.command(cls=Command)
 @guarded
 def hwcheck(
     device: Annotated[str, option("--device D", "Of each node: all, cpu or cuda.")] = "all",
@@ -108,7 +116,7 @@ def hwcheck(
     _carry_out(fleet, jobs, output, resume, as_json)
 
 
-@app.command(cls=options.Command)
+@app.command(cls=Command)
 @guarded
 def verify(
     models: Annotated[
