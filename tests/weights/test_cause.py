@@ -146,6 +146,20 @@ def test_a_fault_of_code_is_not_blamed_on_weights() -> None:
     assert "the cause is no weight" in render_html(report)
 
 
+def test_a_fault_of_code_is_not_blamed_on_a_weight_beside_it() -> None:
+    port = decoder()
+    port.transformer.h[3].mlp.act = nn.ReLU()
+    with torch.no_grad():
+        port.transformer.h[3].attn.c_proj.weight[0, 0] *= 1 + 1e-4
+    report = driftwalk.verify(decoder(), candidate=port)
+    assert report.cause == "layer.3"
+    assert report.culprit is not None
+    assert report.culprit.module == "transformer.h.3.mlp.act"
+    assert report.weights is not None
+    assert not report.weights.cause
+    assert "weight" not in headline(report)
+
+
 def test_half_weights_are_no_finding() -> None:
     report = driftwalk.verify(decoder(), candidate=broken(decoder()).bfloat16())
     assert report.cause == "layer.3"

@@ -36,7 +36,7 @@ TIMES_EVEN = 5.0
 
 CLEAR = 64.0
 """Times the yardstick's own: a module that is off by more computes something else, however little
-of that is left at the end of its layer."""
+of that is left at the end of its layer, and is named before one that is off by less."""
 
 SPREAD = "; no module inside stands out"
 VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the export itself"
@@ -162,8 +162,7 @@ def drill(
         closer, found, ratios = _by_module(
             truth, yardstick, candidate, trace.probe, calibration, layer
         )
-        # Where the yardstick overflows too, the ratio is no number.
-        guilty = next((n for n in found if layer_of(n) == layer and not ratios[n] <= K), None)
+        guilty = _guilty({n: ratios[n] for n in found if layer_of(n) == layer})
         if guilty is not None:
             return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
@@ -171,6 +170,13 @@ def drill(
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
     return culprit(found[cause.name], ratio, cause.name, remark)
+
+
+def _guilty(ratios: Mapping[str, float]) -> str | None:
+    """The first that is clearly wrong; if none is, the first that is guilty."""
+    # Where the yardstick overflows too, the ratio is no number.
+    beyond = (next((n for n in ratios if not ratios[n] <= most), None) for most in (CLEAR, K))
+    return next((name for name in beyond if name is not None), None)
 
 
 def first_guilty_layer(

@@ -3,7 +3,7 @@
 The weights of the side at fault are compared with the model's: those of the root cause first, all
 of them if the model is small. A weight is accused only if
 
-    it lies in the root cause,
+    it lies in the root cause, and in the very module of it that was found guilty, if one was,
     it is off by more than rounding, and not only stored in another shape, and
     its like in a layer that did nothing wrong is not off in the same way: what sound layers have
     too (a port that stores matrices transposed, or heads in another order) is no fault
@@ -133,8 +133,10 @@ def findings(
     if not any(name in changes for name in suspects):
         return None
     accused = [n for n in suspects if n in changes and _accused(changes[n], changes, sound)]
-    part = report.culprit.module if report.culprit else ""
-    accused.sort(key=lambda name: (not _within(name, part), -changes[name].rel_l2))
+    part, layer = report.culprit.module if report.culprit else "", report.root_cause
+    if layer is not None and _within(part, layer.point.module):
+        accused = [name for name in accused if _within(name, part)]
+    accused.sort(key=lambda name: -changes[name].rel_l2)
     differing = [one for one in changes.values() if not one.ok]
     ranked = sorted(differing, key=lambda one: (one.name not in accused, one.name not in suspects))
     if accused:
