@@ -23,9 +23,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from driftwalk.adapter import BackendInfo, Offer
 from driftwalk.errors import UsageError
+from driftwalk.mixture import OWN
 from driftwalk.spec import Spec
 
 from . import scratch
+from .half_sums import CONVOLUTION, own_convolution
 from .reading import announce
 from .torch_eager import TorchEager
 from .widening import MOVES, Args, EachOp, Kwargs, is_random, tensors_of, written
@@ -48,6 +50,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.own_convolutions = False
         self._wide = {dtype: torch.float32}
         if dtype is torch.float16:
             self._wide[torch.complex32] = torch.complex64
@@ -69,6 +72,8 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
             kwargs = kwargs | {"dtype": self._wide[own]}
         read = functools.partial(self._widened, cast=_for_reading)
         given = scratch.run(lambda: func(*tree_map(read, args), **tree_map(read, kwargs)))
+        if self.own_convolutions and func is CONVOLUTION and args[0].dtype == args[1].dtype:
+            return own_convolution(args, given)
         leaves, spec = tree_flatten(given)
         if dtypes is None or len(dtypes) != len(leaves):
             dtypes = [self._promoted(flat)] * len(leaves)
@@ -211,7 +216,7 @@ class Emulated(TorchEager):
         name: text
         for name, text in TorchEager.options.items()
         if name in ("address", "attn", "ranges", "stream", "threads")
-    }
+    } | {"convolutions": "own: by this CPU's own half-precision kernels, which may sum in halves"}
 
     def __init__(self, spec: Spec, model: object) -> None:
         if spec.dtype not in ARITHMETIC:
@@ -219,7 +224,12 @@ class Emulated(TorchEager):
                 f"Backend 'emulated' needs a dtype: emulated:{{{','.join(ARITHMETIC)}}}; "
                 f"got {str(spec)!r}."
             )
-        self._format = spec.dtype
+        self._format, self._convolutions = spec.dtype, spec.options.get("convolutions", "")
+        if self._convolutions not in ("", OWN):
+            raise UsageError(
+                f"Option 'convolutions' of backend 'emulated' is {OWN!r} or not given; "
+                f"got {self._convolutions!r}."
+            )
         super().__init__(replace(spec, dtype=_HOLDS[spec.dtype]), model)
         self.spec = spec
 
@@ -231,8 +241,14 @@ class Emulated(TorchEager):
     def info(self) -> BackendInfo:
         return replace(super().info, dtype=self._format)
 
+    @property
+    def _own_convolutions(self) -> bool:
+        return self._convolutions == OWN
+
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        attention = attention_for_floats(self._device)
-        with super()._arithmetic(), attention, ARITHMETIC[self._format]():
+        attention, arithmetic = attention_for_floats(self._device), ARITHMETIC[self._format]()
+        if isinstance(arithmetic, HalfArithmetic):
+            arithmetic.own_convolutions = self._own_convolutions
+        with super()._arithmetic(), attention, arithmetic:
             yield

@@ -18,7 +18,7 @@ from driftwalk.budget import trim
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.exercised import Exercised
-from driftwalk.mixture import Mixture
+from driftwalk.mixture import OWN, Mixture
 from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 from driftwalk.weight_source import WeightSource
@@ -30,6 +30,7 @@ from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
 from .functions import is_closed
 from .given import GivenModel
+from .half_sums import has_convolution, sums_in_half
 from .hooks import TensorSink
 from .layout import Layout
 from .lending import Lend, is_lent
@@ -142,6 +143,8 @@ class TorchRuntime(Looks, Backend):
             flags["attn"] = str(self._attn or attention)
         if self._module is not None and is_lent(self._module):
             flags["weights"] = "streamed"
+        if self._own_convolutions:
+            flags["convolutions"] = OWN
         if self._given is not None and self._given.quantised:
             flags["quantised"] = self._given.quantised
         if self._device.type == "cuda":
@@ -155,6 +158,18 @@ class TorchRuntime(Looks, Backend):
             flags["fp16_reduced_reduction"] = str(matmul.allow_fp16_reduced_precision_reduction)
             flags["bf16_reduced_reduction"] = str(matmul.allow_bf16_reduced_precision_reduction)
         return flags
+
+    @property
+    def _own_convolutions(self) -> bool:
+        """Whether convolutions are summed in half precision, which not all CPUs do."""
+        dtype = TORCH_DTYPES.get(self._mixture.dtype)
+        return (
+            self._device.type == "cpu"
+            and dtype in (torch.float16, torch.bfloat16)
+            and not self._mixture.dtypes
+            and has_convolution(self._module or self._model.module)
+            and sums_in_half(dtype)
+        )
 
     def _open(self) -> nn.Module:
         if self._module is None:

@@ -9,6 +9,9 @@ from itertools import groupby
 from .dtypes import FORMATS, Format
 from .states import BackendInfo
 
+OWN = "own"
+"""A side's flag `convolutions`: they are a CPU's own, whose sums are in half precision, too."""
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -19,13 +22,18 @@ class Mixture:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     stored: Mapping[str, str] = field(default_factory=dict)
     """The dtype a state is handed on in, where that is coarser than what made it."""
+    convolutions: str = ""
+    """`own`, or nothing: sums in float32."""
 
     @classmethod
     def of(cls, given: str | BackendInfo | Mixture) -> Mixture:
         """The mixture of a side, or of a dtype alone."""
         if isinstance(given, str):
             return cls(given)
-        return given if isinstance(given, Mixture) else cls(given.dtype, given.dtypes, given.stored)
+        if isinstance(given, Mixture):
+            return given
+        convolutions = given.flags.get("convolutions", "")
+        return cls(given.dtype, given.dtypes, given.stored, convolutions)
 
     def at(self, point: str) -> str:
         """What a point computes in; a part of a layer in what the layer does."""
@@ -59,7 +67,7 @@ class Mixture:
     def __str__(self) -> str:
         """`bf16`, or `fp32 (embed to layer.1), bf16 (layer.2 to layer.3), fp32 (logits)`."""
         if not self.dtypes:
-            return self.dtype
+            return f"{self.dtype} with its own convolutions" if self.convolutions else self.dtype
         words = []
         for dtype, run in groupby(self.dtypes, key=self.dtypes.__getitem__):
             first, *others = run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from mmap import mmap
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 import driftwalk
 import zoo
+from driftwalk.judge import calibration_cache, witness
 from driftwalk.judge.calibrate import K, calibrate, closer
 from driftwalk.measure.norms import ZERO
 from driftwalk.registry import create
@@ -131,6 +134,49 @@ def test_a_calibration_is_stored_and_a_damaged_one_is_made_anew(tmp_path, monkey
         stored.parent.rename(tmp_path / stored.parent.name)
     assert run(), "what is gone is made anew"
     driftwalk.verify("demo:decoder", candidate="torch:cpu:fp64", policy="calibrated", cache=False)
+
+
+def is_mapped(array):
+    while array is not None and not isinstance(array, mmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+def test_what_the_truth_gave_is_mapped_once_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    model = open_model("demo:decoder")
+    probe = make_probe(model)
+    with create("truth", model) as truth:
+        trace = truth.trace(probe)
+    truths = calibration_cache._Truths(["this question"])
+    kept = truths.kept(trace, "evidence")
+    assert kept.names == trace.names
+    assert all(np.array_equal(kept[name], trace[name]) for name in trace.names)
+    assert all(is_mapped(state.array) for state in kept)
+    assert not any(is_mapped(state.array) for state in trace)
+    first = trace.states[0]
+    other = replace(trace, states=(replace(first, array=first.array + 1e-9), *trace.states[1:]))
+    assert truths.kept(other, "evidence") is other, "never another truth than the one at hand"
+    monkeypatch.setattr(calibration_cache, "write_tensors", _full)
+    assert truths.kept(trace, "other evidence") is trace
+
+
+def _full(*_: object) -> None:
+    raise OSError("No space left on device")
+
+
+def test_a_cold_run_calibrates_with_a_mapped_truth(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    seen = []
+
+    def calibrated(*given):
+        seen.append(calibrate(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(witness, "calibrate", calibrated)
+    assert driftwalk.verify("demo:decoder", candidate="emulated:bf16").ok
+    assert len(seen) == 2
+    assert all(is_mapped(state.array) for made in seen for state in made.truth)
 
 
 def test_a_report_tells_of_its_own_calibration_only():

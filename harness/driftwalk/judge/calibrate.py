@@ -10,7 +10,7 @@ No magic number about the model is asked for: the model and the probe say how mu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,7 +33,10 @@ from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
 
-__all__ = ["Calibration", "K", "calibrate", "closer", "truth_errors", "yardstick_spec"]
+Keep = Callable[[Trace], Trace]
+"""Gives the same trace, its arrays in a better place."""
+
+__all__ = ["Calibration", "K", "Keep", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
 def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "") -> str:
@@ -53,7 +56,8 @@ def open_yardstick(
 ) -> Backend:
     """Plain eager PyTorch at a dtype, or with a dtype for each point."""
     if not mixture.dtypes:
-        return create(yardstick_spec(mixture.dtype, device, ranges), model)
+        own = f",convolutions={mixture.convolutions}" if mixture.convolutions else ""
+        return create(yardstick_spec(mixture.dtype, device, ranges) + own, model)
     made: Backend = load_target(MIXED)(mixture, model, device)
     return made
 
@@ -69,6 +73,7 @@ class Calibration:
     dtype: str
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """The dtype of each point, where they are not all alike (mixture.py)."""
+    convolutions: str = ""
     doubt: str = ""
     """Why this truth cannot be trusted; empty where it can."""
     tied: Mapping[str, Honest] = field(default_factory=dict)
@@ -88,7 +93,7 @@ class Calibration:
 
     @property
     def mixture(self) -> Mixture:
-        return Mixture(self.dtype, self.dtypes)
+        return Mixture(self.dtype, self.dtypes, convolutions=self.convolutions)
 
     @property
     def all_states(self) -> Trace:
@@ -179,13 +184,19 @@ def closer(reference: float, candidate: float) -> Closer:
 
 
 def calibrate(
-    truth: Backend, yardstick: Backend, probe: Probe, exact: Trace | None = None
+    truth: Backend,
+    yardstick: Backend,
+    probe: Probe,
+    exact: Trace | None = None,
+    keep: Keep | None = None,
 ) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states.
 
-    `exact` is what the truth gave on this probe already.
+    `exact` is what the truth gave on this probe already, `keep` puts what it gives elsewhere.
     """
     everything, mixture = exact or truth.trace(probe), Mixture.of(yardstick.info)
+    if exact is None and keep is not None:
+        everything = keep(everything)
     exact = float_states(everything)
     finite = in_threads(lambda state: _is_finite(state, probe), exact.states, State.elements)
     if not all(finite):
@@ -217,6 +228,7 @@ def calibrate(
         own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact)),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
+        convolutions=mixture.convolutions,
         doubt=doubt,
         tied=tied,
         tipped=tipped,

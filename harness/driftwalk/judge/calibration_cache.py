@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..adapter import BackendInfo
 from ..cache import FolderCache, key_of
 from ..dtypes import Array
@@ -21,14 +23,15 @@ from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
 from ..states import Point, Probe, State, Trace
 from ..traces.tensor_file import read_tensors, write_tensors
-from .calibrate import Calibration
+from ..workers import in_threads
+from .calibrate import Calibration, Keep
 from .exact import ByChance
 from .honest import Honest
 
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
 _ENTRIES = "by_chance|"
 _PARTS = ("total", "own", "tied", "tipped")
-_PLAIN = ("dtype", "dtypes", "doubt", "ties", "chance")
+_PLAIN = ("dtype", "dtypes", "convolutions", "doubt", "ties", "chance")
 """Fields of a calibration that are JSON as they are."""
 
 
@@ -38,20 +41,21 @@ def stored_calibration(
     probe: Probe,
     evidence: str,
     exact: Trace | None,
-    make: Callable[[], Calibration],
+    make: Callable[[Keep], Calibration],
 ) -> tuple[Calibration, str]:
     """The calibration for a question, made now where none is stored that can be read and believed.
 
-    And what became of one that was made now, in words. `exact` is what the truth gave already.
+    And what became of one that was made now, in words. `exact` is what the truth gave already;
+    `make` is told how to keep what it gives.
     """
     key, store, truths = key_of(*question, dtype), FolderCache("calibration"), _Truths(question)
     files = store.read(key, lambda files: _evidence(files) == evidence)
     if files is not None:
         with suppress(Exception):  # intact, and yet not what this version writes: made anew
             return _read(files, probe, truths, exact), "stored"
-    made = make()
+    made = make(lambda trace: truths.kept(trace, evidence))
     failed = store.store(key, lambda folder: _write(made, evidence, folder))
-    failed = failed or truths.store(made, evidence)
+    failed = failed or truths.store(made.all_states, evidence)
     return made, f"not stored ({failed})" if failed else "stored for the next run"
 
 
@@ -62,12 +66,26 @@ class _Truths:
         self._question = question
         self._store = FolderCache("truth")
 
-    def store(self, made: Calibration, evidence: str) -> str:
+    def kept(self, trace: Trace, evidence: str) -> Trace:
+        """The same states in a file that is mapped, which takes no memory from others.
+
+        The trace itself where they cannot be stored, or others are.
+        """
+        with suppress(Exception):  # whatever a disk, or an array of a rare kind, does
+            if not self.store(trace, evidence):
+                arrays = self.read(trace.backend, evidence)
+                states = tuple(State(one.point, arrays[one.point.name]) for one in trace)
+                pairs = list(zip(trace, states, strict=True))
+                same = in_threads(_are_equal, pairs, lambda pair: pair[0].elements())
+                return Trace(states, trace.probe, trace.backend) if all(same) else trace
+        return trace
+
+    def store(self, trace: Trace, evidence: str) -> str:
         """Store what is not stored yet; why that could not be done, or nothing."""
-        key = self._key(made.truth.backend, evidence)
+        key = self._key(trace.backend, evidence)
         if self._store.has(key):
             return ""
-        arrays = {state.point.name: state.array for state in made.all_states}
+        arrays = {state.point.name: state.array for state in trace}
         return self._store.store(key, lambda folder: write_tensors(folder / _STATES, arrays))
 
     def read(self, backend: BackendInfo, evidence: str) -> Mapping[str, Array]:
@@ -82,6 +100,11 @@ class _Truths:
 
     def _key(self, backend: BackendInfo, evidence: str) -> str:
         return key_of(*self._question, backend.spec, evidence)
+
+
+def _are_equal(pair: tuple[State, State]) -> bool:
+    one, other = (state.array for state in pair)
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _evidence(files: Mapping[str, bytes]) -> object:

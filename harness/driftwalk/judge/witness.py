@@ -13,12 +13,12 @@ from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..measure.norms import ZERO, Norms, ratio
-from ..mixture import Mixture
+from ..mixture import OWN, Mixture
 from ..names import layer_of
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
-from .calibrate import Calibration, calibrate, open_yardstick
+from .calibrate import Calibration, Keep, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
@@ -29,7 +29,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "15"
+CACHE_VERSION = "16"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""
@@ -56,6 +56,10 @@ SATURATES = (
     "weights of 7 bits always fit (`reduce_range=True` of its quantisers). See docs/onnx.md."
 )
 
+HALF_SUMS = (
+    "Convolutions of this CPU's own kernels sum in half precision, not in float32: their error is "
+    "many times what rounding makes. The allowance is that of such sums."
+)
 
 ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
@@ -241,8 +245,12 @@ class Witness:
     def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
         """What is to be said about one candidate alone."""
         alone = "quantised" in candidate.flags and not self.has_own_model
-        cut_off = candidate.flags.get("int8_products") == "saturate"
-        return (*((NO_YARDSTICK,) if alone else ()), *((SATURATES,) if cut_off else ()))
+        said = {
+            NO_YARDSTICK: alone,
+            SATURATES: candidate.flags.get("int8_products") == "saturate",
+            HALF_SUMS: candidate.flags.get("convolutions") == OWN,
+        }
+        return tuple(text for text, holds in said.items() if holds)
 
     def note(self, computes_in: ComputesIn, text: str) -> None:
         """Have something said in reports about sides of these dtypes."""
@@ -255,12 +263,12 @@ class Witness:
 
         spent: list[str] = []
 
-        def make() -> Calibration:
+        def make(keep: Keep | None = None) -> Calibration:
             yardstick = self._open_yardstick(mixture)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
                 made = self._second_opinion(
-                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact)
+                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact, keep)
                 )
             if self.has_own_model:
                 made = _pooled(made)
@@ -275,7 +283,9 @@ class Witness:
             self.note(dtype, f"Calibration for {dtype} was computed: {', '.join(spent)}; {kept}.")
         return calibration
 
-    def _stored(self, dtype: str, make: Callable[[], Calibration]) -> tuple[Calibration, str]:
+    def _stored(
+        self, dtype: str, make: Callable[[Keep | None], Calibration]
+    ) -> tuple[Calibration, str]:
         """The calibration, stored or made now, and what became of one that was made."""
         model, probe = self._model, self.probe
         # Code of unknown version can change under an unchanged name.
@@ -284,7 +294,7 @@ class Witness:
             self._run_for_evidence(dtype)
         evidence = model.evidence.of(probe, dtype, self._device) if stores else ""
         if not evidence:
-            return make(), "not stored"
+            return make(None), "not stored"
         of_model = model.arithmetic_on(self._device), str(model.versions), model.blocks or ""
         question = CACHE_VERSION, model.fingerprint, probe.sha256, self._depth, *of_model
         return stored_calibration(question, dtype, probe, evidence, self._exact, make)
