@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
@@ -33,15 +33,13 @@ from driftwalk.workers import in_threads, workers
 
 from .calls import call, explaining, quietly
 from .eager_run import as_arrays, watched
+from .fetching import pieces, pinned
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel
 
 _VERSIONED = ("torch.", "transformers.", "driftwalk_backends.demo")
 """Code whose version is known; the source of anything else may change under the same name."""
-
-_PIECE = 1 << 23
-"""Bytes of a GPU's memory that each thread looks at together."""
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -168,21 +166,10 @@ def _plain(value: Any) -> str:
 def _hash(tensor: torch.Tensor) -> bytes:
     """sha256 over the bytes of a tensor, wherever it is."""
     digest = hashlib.sha256()
-    for piece in _pieces(tensor.detach().contiguous().reshape(-1).view(torch.uint8)):
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    for piece in pieces(flat, pinned(2)) if flat.is_cuda else [flat.cpu()]:
         digest.update(piece.numpy().data)
     return digest.digest()
-
-
-def _pieces(flat: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Bytes on the host; those of a GPU by way of pinned memory, to which it copies many times
-    faster than to other."""
-    if flat.device.type != "cuda":
-        yield flat.cpu()
-        return
-    through = torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True)
-    for start in range(0, len(flat), _PIECE):
-        piece = flat[start : start + _PIECE]
-        yield through[: len(piece)].copy_(piece)
 
 
 def evidence_dtype(dtype: str) -> str:
