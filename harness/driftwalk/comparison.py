@@ -78,6 +78,6 @@ def _machines(reference: Trace | Signature, candidate: Trace | Signature) -> lis
     for name in reference.backend.versions.keys() & candidate.backend.versions.keys():
         ours[name] = reference.backend.versions[name]
         theirs[name] = candidate.backend.versions[name]
-    differing = [n for n in sorted({**ours, **theirs}) if ours.get(n) != theirs.get(n)]
-    words = [f"{n} {ours.get(n, '?')} and {theirs.get(n, '?')}" for n in differing]
+    differing = [n for n in sorted(ours.keys() & theirs.keys()) if ours[n] != theirs[n]]
+    words = [f"{n} {ours[n]} and {theirs[n]}" for n in differing]
     return [f"Recorded on different machines: {'; '.join(words)}."] if words else []

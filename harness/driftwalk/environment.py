@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import __version__
+from .cpu import cpu_name
 from .document import Tool
 
 
@@ -28,6 +29,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
         "numpy": np.__version__,
     }

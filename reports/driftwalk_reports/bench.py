@@ -205,7 +205,7 @@ def render_pytest(report: BenchReport) -> str:
             "machine": machine,
             "python_version": report.environment.get("python", ""),
             "system": report.environment.get("platform", ""),
-            "cpu": {"brand_raw": machine},
+            "cpu": {"brand_raw": report.environment.get("cpu", machine)},
         },
         "commit_info": {"id": "unknown", "dirty": False, "project": model, "branch": "unknown"},
         "benchmarks": [

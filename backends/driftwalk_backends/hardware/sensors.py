@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import platform
-import re
 from ctypes import byref, c_char, c_char_p, c_uint, c_ulonglong, c_void_p
 from functools import cache
 from pathlib import Path
@@ -227,17 +225,3 @@ def _bus(properties: object) -> str:
         return ""
     domain, bus, device = (int(number or 0) for number in numbers)
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
-
-
-def cpu_model() -> str:
-    """What kind of CPU this is, as Linux tells it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or platform.machine()
-    for key in ("model name", "Hardware", "cpu model"):
-        if match := re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE):
-            return match.group(1).strip()
-    keys = ("implementer", "architecture", "variant", "part", "revision")  # of an ARM core
-    parts = [re.search(rf"^CPU {key}\s*:\s*(\S+)", text, re.MULTILINE) for key in keys]
-    return "ARM " + " ".join(match.group(1) for match in parts if match)

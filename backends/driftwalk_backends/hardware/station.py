@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
+from driftwalk.cpu import cpu_model
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendUnavailable, UsageError
 from driftwalk.spec import Spec
@@ -25,7 +26,7 @@ from . import patterns
 from .digest import as_text, digest, locate
 from .inject import Injection
 from .model import LARGE, MEDIUM, SMALL, Repeater, Size, built_in, default_probe
-from .sensors import cpu_model, sensors_of
+from .sensors import sensors_of
 from .units import Prepared, States, Unit, planned
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...cpu import current_name
 from ...environment import environment
 from ...errors import UsageError
 from ...judge.calibrate import Calibration
@@ -79,6 +80,8 @@ def _other_machine(station: Station, trace: Trace) -> str:
     }
     if not recorded:
         return "the trace does not say what made it"
+    if "model" in recorded:
+        recorded["model"] = current_name(recorded["model"])
     return "; ".join(
         f"{name} {recorded.get(name, '?')} there, {own.get(name, '?')} here"
         for name in {**recorded, **own}
