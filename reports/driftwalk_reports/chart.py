@@ -1,21 +1,22 @@
 """Charts along the model as geometry: where each line, tick and label of the SVG goes.
 
 A chart is a stack of panels that share one axis, the points in order of execution. It knows
-nothing of reports: it is given columns and series of numbers.
+nothing of reports: it is given columns and series of numbers. It is drawn twice, for wide screens
+and for a phone's, and the page shows the one that fits: letters stay readable, and no layer is
+scrolled out of sight.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
-from .numbers import number
+from .numbers import cut, number
 
-MOST_LABELS = 26
-MOST_DOTS = 200
-"""Beyond this many points only those that say something get a dot of their own."""
+LINE = 14.0
+"""Height of a line of text."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,31 @@ class Axis:
         return round(self.left + (self.right - self.left) * min(1.0, max(0.0, part)), 1)
 
 
-AXIS = Axis(68.0, 984.0)
+@dataclass(frozen=True)
+class Sheet:
+    """What a chart is drawn on."""
+
+    name: str
+    width: float
+    axis: Axis
+    most_labels: int
+    """Names along the axis."""
+    letters: int
+    """Of the longest name; the middle of a longer one is left out."""
+    title: int
+    """Letters in a line of a title."""
+    most_dots: int
+    """Beyond this many points only those that say something get a dot of their own."""
+    most_hits: int | None
+    """Beyond this many points their strips are too narrow to be touched."""
+    one_line: bool
+    """Whether all marks of a point fit into one line."""
+    turn: float
+    """The part of the width from which on marks stand to the left of their point."""
+
+
+WIDE = Sheet("wide", 1000.0, Axis(68.0, 984.0), 26, 14, 140, 200, None, True, 0.75)
+NARROW = Sheet("narrow", 360.0, Axis(50.0, 354.0), 9, 9, 44, 40, 40, False, 0.5)
 
 
 @dataclass(frozen=True)
@@ -103,6 +128,8 @@ class Drawn:
 @dataclass(frozen=True)
 class Panel:
     title: str
+    heading: tuple[Tick, ...]
+    """The title, line by line."""
     top: float
     ticks: tuple[Tick, ...]
     series: tuple[Drawn, ...]
@@ -123,17 +150,34 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """What is marked: a line down to the axis, and words beside its top."""
+
+    x: float
+    line: int
+    """Counted from the top."""
+    text: str
+    before: bool
+    """Whether the words stand to the left."""
+
+
+@dataclass(frozen=True)
 class Chart:
-    width: ClassVar[float] = 1000.0
-    top: ClassVar[float] = 64.0
-    """Room above the first panel for two lines of marks and its title."""
-    axis: ClassVar[Axis] = AXIS
+    sheet: Sheet
     label: str
     height: float
+    top: float
     baseline: float
     panels: tuple[Panel, ...]
     labels: tuple[Tick, ...]
+    flags: tuple[Flag, ...]
     hits: tuple[Hit, ...]
+    narrow: Chart | None = None
+    """The same for a phone."""
+
+    @property
+    def drawings(self) -> tuple[Chart, ...]:
+        return (self, self.narrow) if self.narrow else (self,)
 
     @property
     def legend(self) -> tuple[Drawn, ...]:
@@ -168,31 +212,55 @@ class _Scale:
 
 
 def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
-    """The geometry of a chart."""
-    at, panels = Chart.top, []
+    """The geometry of a chart, wide and narrow."""
+    return replace(_draw(WIDE, label, columns, plots), narrow=_draw(NARROW, label, columns, plots))
+
+
+def _draw(sheet: Sheet, label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
+    axis, flags, panels = sheet.axis, tuple(_flags(sheet, columns)), []
+    at = 2 * LINE
     for plot in plots:
-        panels.append(_panel(plot, columns, at))
-        at += plot.height + 46
-    labels = _labels(columns)
+        heading = textwrap.wrap(plot.title, sheet.title) or [""]
+        at += 22 + LINE * len(heading)
+        panels.append(_panel(sheet, plot, heading, columns, at))
+        at += plot.height + 10
+    labels = _labels(sheet, columns)
     deepest = max((len(tick.label) for tick in labels), default=0)
-    step = (AXIS.right - AXIS.left) / max(1, len(columns))
+    step = (axis.right - axis.left) / max(1, len(columns))
+    touched = sheet.most_hits is None or len(columns) <= sheet.most_hits
     return Chart(
+        sheet=sheet,
         label=label,
-        height=at - 46 + 24 + deepest * 4.6,
-        baseline=at - 46,
+        height=at - 10 + 24 + deepest * 4.6,
+        top=panels[0].top if panels else at,
+        baseline=at - 10,
         panels=tuple(panels),
         labels=labels,
+        flags=flags,
         hits=tuple(
             Hit(
-                AXIS.at((i + 0.5) / len(columns)),
-                round(AXIS.left + i * step, 1),
+                axis.at((i + 0.5) / len(columns)),
+                round(axis.left + i * step, 1),
                 round(step, 1),
                 column,
                 tuple(_tip(i, column, plots)),
             )
             for i, column in enumerate(columns)
+            if touched
         ),
     )
+
+
+def _flags(sheet: Sheet, columns: Sequence[Column]) -> Iterator[Flag]:
+    """Marks take turns at two lines."""
+    line = 0
+    for index, column in enumerate(columns):
+        x = sheet.axis.at((index + 0.5) / len(columns))
+        marks = (" and ".join(column.marks),) if sheet.one_line else column.marks
+        for text in marks:
+            if text:
+                yield Flag(x, line % 2, text, x > sheet.turn * sheet.width)
+                line += 1
 
 
 def _tip(at: int, column: Column, plots: Sequence[Plot]) -> Iterator[str]:
@@ -207,7 +275,9 @@ def _tip(at: int, column: Column, plots: Sequence[Plot]) -> Iterator[str]:
         yield column.said
 
 
-def _panel(plot: Plot, columns: Sequence[Column], top: float) -> Panel:
+def _panel(
+    sheet: Sheet, plot: Plot, heading: Sequence[str], columns: Sequence[Column], top: float
+) -> Panel:
     values = [v for series in plot.series for v in series.values if v is not None]
     known = [v for v in values if v > 0 and math.isfinite(v)]
     known += [plot.limit] if plot.limit else []
@@ -216,19 +286,20 @@ def _panel(plot: Plot, columns: Sequence[Column], top: float) -> Panel:
     scale = _Scale(low, max(high, low + 2), top, top + plot.height, has_zero=0.0 in values)
     return Panel(
         plot.title,
+        tuple(Tick(top - LINE * (len(heading) - i), text) for i, text in enumerate(heading)),
         top,
         scale.ticks,
-        tuple(_drawn(series, columns, scale) for series in plot.series),
+        tuple(_drawn(sheet, series, columns, scale) for series in plot.series),
         scale.y(plot.limit) if plot.limit else None,
         plot.limit_label,
     )
 
 
-def _drawn(series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
+def _drawn(sheet: Sheet, series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
     dots: list[Dot] = []
     lines: list[list[str]] = [[]]
     for index, (column, value) in enumerate(zip(columns, series.values, strict=True)):
-        x = AXIS.at((index + 0.5) / len(columns))
+        x = sheet.axis.at((index + 0.5) / len(columns))
         on_scale = value is not None and not math.isnan(value)
         y = scale.y(value) if value is not None and on_scale else scale.top + 7
         if on_scale:
@@ -236,23 +307,23 @@ def _drawn(series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
         else:  # a hole in the line, not a bridge over what was not measured
             lines.append([])
         ok = column.ok if series.ok is None else series.ok[index]
-        if series.dots and (len(columns) <= MOST_DOTS or not ok or column.marks):
+        if series.dots and (len(columns) <= sheet.most_dots or not ok or column.marks):
             dots.append(Dot(x, y, ok, on_scale, column.symbol))
     paths = tuple(" ".join(line) for line in lines if line)
     return Drawn(series.label, series.look, paths, tuple(dots))
 
 
-def _labels(columns: Sequence[Column]) -> tuple[Tick, ...]:
+def _labels(sheet: Sheet, columns: Sequence[Column]) -> tuple[Tick, ...]:
     """Names along the axis, thinned evenly; a marked point keeps its name and silences others."""
-    step = math.ceil(len(columns) / MOST_LABELS)
+    step = math.ceil(len(columns) / sheet.most_labels)
     marked = [index for index, column in enumerate(columns) if column.marks]
     return tuple(
-        Tick(AXIS.at((index + 0.5) / len(columns)), _short(column.name), bool(column.marks))
+        Tick(
+            sheet.axis.at((index + 0.5) / len(columns)),
+            cut(column.name, sheet.letters),
+            bool(column.marks),
+        )
         for index, column in enumerate(columns)
         if column.marks
         or (index % step == 0 and all(abs(index - other) >= step for other in marked))
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:6]}…{name[-7:]}"

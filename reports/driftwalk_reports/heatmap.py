@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.measure.tokens import TokenErrors
@@ -13,6 +13,12 @@ from driftwalk.result import Report
 from .numbers import cut, number
 
 MOST_LINES, MOST_COLUMNS, LEVELS = 80, 128, 9
+MOST_ROWS = 16
+"""Rows of a batch that stand apart; more of them follow each other without a gap."""
+TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Steps between the token numbers along an axis."""
+FOOT = 36.0
+"""Room below the fields for token numbers and the name of the axis."""
 MOST_NAMES = 72
 """Columns that still have room for a text above them."""
 BEYOND = LEVELS
@@ -43,6 +49,16 @@ def frame(left: float, lines: int, columns: int, names: Sequence[str] = ()) -> F
 
 
 @dataclass(frozen=True)
+class Span:
+    """One row of the batch: where its fields lie, in fields, and the tokens numbered below it."""
+
+    label: str
+    at: int
+    count: int
+    ticks: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
 class HeatLine:
     """One point, or several merged, down the side."""
 
@@ -59,7 +75,8 @@ class Heatmap:
     hint: str
     lines: tuple[HeatLine, ...]
     columns: tuple[str, ...]
-    """What each column stands for, in full."""
+    """What each column stands for, in full; nothing for the gap between two rows of a batch."""
+    spans: tuple[Span, ...]
     frame: Frame
     binned: bool
     paths: tuple[str, ...]
@@ -75,19 +92,57 @@ class Heatmap:
         return {"lines": lines, "columns": self.columns, "values": self.values}
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Which columns are drawn as one field: bins that never reach into another row."""
+
+    spans: tuple[Span, ...]
+    bins: tuple[range | None, ...]
+    """None is the gap between two rows."""
+    whole: bool
+    """Whether every field is one token."""
+
+
+def parted(widths: Sequence[int]) -> Parts:
+    """The fields of a batch whose rows have so many tokens each."""
+    step = max(1, math.ceil(sum(widths) / MOST_COLUMNS))
+    rows = list(widths) if len(widths) <= MOST_ROWS else [sum(widths)]
+    spans: list[Span] = []
+    bins: list[range | None] = []
+    start = 0
+    for row, width in enumerate(rows):
+        bins += [None] if spans else []
+        own = [range(start + i, start + min(i + step, width)) for i in range(0, width, step)]
+        label = f"row {row}" if len(rows) > 1 else "all rows" if len(widths) > 1 else ""
+        ticks = _ticks(width, step) if len(rows) == len(widths) else ()
+        spans.append(Span(label, len(bins), len(own), ticks))
+        bins += own
+        start += width
+    return Parts(tuple(spans), tuple(bins), step == 1)
+
+
+def _ticks(width: int, step: int) -> tuple[tuple[int, str], ...]:
+    """About ten numbers of tokens, each with the field that it stands below."""
+    apart = next((size for size in TICKS if size * 10 >= width), TICKS[-1])
+    return tuple((token // step, str(token)) for token in range(0, width, apart))
+
+
 def heatmap(
     title: str,
     hint: str,
     points: Sequence[tuple[str, bool]],
     columns: Sequence[str],
     names: Sequence[str],
+    parts: Parts,
     fields: Sequence[Profile],
     ends: tuple[float, float],
 ) -> Heatmap:
     """Points (a name, and whether it is fine) by columns; `fields` are the values in bins."""
-    groups, parts = _bins(len(points), MOST_LINES), _bins(len(columns), MOST_COLUMNS)
-    short = [cut(name, 14) for name in names] if len(parts) == len(columns) else []
+    groups = _bins(len(points), MOST_LINES)
+    shown = names if parts.whole else ()
+    short = [cut(shown[b[0]], 14) if b else "" for b in parts.bins] if shown else []
     low, high = ends
+    place = frame(160.0, len(groups), len(parts.bins), short)
     return Heatmap(
         title=title,
         hint=hint,
@@ -99,9 +154,10 @@ def heatmap(
             )
             for group in groups
         ),
-        columns=tuple(_span(columns[part[0]], columns[part[-1]], 60) for part in parts),
-        frame=frame(160.0, len(groups), len(parts), short),
-        binned=len(groups) < len(points) or len(parts) < len(columns),
+        columns=tuple(_span(columns[b[0]], columns[b[-1]], 60) if b else "" for b in parts.bins),
+        spans=parts.spans,
+        frame=replace(place, height=place.height + FOOT),
+        binned=len(groups) < len(points) or not parts.whole,
         paths=field_paths(fields, low, high),
         values=tuple(tuple(None if v is None else number(v) for v in line) for line in fields),
         low=number(10**low),
@@ -118,11 +174,10 @@ def _span(first: str, last: str, most: int) -> str:
     return cut(first, most) if first == last else f"{cut(first, most)} to {cut(last, most)}"
 
 
-def binned(values: Sequence[Profile]) -> list[Profile]:
+def binned(values: Sequence[Profile], parts: Parts) -> list[Profile]:
     """The largest of each bin."""
-    parts = _bins(len(values[0]), MOST_COLUMNS) if values else []
     return [
-        [_most(values[line][i] for line in group for i in part) for part in parts]
+        [_most(values[line][i] for line in group for i in part or ()) for part in parts.bins]
         for group in _bins(len(values), MOST_LINES)
     ]
 
@@ -205,18 +260,19 @@ def _of_axis(
     report: Report, axis: TokenAxis, layers: Sequence[LayerDrift], half: str
 ) -> Iterator[Heatmap]:
     """The two kinds of error on one scale of colours, so that they can be compared."""
+    decoder, batch, width = axis
+    fields_of = parted([width] * batch)
     total = [_relative(layer, layer.tokens or ()) for layer in layers]
-    parts = [("total error", "candidate against reference", layers, binned(total))]
+    parts = [("total error", "candidate against reference", layers, binned(total, fields_of))]
     blamed = [layer for layer in layers if layer.blame and layer.blame.tokens]
     if blamed:
         own = [_relative(x, x.blame.tokens) for x in blamed if x.blame and x.blame.tokens]
         hint = "what each layer made itself of the states it was given"
-        parts.append(("introduced error", hint, blamed, binned(own)))
+        parts.append(("introduced error", hint, blamed, binned(own, fields_of)))
     fields = [line for *_, drawn in parts for line in drawn]
     if not any(value is not None for line in fields for value in line):
         return
     ends = scale(fields, _allowed(layers, total))
-    decoder, batch, width = axis
     tokens = report.probe.tokens
     fits = len(tokens) == batch and all(len(row) == width for row in tokens)
     names = [token for row in tokens for token in row] if fits and not decoder else []
@@ -224,9 +280,11 @@ def _of_axis(
         f"row {at // width}, token {at % width}" + (f" {names[at]}" if names else "")
         for at in range(batch * width)
     ]
+    counted = [any(line[at] is not None for line in total) for at in range(len(columns))]
+    names = [name if there else "" for name, there in zip(names, counted, strict=False)]
     for title, hint, shown, drawn in parts:
         points = [(layer.point.name, layer.ok) for layer in shown]
-        yield heatmap(f"{half}{title}", hint, points, columns, names, drawn, ends)
+        yield heatmap(f"{half}{title}", hint, points, columns, names, fields_of, drawn, ends)
 
 
 def _relative(layer: LayerDrift, tokens: TokenErrors) -> Profile:

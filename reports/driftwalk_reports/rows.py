@@ -29,6 +29,18 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 
 
 @dataclass(frozen=True)
+class Leading:
+    """One of the numbers that matter most at a point."""
+
+    label: str
+    value: str
+    more: str
+    """What makes sense of it, in a few words; may be empty."""
+    shows: tuple[str, ...]
+    """The labels of the facts that are in it."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One point, ready to be shown."""
 
@@ -44,7 +56,10 @@ class Row:
     allowance: str
     used: str
     sentence: str
+    leading: tuple[Leading, ...]
+    """The three numbers that matter: the share of the allowance, the distance, the worst place."""
     facts: tuple[Fact, ...]
+    """Everything known of it, by label."""
     error: float | None
     """Relative L2, for curves; None where it was not measured or is not the whole story."""
     largest: float | None
@@ -55,6 +70,12 @@ class Row:
     """Drift as a share of a contrast; empty where none was measured."""
     module: str
     """Where the name does not tell which module the point is; else empty."""
+
+    @property
+    def other_facts(self) -> tuple[Fact, ...]:
+        """The facts that its leading numbers do not show."""
+        shown = {label for one in self.leading for label in one.shows}
+        return tuple(fact for fact in self.facts if fact[0] not in shown)
 
     def beside(self, label: str) -> str:
         """A label of this point, with its module where that must be said."""
@@ -103,6 +124,7 @@ def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
         allowance=sentences.allowance(layer.tolerance),
         used=bound + used(tolerance.needed) if tolerance else NOTHING,
         sentence=sentences.what_happened(layer),
+        leading=tuple(_leading(layer, bound)),
         facts=tuple(_facts(layer)),
         error=metrics.rel_l2 if metrics else None,
         largest=metrics.max_abs if metrics else None,
@@ -110,6 +132,29 @@ def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
         meaning=meaning,
         module=sentences.module_beside(layer),
     )
+
+
+def _leading(layer: LayerDrift, bound: str) -> Iterator[Leading]:
+    metrics, tolerance = layer.metrics, layer.tolerance
+    if metrics is None:
+        return
+    bad = metrics.nonfinite
+    if layer.verdict == "nonfinite":
+        parts = (("candidate", bad.candidate), ("reference", bad.reference))
+        for side, found in parts:
+            total = f"of {count(metrics.total)} elements"
+            yield Leading(f"NaN or Inf in the {side}", count(found), total, ("not finite",))
+    elif tolerance is not None:
+        norm = sentences.in_norm(tolerance)
+        yield Leading("allowance used", bound + used(tolerance.needed), norm, ("used",))
+        distance = "between both sides, relative to the state"
+        yield Leading("rel L2", bound + number(metrics.rel_l2), distance, ("rel L2",))
+    worst = metrics.worst
+    if worst is not None and max(bad.reference, bad.candidate) < max(metrics.total, 1):
+        reference, candidate = apart(worst.reference, worst.candidate, 6)
+        there = f"at {ints(worst.index)}: {reference} in the reference, {candidate} here"
+        shows = ("max abs", "worst at", "reference there", "candidate there")
+        yield Leading("largest difference", bound + number(metrics.max_abs), there, shows)
 
 
 def _facts(layer: LayerDrift) -> Iterator[Fact]:

@@ -201,6 +201,16 @@ def _beyond_yardstick(tolerance: Allowed) -> str:
     return f"{what} {share_used(tolerance.needed)} by {where}"
 
 
+def in_norm(tolerance: Allowed) -> str:
+    """Which of a point's errors used most of its allowance, in which norm."""
+    if tolerance.k is None:
+        return "by the element that needs most of it"
+    norm = tolerance.norm.removeprefix(INTRODUCED)
+    whose = "the reference's " if tolerance.side == "reference" else ""
+    made = "error made here" if tolerance.by_own_doing else "error"
+    return f"{whose}{made}, by {NORM_WORDS.get(norm, cut(norm, 40))}"
+
+
 def _nonfinite(layer: LayerDrift) -> str:
     metrics = layer.metrics
     if metrics is None:

@@ -12,6 +12,7 @@ from driftwalk.result import Report, RuleInfo
 from . import sentences
 from .exercised import exercised_rows, exercised_sentences
 from .layout import Fact, Head, model_name
+from .meter import Meter, meter
 from .numbers import NOTHING, ints, number
 from .rows import Row, around, to_rows
 from .story import Story, tell
@@ -36,6 +37,8 @@ class View(Head[Report]):
 
     story: Story
     rows: tuple[Row, ...]
+    meter: Meter
+    """The scale of the bars of all rows."""
     coverage: str
     exercised: tuple[str, ...]
     """What of the model the probe used, in a few sentences; empty where that is not known."""
@@ -78,6 +81,7 @@ class View(Head[Report]):
 
 def look(report: Report) -> View:
     """Everything a report shows."""
+    rows = to_rows(report)
     seen = {side: sentences.observer_effect(side, one) for side, one in report.observer.items()}
     return View(
         document=report,
@@ -86,7 +90,8 @@ def look(report: Report) -> View:
         about=_about(report),
         notes=report.notes,
         story=tell(report, model_name(report.model)),
-        rows=to_rows(report),
+        rows=rows,
+        meter=meter(row.needed for row in rows),
         coverage=sentences.covered(report),
         exercised=exercised_sentences(report.coverage.exercised),
         touched=exercised_rows(report.coverage.exercised),

@@ -18,8 +18,15 @@ from driftwalk_reports.numbers import number
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-PADDED = 18
-"""The second of two rows of twelve tokens is padded from its middle."""
+WIDTH = 12
+PADDED = WIDTH + 1 + WIDTH // 2
+"""The column where padding begins: of two rows, with a gap between, the second is padded from its
+middle."""
+
+
+def token(column: int) -> int:
+    """The place of a column's token among those of all rows."""
+    return column if column < WIDTH else column - 1
 
 
 def point_at(page: Page, heat: Locator, line: int, column: int) -> tuple[float, float]:
@@ -67,11 +74,11 @@ def test_the_heatmap_says_what_the_mouse_is_on(reader: Reader, kind: str) -> Non
         layer = report.layers[line]
         tokens = layer.tokens if kind == "total" else layer.blame and layer.blame.tokens
         place = point_at(page, heat, line, column)
-        text, token = divmod(column, 12)
+        text, at = divmod(token(column), WIDTH)
         assert tip(page) == [
             layer.point.name,
-            f"row {text}, token {token} {report.probe.tokens[text][token]}",
-            relative(layer, tokens, column),
+            f"row {text}, token {at} {report.probe.tokens[text][at]}",
+            relative(layer, tokens, token(column)),
         ]
         assert under(page, place).startswith("h"), "and there a field is drawn"
         cursor = heat.locator(".cursor").bounding_box()
@@ -81,6 +88,8 @@ def test_the_heatmap_says_what_the_mouse_is_on(reader: Reader, kind: str) -> Non
     place = point_at(page, heat, 2, PADDED)
     assert tip(page) == ["layer.1", "row 1, token 6 <pad>", "padding"]
     assert under(page, place) == "heat", "nothing is drawn there"
+    point_at(page, heat, 2, WIDTH)
+    assert not page.locator(TIP).is_visible(), "between two rows there is nothing to say"
     page.mouse.move(5, 5)
     assert not page.locator(TIP).is_visible()
     assert heat.locator(".cursor").get_attribute("visibility") == "hidden"
@@ -104,7 +113,7 @@ def test_the_heatmap_by_keys(reader: Reader) -> None:
         relative(report.layers[1], report.layers[1].tokens, 1),
     ]
     assert (heat.get_attribute("aria-description") or "").startswith("layer.0\nrow 0, token 1")
-    assert press(*["ArrowRight"] * (PADDED - 1))[1:] == ["row 1, token 6 <pad>", "padding"]
+    assert press(*["ArrowRight"] * (PADDED - 2))[1:] == ["row 1, token 6 <pad>", "padding"]
     assert press(*["ArrowUp"] * 3, *["ArrowLeft"] * 30)[:2] == ["embed", "row 0, token 0 The"]
     page.keyboard.press("Escape")
     assert not page.locator(TIP).is_visible()
@@ -147,7 +156,7 @@ def test_a_chart_names_the_point_and_leads_to_it(reader: Reader, chart: str) -> 
 @pytest.mark.parametrize("at", [0, -1])
 def test_tips_stay_on_a_small_screen(reader: Reader, at: int) -> None:
     page = reader.open("long", width=360, height=640)
-    page.locator("#page-curve .hit").nth(at).hover()
+    page.locator("#page-curve .narrow .hit").nth(at).hover()
     _fits(page)
     page.mouse.move(0, 0)
     page.locator("svg.heat").first.focus()

@@ -20,7 +20,7 @@ def test_a_real_run(reader: Reader) -> None:
     assert "departs from" in page.locator("h1").inner_text()
     assert shown(page) == [layer.point.name for layer in report.layers]
     assert page.locator("h1 a.point").inner_text() == report.cause == "layer.3"
-    assert page.locator("svg.chart").count() == 2
+    assert page.locator("svg.chart:visible").count() == 2
     assert page.locator("svg.heat").count() == 2
     page.locator("svg.heat").first.focus()
     page.keyboard.press("ArrowRight")

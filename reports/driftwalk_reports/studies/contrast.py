@@ -15,7 +15,7 @@ from driftwalk.tasks.studies.results import AlignedRow, Contrast
 from .. import console
 from ..chart import Chart, Column, Plot, Series, draw
 from ..door import renderer
-from ..heatmap import LEVELS, Heatmap, binned, heatmap, scale
+from ..heatmap import LEVELS, Heatmap, binned, heatmap, parted, scale
 from ..layout import Head, model_name
 from ..numbers import NOTHING, cut, number, part_of
 from ..page import fill, inline_json
@@ -241,13 +241,15 @@ def _maps(study: Contrast) -> Iterator[Heatmap]:
         + (" (differs)" if head.differs else "")
         for row, head in heads
     ]
-    fields = binned([[value for line in layer.l2 for value in line] for layer in whole])
+    parts = parted(widths)
+    fields = binned([[value for line in layer.l2 for value in line] for layer in whole], parts)
     yield heatmap(
         "L2 distance",
         "between the two inputs, per point and token",
         [(layer.point.name, True) for layer in whole],
         columns,
         [head.above(head.first) for _, head in heads],
+        parts,
         fields,
         scale(fields),
     )

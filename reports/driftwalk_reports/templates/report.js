@@ -175,7 +175,7 @@
     const [left, top, wide, tall] = map.dataset.box.split(" ").map(Number);
     let line = 0, column = -1;
     const point = (clientX, clientY) => {
-      const inside = line >= 0 && line < data.lines.length && column >= 0 && column < data.columns.length;
+      const inside = line >= 0 && line < data.lines.length && Boolean(data.columns[column]);
       cursor.setAttribute("visibility", inside ? "visible" : "hidden");
       if (!inside) { hush(); return; }
       cursor.setAttribute("x", left + column * wide);
@@ -203,6 +203,7 @@
       event.preventDefault();
       line = Math.min(data.lines.length - 1, Math.max(0, line + step[0]));
       column = Math.min(data.columns.length - 1, Math.max(0, column + step[1]));
+      if (!data.columns[column]) column += step[1] || 1;  // over the gap between two rows
       point();
     });
   }

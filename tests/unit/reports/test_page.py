@@ -172,8 +172,8 @@ def test_the_blame_chart_marks_the_guilty_layer_alone() -> None:
 
 def test_charts_are_well_formed_svg() -> None:
     text = html.render(cases.told(cases.drifting()), [("../b/report.html", cases.passing())])
-    found = re.findall(r"<svg class=\"(?:chart|heat)\".*?</svg>", text, re.DOTALL)
-    assert len(found) == 4, "drift, blame, total and introduced"
+    found = re.findall(r"<svg class=\"(?:chart wide|chart narrow|heat)\".*?</svg>", text, re.DOTALL)
+    assert len(found) == 6, "drift and blame, wide and narrow; total and introduced"
     for svg in found:
         ET.fromstring(svg)
 
