@@ -80,6 +80,21 @@ class Blame:
 
 
 @dataclass(frozen=True)
+class ChannelErrors:
+    """An error by channel: its root mean square over rows and positions."""
+
+    of: int
+    """How many channels there are."""
+    rms: tuple[Size, ...]
+    """One each, or the largest of as many neighbours as it takes to have a few hundred."""
+
+    @property
+    def step(self) -> int:
+        """How many channels each of them stands for; the last may stand for fewer."""
+        return -(-self.of // max(1, len(self.rms)))
+
+
+@dataclass(frozen=True)
 class Culprit:
     """Where inside the root cause: the smallest part that can be named, and a sentence."""
 
@@ -88,6 +103,8 @@ class Culprit:
     channel: int | None
     token: tuple[int, int] | None
     sentence: str
+    channels: Later[ChannelErrors | None] = None
+    """Where a channel is named: what it made itself, beside all others."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,6 +73,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from .testing.settings import marked_specs
 
         metafunc.parametrize("drift_backend", marked_specs(mark), ids=str, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The line of the short summary begins with what was found: the layer, where one drifts."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if report.failed and crash is not None and "drift" in getattr(item, "fixturenames", ()):
+        crash.message = crash.message.removeprefix("AssertionError: ")
+    return report
 
 
 class Session:

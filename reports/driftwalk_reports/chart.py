@@ -187,7 +187,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class LogScale:
     """Logarithmic, from a whole decade to another; zero stands below, on a line of its own."""
 
     low: int
@@ -283,7 +283,7 @@ def _panel(
     known += [plot.limit] if plot.limit else []
     low = math.floor(math.log10(min(known))) if known else -8
     high = math.ceil(math.log10(max(known))) if known else -6
-    scale = _Scale(low, max(high, low + 2), top, top + plot.height, has_zero=0.0 in values)
+    scale = LogScale(low, max(high, low + 2), top, top + plot.height, has_zero=0.0 in values)
     return Panel(
         plot.title,
         tuple(Tick(top - LINE * (len(heading) - i), text) for i, text in enumerate(heading)),
@@ -295,7 +295,7 @@ def _panel(
     )
 
 
-def _drawn(sheet: Sheet, series: Series, columns: Sequence[Column], scale: _Scale) -> Drawn:
+def _drawn(sheet: Sheet, series: Series, columns: Sequence[Column], scale: LogScale) -> Drawn:
     dots: list[Dot] = []
     lines: list[list[str]] = [[]]
     for index, (column, value) in enumerate(zip(columns, series.values, strict=True)):

@@ -18,9 +18,13 @@ from .view import look
 
 @renderer
 def summary_line(report: Report, verdict: str, failures: Sequence[str]) -> str:
-    word = "STALE" if _is_stale(verdict, failures) else verdict.upper()
+    """The word, the layer where there is one, the run, and why."""
+    stale = _is_stale(verdict, failures)
+    word, layer = "STALE" if stale else verdict.upper(), _layer(report)
+    where = f"{layer} of " if layer and not stale and verdict == "drift" else ""
     model, candidate = report.model.get("label", ""), report.candidate.spec
-    return f"{word} {cut(model, 80)} on {cut(candidate, 80)}: {_short(report, verdict, failures)}"
+    why = _short(report, verdict, failures)
+    return f"{word} {where}{cut(model, 80)} on {cut(candidate, 80)}: {why}"
 
 
 @renderer
@@ -36,6 +40,24 @@ def _is_stale(verdict: str, failures: Sequence[str]) -> bool:
     return bool(failures) and verdict in ("pass", "expected")
 
 
+def _layer(report: Report) -> str:
+    """The layer that a reader must look at: the root cause, or where it shows."""
+    layer = report.root_cause or report.first_divergence
+    return cut(layer.point.name, 60) if layer is not None else ""
+
+
+def _opening(report: Report) -> str:
+    """The few words that pytest's short summary has room for, the layer first."""
+    first, root = report.first_divergence, report.root_cause
+    if first is None:
+        return ""
+    if root is None:
+        return f"{_layer(report)} drifts"
+    if root.point.name == first.point.name:
+        return f"{_layer(report)} drifts, and is the root cause"
+    return f"{_layer(report)} is the root cause; drift shows at {cut(first.point.name, 60)}"
+
+
 def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
     first, root = report.first_divergence, report.root_cause
     if _is_stale(verdict, failures):
@@ -47,8 +69,11 @@ def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
         return f"{len(report.expected)} points drift as expected: {'; '.join(reasons)}"
     if first is None:
         return "within tolerance"
-    text = f"{cut(first.point.name, 80)}: {what_happened(first, report)}"
-    return text + (f"; root cause {cut(root.point.name, 80)}" if root is not None else "")
+    text = what_happened(first, report)
+    if root is None:
+        return text
+    same = root.point.name == first.point.name
+    return f"{text}; root cause" if same else f"root cause; at {cut(first.point.name, 80)} {text}"
 
 
 def _lines(
@@ -56,6 +81,9 @@ def _lines(
 ) -> Iterator[str]:
     view = look(report)
     stale = _is_stale(verdict, failures)
+    opening = _opening(report) if verdict == "drift" and not stale else ""
+    if opening:
+        yield f"{opening}."
     yield "The expected drift is out of date." if stale else view.headline
     yield "".join(f"\n  {label:<10} {value}" for label, value in view.about).removeprefix("\n")
     for row in (row for row in view.rows if row.marks):

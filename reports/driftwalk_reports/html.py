@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
+from .channels import channel_chart
 from .chart import Chart, Column, Plot, Series, draw
 from .door import renderer
 from .heatmap import LEVELS, heatmaps
@@ -42,6 +43,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
             ("blame", blame_chart(report, view.rows)),
         ],
         blamed="reference" if report.at_fault == "reference" else "candidate",
+        channels=channel_chart(report),
         effects=effects(report),
         heatmaps=maps,
         levels=LEVELS,

@@ -11,6 +11,20 @@ from driftwalk.tasks.bench.timing_stats import Summary, summarise
 
 from .numbers import NOTHING, cut, seconds
 
+PHASES = {
+    "load": "load the model",
+    "points": "find its points",
+    "export": "export it",
+    "compile": "compile it",
+    "match": "find the states of its graph",
+    "trace": "run it, every state captured",
+    "run": "run it plainly, to compare outputs",
+}
+"""What each phase of a verification does."""
+CALIBRATION = "calibration"
+"""The side whose phases are dtypes."""
+SIDES = {CALIBRATION: "truth and yardstick"}
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -37,7 +51,9 @@ class LayerTimes:
 @dataclass(frozen=True)
 class Timing:
     phases: tuple[tuple[str, ...], ...]
-    """A phase, and how long each side took for it."""
+    """What was done, and how long each side took for it."""
+    sides: tuple[str, ...]
+    """Whose times they are."""
     bars: tuple[Bar, ...]
     layers: LayerTimes
 
@@ -89,9 +105,13 @@ def timing(report: Report) -> Timing:
     sides = report.timings.values()
     return Timing(
         phases=tuple(
-            (phase, *(seconds(spent[phase]) if phase in spent else NOTHING for spent in sides))
+            (
+                _phase(report, phase),
+                *(seconds(spent[phase]) if phase in spent else NOTHING for spent in sides),
+            )
             for phase in dict.fromkeys(phase for spent in sides for phase in spent)
         ),
+        sides=tuple(SIDES.get(side, cut(side, 40)) for side in report.timings),
         bars=tuple(
             bar(cut(f"{side} {specs.get(side, '')}".strip(), 60), summarise(one.samples), longest)
             for side, one in known.items()
@@ -101,3 +121,9 @@ def timing(report: Report) -> Timing:
             [(cut(side, 40), one.layers) for side, one in known.items() if one.layers],
         ),
     )
+
+
+def _phase(report: Report, phase: str) -> str:
+    if phase in report.timings.get(CALIBRATION, {}):
+        return f"compute both in {cut(phase, 40)}"
+    return PHASES.get(phase, cut(phase, 40))

@@ -42,7 +42,7 @@ def test_one_test_runs_all_models(project: pytest.Pytester, run: Run) -> None:
             "*test_models?faulty-torch:cpu:bf16? FAILED*",
         ]
     )
-    result.stdout.fnmatch_lines(["DRIFT faulty on torch:cpu:bf16: *"])
+    result.stdout.fnmatch_lines(["DRIFT embed of faulty on torch:cpu:bf16: *"])
 
 
 def test_the_option_names_another_file(project: pytest.Pytester, run: Run) -> None:

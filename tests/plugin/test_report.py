@@ -110,5 +110,7 @@ def test_wherever_a_test_goes(project: pytest.Pytester, run: Run) -> None:
     )
     result = run("--drift-report=out")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["DRIFT two traces on port: layer.0*", "1 report: *out/index.html"])
+    result.stdout.fnmatch_lines(
+        ["DRIFT layer.0 of two traces on port: *", "1 report: *out/index.html"]
+    )
     assert len(folders(project.path / "out")) == 1

@@ -87,7 +87,7 @@ def check(result: pytest.RunResult, toy: Path) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "EXPECTED two traces on rounded: 1 points drift as expected: the port rounds here*",
-            "DRIFT two traces on broken: layer.0: max abs 0.5*test_unknown*report.html",
+            "DRIFT layer.0 of two traces on broken: max abs 0.5*test_unknown*report.html",
             "7 reports: *index.html",
         ]
     )

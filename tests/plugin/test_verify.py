@@ -32,7 +32,7 @@ def test_agreement_passes_and_gives_the_report(project: pytest.Pytester, run: Ru
 
 def test_a_failure_names_layer_cause_numbers_and_report(project: pytest.Pytester, run: Run) -> None:
     project.makepyfile(
-        """
+        test_it="""
         from model import Tiny, faulty
 
         def test_port(drift):
@@ -42,7 +42,8 @@ def test_a_failure_names_layer_cause_numbers_and_report(project: pytest.Pytester
     result = run()
     result.assert_outcomes(failed=1)
     text = said(result)
-    assert "AssertionError: DRIFT: layer.1: its linear.weight is not the reference's" in text
+    assert "AssertionError: layer.1 drifts, and is the root cause." in text
+    assert "DRIFT: layer.1: its linear.weight is not the reference's" in text
     assert "first divergence at layer.1" in text
     assert "root cause" in text
     assert "layer.1 linear" in text
@@ -53,7 +54,10 @@ def test_a_failure_names_layer_cause_numbers_and_report(project: pytest.Pytester
     # The user's own line, and none of ours.
     assert "drift.verify(Tiny(), faulty()" in result.stdout.str()
     assert "driftwalk/testing" not in result.stdout.str()
-    result.stdout.fnmatch_lines(["DRIFT Tiny on torch*: layer.1: *test_port*report.html"])
+    result.stdout.fnmatch_lines(
+        ["FAILED test_it.py::test_port - layer.1 drifts, and is the root cause."]
+    )
+    result.stdout.fnmatch_lines(["DRIFT layer.1 of Tiny on torch*: *test_port*report.html"])
 
 
 def test_unverified_fails_in_its_own_words(project: pytest.Pytester, run: Run) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from ..adapter import Backend, LooksInside
 from ..dtypes import Array
 from ..errors import UsageError
-from ..layer_drift import Culprit
+from ..layer_drift import ChannelErrors, Culprit
 from ..measure.norms import Norms, difference, distance, norms_of
 from ..names import layer_of
 from ..states import Point, Probe, State, Trace
@@ -33,6 +33,9 @@ SHARE = 0.5
 
 TIMES_EVEN = 5.0
 """... and this many times what it would hold if the error were spread evenly."""
+
+MOST_CHANNELS = 256
+"""Of more channels, neighbours are kept as one."""
 
 CLEAR = 64.0
 """Times the yardstick's own: a module that is off by more computes something else, however little
@@ -71,6 +74,7 @@ class Concentration:
 
     channel: int | None = None
     token: tuple[int, int] | None = None
+    channels: ChannelErrors | None = None
 
     @property
     def words(self) -> str:
@@ -106,13 +110,25 @@ def concentration(difference: Array, keep: Array | None = None) -> Concentration
         squares = squares * keep.reshape(keep.shape + (1,) * (squares.ndim - 2))
     if squares.ndim < 2:
         return Concentration()
-    channel = _most(squares.reshape(-1, squares.shape[-1]).sum(0), squares.shape[-1])
+    sums = squares.reshape(-1, squares.shape[-1]).sum(0)
+    channel = _most(sums, squares.shape[-1])
+    named = channel is not None and not broken.any()
+    per_channel = squares.size / squares.shape[-1] * (1.0 if keep is None else float(keep.mean()))
+    channels = by_channel(np.sqrt(sums / max(1.0, per_channel))) if named else None
     if squares.ndim < 3:
-        return Concentration(channel)
+        return Concentration(channel, None, channels)
     rows, positions = squares.shape[:2]
     counted = rows * positions if keep is None else int(keep.sum())
     place = _most(squares.reshape(rows * positions, -1).sum(1), counted)
-    return Concentration(channel, None if place is None else divmod(place, positions))
+    return Concentration(channel, None if place is None else divmod(place, positions), channels)
+
+
+def by_channel(rms: Array) -> ChannelErrors:
+    """A number for each channel; of many, the largest of neighbours."""
+    step = -(-len(rms) // MOST_CHANNELS)
+    return ChannelErrors(
+        len(rms), tuple(np.maximum.reduceat(rms, range(0, len(rms), step)).tolist())
+    )
 
 
 def _most(shares: Array, of: int) -> int | None:
@@ -253,4 +269,5 @@ def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culp
     amount = f"{ratio:.0f}" if 10 <= ratio < 1e5 else f"{ratio:.2g}"
     what = f"introduced {amount}\u00d7 the yardstick" if math.isfinite(ratio) else "made NaN or Inf"
     sentence = f"{who}: {what}, {found.where.words}{remark}"
-    return Culprit(found.point.module, ratio, found.where.channel, found.where.token, sentence)
+    where = found.where
+    return Culprit(found.point.module, ratio, where.channel, where.token, sentence, where.channels)

@@ -16,10 +16,26 @@ def drifting():
 
 def test_drift_is_placed_and_leads_on() -> None:
     assert summary_line(drifting(), "drift", ()).startswith("DRIFT ")
-    assert "layer.0" in summary_line(drifting(), "drift", ())
+    assert summary_line(drifting(), "drift", ()).startswith("DRIFT layer.0 of ")
     text = failure(drifting(), "drift", (), "out/report.html", "Try again.")
     assert "layer.0" in text
     assert text.endswith("  Report: out/report.html\n  Try again.")
+
+
+def test_a_narrow_summary_still_names_the_layer() -> None:
+    """pytest shows as much of the first line as fits beside the name of the test."""
+    blamed = replace(drifting(), cause="logits")
+    assert failure(drifting(), "drift", ()).startswith("layer.0 drifts.\nDRIFT: ")
+    assert failure(replace(blamed, cause="layer.0"), "drift", ()).startswith(
+        "layer.0 drifts, and is the root cause.\n"
+    )
+    assert failure(blamed, "drift", ()).startswith(
+        "logits is the root cause; drift shows at layer.0.\n"
+    )
+    assert summary_line(blamed, "drift", ()).startswith("DRIFT logits of ")
+    unverified = report(layers=[], verdict="unverified")
+    assert failure(unverified, "unverified", ()).startswith("UNVERIFIED: ")
+    assert summary_line(unverified, "unverified", ()).startswith("UNVERIFIED tiny on ")
 
 
 def test_an_entry_that_nothing_needs_is_what_fails() -> None:
