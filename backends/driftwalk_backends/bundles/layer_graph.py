@@ -16,6 +16,7 @@ from driftwalk.states import Trace
 from ..onnx.export import Exported
 from ..onnx.file import OnnxFile
 from ..onnx.graph import uses
+from ..onnx.reading import fetch
 from ..onnx.runtime import OnnxRuntime
 from ..openvino_runtime import OpenVino
 
@@ -127,23 +128,11 @@ def write_layer(
         ir_version=model.ir_version,
     )
     _keep_to_itself(small.graph.node)
-    _fetch(small.graph.initializer, whole.path.parent)
+    fetch(whole.path, small.graph.initializer)
     apart = sum(len(tensor.raw_data) for tensor in small.graph.initializer) > LARGEST
     onnx.save(small, str(file), save_as_external_data=apart, location=f"{file.name}.data")
     kinds = [tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name for item in described]
     return {name: Input(inputs[name], kind) for name, kind in zip(inputs, kinds, strict=True)}
-
-
-def _fetch(weights: Iterable[Any], folder: Path) -> None:
-    """Read what lies beside the whole graph; of this layer alone."""
-    from onnx import TensorProto
-    from onnx.external_data_helper import load_external_data_for_tensor
-
-    for tensor in weights:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
 
 
 def _keep_to_itself(nodes: Iterable[Any]) -> None:

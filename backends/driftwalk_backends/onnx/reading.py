@@ -52,6 +52,22 @@ def read_graph(path: Path) -> OnnxGraph:
     return OnnxGraph(path, model)
 
 
+def fetch(path: Path, tensors: Iterable[Any]) -> None:
+    """Read the weights that lie beside a graph into it.
+
+    onnx's own reader refuses a file that has a second name, as all that comes from the cache has.
+    """
+    wanted = [tensor for tensor in tensors if tensor.data_location == _EXTERNAL]
+    _check_weights(path, wanted)
+    for tensor in wanted:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        with (path.parent / entries["location"]).open("rb") as file:
+            file.seek(int(entries.get("offset", 0)))
+            tensor.raw_data = file.read(int(entries.get("length", -1)))
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+
+
 def _tensors(graph: Any) -> Iterator[Any]:
     """Every stored tensor, in branches and attributes too."""
     yield from graph.initializer

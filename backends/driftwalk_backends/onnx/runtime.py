@@ -51,7 +51,7 @@ from .export import (
 from .graph import Arrays
 from .parts import open_parts
 from .quantised import honest_model
-from .reading import parsed, read_graph
+from .reading import fetch, parsed, read_graph
 from .saturation import saturates
 
 QUANTISATIONS = ("dynamic-int8",)
@@ -200,10 +200,10 @@ class OnnxInt8(OnnxRuntime):
 
 
 def _quantise(graph: Path, into: Path) -> None:
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    model = onnx.load(str(graph))
+    model = parsed(graph)
+    fetch(graph, model.graph.initializer)
     del model.graph.value_info[:]  # the quantiser changes nodes, and then trips over old shapes
     try:
         with silence():

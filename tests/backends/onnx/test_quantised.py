@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -221,3 +222,15 @@ def test_matrices_without_zero_points_and_in_constants_are_read(tmp_path: Path) 
     assert not table.in_product
     for one in (product, table):
         np.testing.assert_array_equal(one.values, numbers * 0.5)
+
+
+def test_an_export_that_the_cache_gave_can_be_quantised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the cache have two names, which onnx's own reader takes for an attack."""
+    monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    spec = "onnxruntime,quantize=dynamic-int8"
+    assert driftwalk.verify("demo:encoder", candidate=spec).ok
+    shutil.rmtree(tmp_path / "onnx-int8")
+    assert list((tmp_path / "onnx").iterdir()), "the export is kept"
+    assert driftwalk.verify("demo:encoder", candidate=spec).ok
