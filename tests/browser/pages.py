@@ -33,6 +33,8 @@ from unit.reports import cases
 
 RESULTS = Path(__file__).resolve().parents[1] / "data" / "results"
 """What real runs gave."""
+PAGES = RESULTS.parent / "pages"
+"""The same for kinds of pages: two graphs, int8, SmolLM2 without a false alarm (screenshots.py)."""
 WORDS = ("The", "Ġdrift", "Ġshows", "Ġhere", "Ġand", "Ġnot", "Ġthere", ".")
 ROUNDOFF = 6e-8
 
@@ -247,7 +249,10 @@ CASES: dict[str, Callable[[], Report]] = {
     "many": many,
     "hostile": hostile,
     "clashing": clashing,
-    **{f"real-{path.stem}": partial(load, path) for path in sorted(RESULTS.glob("*.json"))},
+    **{
+        f"real-{path.stem}": partial(load, path)
+        for path in (*sorted(RESULTS.glob("*.json")), *sorted(PAGES.glob("*.json")))
+    },
 }
 
 

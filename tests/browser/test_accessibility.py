@@ -40,7 +40,11 @@ def axe() -> str:
     return str(AXE_SCRIPT)
 
 
-@pytest.mark.parametrize("case", ["pass", "small", "nan", "unverified", "index"])
+KINDS = ["pass", "small", "nan", "unverified", "index", "real-drift"]
+KINDS += ["real-graphs", "real-int8", "real-smollm2"]
+
+
+@pytest.mark.parametrize("case", KINDS)
 def test_nothing_serious(reader: Reader, index_page: Path, axe: str, case: str) -> None:
     page = reader.open(index_page if case == "index" else case)
     page.evaluate(axe)

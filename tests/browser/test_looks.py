@@ -104,3 +104,93 @@ def test_every_page_on_every_screen(reader: Reader, index_page: Path, case: str)
 @pytest.mark.parametrize("case", ["blamed", "hostile", "long", "many"])
 def test_no_label_of_a_picture_is_cut_off(reader: Reader, case: str) -> None:
     assert reader.open(case).evaluate(CUT) == []
+
+
+@pytest.mark.parametrize("case", ["blamed", "hostile", "long", "many", "real-smollm2"])
+def test_on_a_phone_no_label_is_cut_off_or_too_small(reader: Reader, case: str) -> None:
+    page = reader.open(case, width=400)
+    assert page.evaluate(CUT) == []
+    sizes: list[float] = page.eval_on_selector_all(
+        "svg.chart:not(.wide) text",
+        "all => all.map(x => parseFloat(getComputedStyle(x).fontSize)"
+        " * x.ownerSVGElement.getBoundingClientRect().width / x.ownerSVGElement.viewBox.baseVal.width)",
+    )
+    assert sizes
+    assert min(sizes) > 10, "as large as it is read elsewhere"
+
+
+@pytest.mark.parametrize("case", ["blamed", "many"])
+@pytest.mark.parametrize("script", [True, False])
+def test_on_a_phone_the_guilty_layer_is_in_sight(reader: Reader, case: str, script: bool) -> None:
+    """Nothing has to be scrolled sideways, with and without JavaScript."""
+    page = reader.open(case, width=400, java_script_enabled=script)
+    for chart in ("curve", "blame"):
+        seen = page.locator(f"#page-{chart} svg:visible .strong")
+        texts = seen.all_text_contents()
+        assert {"first divergence", "root cause", "layer.3"} <= set(texts), chart
+        for box in (seen.nth(at).bounding_box() for at in range(len(texts))):
+            assert box
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 400
+        flag = page.locator(f"#page-{chart} svg:visible .flag").first.bounding_box()
+        assert flag
+        assert 0 < flag["x"] < 400
+
+
+BROKEN = """() => [...document.querySelectorAll("thead th, .cell")].flatMap(cell => {
+  const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
+  while (words.nextNode()) for (const word of words.currentNode.data.matchAll(/\\w+/g)) {
+    const range = document.createRange();
+    range.setStart(words.currentNode, word.index);
+    range.setEnd(words.currentNode, word.index + word[0].length);
+    if (range.getClientRects().length > 1) found.push(word[0]);
+  }
+  return found;
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 400, 800, 1280])
+def test_no_heading_of_the_index_breaks_inside_a_word(
+    reader: Reader, index_page: Path, width: int
+) -> None:
+    assert reader.open(index_page, width=width).evaluate(BROKEN) == []
+
+
+def test_bars_tell_a_little_beyond_from_far_beyond(reader: Reader) -> None:
+    report = pages.blamed()
+    page = reader.open("blamed")
+    wide: list[float] = page.eval_on_selector_all(
+        ".meter .bar",
+        "all => all.map(bar => bar.firstElementChild.getBoundingClientRect().width"
+        " / bar.getBoundingClientRect().width)",
+    )
+    used = [layer.tolerance.needed for layer in report.layers if layer.tolerance]
+    assert len(wide) == len(used)
+    in_order = [share for _, share in sorted(zip(used, wide, strict=True))]
+    assert in_order == sorted(in_order)
+    assert max(wide) > 3 * min(wide) > 0
+    assert page.locator("#page-points .hint").inner_text().count("log scale") == 1
+
+
+def test_an_opened_point_leads_with_three_numbers(reader: Reader) -> None:
+    page = reader.open("blamed", "layer.7")
+    inside = page.locator("details.entry[data-name='layer.7'] .inside")
+    numbers = inside.locator(".leading dt").all_inner_texts()
+    assert numbers == ["allowance used", "rel L2", "largest difference"]
+    first, rest = inside.locator(".leading"), inside.locator(".facts")
+    above, below = first.bounding_box(), rest.bounding_box()
+    assert above
+    assert below
+    assert above["y"] + above["height"] <= below["y"]
+    assert "rel L2" not in rest.locator("dt").all_inner_texts(), "no number is shown twice"
+
+
+def test_rows_of_a_batch_stand_apart_above_an_axis(reader: Reader) -> None:
+    heat = reader.open("blamed").locator("svg.heat").first
+    rims = [heat.locator(".rim").nth(at).bounding_box() for at in range(2)]
+    assert heat.locator(".rim").count() == 2
+    assert rims[0]
+    assert rims[1]
+    assert rims[0]["x"] + rims[0]["width"] < rims[1]["x"] - 4
+    texts = heat.locator("text.axis").all_text_contents()
+    assert texts == ["row 0, token", "row 1, token", "point ↑"]
