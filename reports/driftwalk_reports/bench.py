@@ -114,7 +114,8 @@ def _how(report: BenchReport) -> str:
 def _case(case: Case) -> CaseView:
     longest = longest_run(entry.bench.samples for entry in case.entries)
     return CaseView(
-        f"{_shape(case)}: {cut(case.inputs, 200)}, {count(case.tokens)} tokens a run",
+        f"{_shape(case)}{' (rows x length)' if case.length else ''}: {cut(case.inputs, 200)}, "
+        f"{count(case.tokens)} tokens a run",
         tuple(_row(case, entry, longest) for entry in case.entries),
         layer_times(
             dict.fromkeys(point for entry in case.entries for point in entry.bench.layers),

@@ -55,7 +55,7 @@ class Sheet:
 
 
 WIDE = Sheet("wide", 1000.0, Axis(68.0, 984.0), 26, 14, 140, 200, None, True, 0.75)
-NARROW = Sheet("narrow", 360.0, Axis(50.0, 354.0), 9, 9, 44, 40, 40, False, 0.5)
+NARROW = Sheet("narrow", 360.0, Axis(50.0, 354.0), 9, 9, 48, 40, 40, False, 0.5)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def draw(label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
 
 def _draw(sheet: Sheet, label: str, columns: Sequence[Column], plots: Sequence[Plot]) -> Chart:
     axis, flags, panels = sheet.axis, tuple(_flags(sheet, columns)), []
-    at = 2 * LINE
+    at = 2 * LINE if flags else 0.0
     for plot in plots:
         heading = textwrap.wrap(plot.title, sheet.title) or [""]
         at += 22 + LINE * len(heading)

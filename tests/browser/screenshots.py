@@ -31,7 +31,7 @@ from nets import residual, spoilt, weights
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "img"
 PROMPTS = ["The capital of France is Paris.", "Drift walks from layer to layer."]
 SCREENS = {"light": (1280, 1700), "dark": (1280, 1700), "400": (400, 1700)}
-COLOURS = 128
+COLOURS = 256
 Made = driftwalk.Report
 
 
@@ -97,7 +97,7 @@ def saved(make: Callable[[], Made]) -> Callable[[Path], Path]:
 
 def bench_page(folder: Path) -> Path:
     specs = ["torch", "onnxruntime", "emulated:bf16"]
-    found = bench(folder_of(*MINILM[:2]), specs, rounds=20, layers=True)
+    found = bench(str(folder_of(*MINILM[:2])), specs, rounds=40)
     command = "driftwalk bench all-MiniLM-L6-v2 " + " ".join(f"-b {spec}" for spec in specs)
     found = replace(found, model={"label": "all-MiniLM-L6-v2"}, command=command)
     return found.save(folder) / "bench.html"
