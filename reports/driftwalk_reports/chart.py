@@ -280,7 +280,7 @@ def _panel(
 ) -> Panel:
     values = [v for series in plot.series for v in series.values if v is not None]
     known = [v for v in values if v > 0 and math.isfinite(v)]
-    known += [plot.limit] if plot.limit else []
+    known += [plot.limit, 10 * plot.limit] if plot.limit else []
     low = math.floor(math.log10(min(known))) if known else -8
     high = math.ceil(math.log10(max(known))) if known else -6
     scale = LogScale(low, max(high, low + 2), top, top + plot.height, has_zero=0.0 in values)

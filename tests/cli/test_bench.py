@@ -62,7 +62,7 @@ def test_verify_takes_timings_along(here: Path) -> None:
         "reference": 15,
         "candidate": 15,
     }
-    assert "Plain runs, nothing captured" in (here / "out" / "report.html").read_text()
+    assert "How long one run of the model takes" in (here / "out" / "report.html").read_text()
 
 
 COUNTED = """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -74,7 +74,8 @@ class Concentration:
 
     channel: int | None = None
     token: tuple[int, int] | None = None
-    channels: ChannelErrors | None = None
+    channels: ChannelErrors | None = field(default=None, compare=False)
+    """Where a channel is named: the error of each."""
 
     @property
     def words(self) -> str:
