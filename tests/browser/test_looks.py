@@ -112,7 +112,8 @@ def test_on_a_phone_no_label_is_cut_off_or_too_small(reader: Reader, case: str) 
     assert page.evaluate(CUT) == []
     sizes: list[float] = page.eval_on_selector_all(
         "svg.chart:not(.wide) text",
-        "all => all.map(x => parseFloat(getComputedStyle(x).fontSize) * x.getScreenCTM().a)",
+        "all => all.map(x => parseFloat(getComputedStyle(x).fontSize)"
+        " * x.ownerSVGElement.getScreenCTM().a)",
     )
     assert sizes
     assert min(sizes) > 10, "as large as it is read elsewhere"
