@@ -71,6 +71,7 @@ class View(Head[Report]):
             self.decisions,
             self.meaning,
             *self.effects,
+            self.timing.speed,
             *self.disturbed,
         )
         return tuple(text for text in told if text)
