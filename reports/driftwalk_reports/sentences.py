@@ -10,6 +10,7 @@ from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
+from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
 from .weight_words import accusation
 
@@ -96,9 +97,12 @@ def _drifted(report: Report) -> str:
         text += "; it is the very first point"
     if root is not None:
         same = root.point.name == first.point.name
-        text += "; it is also the root cause" if same else f"; the root cause is {name_of(root)}"
-    if report.culprit is not None:
-        text += f": {cut(report.culprit.sentence, 300).rstrip('. ')}"
+        also, by = f"{name_of(root)} is also the root cause", f"the root cause is {name_of(root)}"
+        text += f"; {also if same else by}"
+        why = why_elsewhere(first, root)
+        text += f" ({why})" if why else ""
+    if found := inside(report):
+        text += f": {': '.join(filter(None, found))}"
     text += "."
     # Which side is wrong, where that is not the candidate, as everybody expects.
     if report.at_fault == "reference":
@@ -110,6 +114,41 @@ def _drifted(report: Report) -> str:
         reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
         text += f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
     return text
+
+
+def why_elsewhere(first: LayerDrift, root: LayerDrift) -> str:
+    """Why the root cause is not where the difference shows first, where a reader would wonder."""
+    if root.index > first.index:
+        if first.verdict in ("missing", "extra"):
+            return "after it: a point that only one side has is not to blame for other layers"
+        if first.blame is None:
+            return f"after it: what {name_of(first)} made itself could not be told"
+        return (
+            f"after it: up to {name_of(first)} each layer made no more error than honest "
+            "arithmetic may, and what shows there has built up"
+        )
+    if root.index < first.index and root.verdict == "ok" and root.tolerance is not None:
+        return "within its allowance as a whole; what it made itself grows on the way"
+    return ""
+
+
+def inside(report: Report) -> Fact | None:
+    """Where inside the root cause (nothing, where it is all of it), and what that part did.
+
+    A culprit's sentence names the root cause again, which stands before it wherever it is shown.
+    """
+    culprit, root = report.culprit, report.root_cause
+    if culprit is None:
+        return None
+    sentence = cut(culprit.sentence, 300).rstrip(". ")
+    who, _, did = sentence.partition(": ")
+    layer, space, path = who.partition(" ")  # `layer.3 mlp.c_proj`, but `layer.3, before ln_2`
+    whole = who if layer.endswith(",") or not space else f"{layer}.{path}"
+    name = cut(root.point.name, 80) if root is not None else ""
+    rest = whole.removeprefix(name)
+    if not did or not whole.startswith(name) or rest[:1] not in ("", ".", ","):
+        return "", sentence
+    return rest.lstrip("., "), did
 
 
 def _unmatched(layers: Sequence[LayerDrift], verdict: str) -> list[str]:

@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from driftwalk.measure.metric_list import METRICS
-from driftwalk.result import Report
 
 from .console import about, fit, noted, table, text_renderer, wrapped
-from .layout import Fact
-from .numbers import cut, number
+from .numbers import number
 from .rows import Gap, Row, short
+from .sentences import inside
 from .tree import draw, marks, tree
 from .view import View, look
 
@@ -29,7 +28,7 @@ def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     yield about(view.about)
     if marked:
         yield Text()
-        yield from draw(tree(view.rows, _remark(view.document)), console.width)
+        yield from draw(tree(view.rows, inside(view.document)), console.width)
         yield Text()
     elif view.rows:
         yield _table(view, console)
@@ -71,17 +70,6 @@ def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
     made = table(("point", *columns, "verdict"), rows, f" {'r' * len(columns)}l")
     made.columns[0].max_width = max(12, width - 56)
     return made
-
-
-def _remark(report: Report) -> Fact | None:
-    """The culprit as a part of the root cause: what it is, and what it did."""
-    culprit, root = report.culprit, report.root_cause
-    if culprit is None or root is None:
-        return None
-    who, _, did = cut(culprit.sentence, 300).partition(": ")
-    # `layer.3 mlp.c_proj` is seen from the layer; here it hangs below a point of any depth.
-    part = who.replace(" ", ".", 1).removeprefix(root.point.name).lstrip(".")
-    return part, did or who
 
 
 _FACTS = (

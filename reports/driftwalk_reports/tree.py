@@ -254,6 +254,7 @@ def _remark(line: RemarkLine, name: str, width: int) -> Iterator[Text]:
     if cell_len(start) + cell_len(line.text) <= width:
         yield Text(start).append(line.text, style="red")
         return
-    yield Text(name)
-    for more in wrapped(line.text.split(" "), " ", width - len(line.below)):
-        yield Text(line.below).append(more, style="red")
+    more = wrapped(line.text.split(" "), " ", width - len(line.below))
+    # Without a label the text begins where one would stand: a branch never ends in nothing.
+    yield Text(name) if line.label else Text(name).append(next(more, ""), style="red")
+    yield from (Text(line.below).append(text, style="red") for text in more)

@@ -115,7 +115,6 @@ def test_each_backend_has_a_process_of_its_own() -> None:
     assert again == found
 
 
-
 def test_the_export_of_every_new_shape_is_told_apart_from_its_first_run() -> None:
     with driftwalk.backend("onnxruntime,cache=off", "demo:decoder") as backend:
         runner = Local(backend)
