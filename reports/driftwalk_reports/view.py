@@ -17,6 +17,7 @@ from .rows import Row, around, to_rows
 from .story import Story, tell
 from .studies.effects import patching_sentence, propagation_sentence
 from .timing import Timing, timing
+from .vocabulary import legend
 from .weight_words import weights_sentence
 
 
@@ -36,6 +37,8 @@ class View(Head[Report]):
 
     story: Story
     rows: tuple[Row, ...]
+    legend: str
+    """What the columns of the points measure, and the words for it."""
     coverage: str
     exercised: tuple[str, ...]
     """What of the model the probe used, in a few sentences; empty where that is not known."""
@@ -80,6 +83,7 @@ class View(Head[Report]):
 def look(report: Report) -> View:
     """Everything a report shows."""
     seen = {side: sentences.observer_effect(side, one) for side, one in report.observer.items()}
+    rows = to_rows(report)
     return View(
         document=report,
         tone=report.verdict,
@@ -87,7 +91,8 @@ def look(report: Report) -> View:
         about=_about(report),
         notes=report.notes,
         story=tell(report, model_name(report.model)),
-        rows=to_rows(report),
+        rows=rows,
+        legend=legend(rows),
         coverage=sentences.covered(report),
         exercised=exercised_sentences(report.coverage.exercised),
         touched=exercised_rows(report.coverage.exercised),
