@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
+from driftwalk.measure.decisions import Decisions
 from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
+from .embedding_words import embedding_sentence
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
 from .weight_words import accusation
@@ -41,11 +43,14 @@ def name_of(layer: LayerDrift) -> str:
 
 
 def module_beside(layer: LayerDrift) -> str:
-    """The module of a layer, where its path does not end in the number that the layer has.
+    """What a point's name does not tell: the model's name of an output, or the module of a layer,
+    where its path does not end in the number that the layer has.
 
     In a list of blocks it does; in a walk over the module tree `layer.7` may be anything.
     """
     name, module = layer.point.name, layer.point.module
+    if layer.point.output:
+        return layer.point.output
     place, end = place_of(name), _NUMBER.search(module)
     if place is None or place.number is None or not place.is_canonical:
         return ""
@@ -317,10 +322,12 @@ def overall_tolerance(report: Report) -> str:
 
 
 def decision_impact(report: Report) -> str:
-    """What the difference does to what the model would say; empty where nothing is decided."""
-    found = report.outputs
-    if found is None:
-        return ""
+    """What the difference does to what is decided: by the model's choices, by its embeddings."""
+    chosen = (_choices(report.outputs),) if report.outputs is not None else ()
+    return " ".join((*chosen, *map(embedding_sentence, report.embeddings)))
+
+
+def _choices(found: Decisions) -> str:
     where = f"{count(found.positions)} position{'s' if found.positions != 1 else ''}"
     if not found.flips:
         text = f"No decision changes: the top choice is the same at all {where}"

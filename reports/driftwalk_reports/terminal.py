@@ -27,15 +27,15 @@ _BARS = "▁▂▃▄▅▆▇█"
 def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     marked = [row for row in view.rows if row.marks]
     yield about(view.about)
-    shown: list[str] = []
+    columns: list[str] = []
     if marked:
         drawn = list(draw(tree(view.rows, inside(view.document)), console.width))
-        shown = [FROM_TRUTH] if FROM_TRUTH in drawn[0].plain else []
+        columns = [FROM_TRUTH] if FROM_TRUTH in drawn[0].plain else []
         yield from (Text(), *drawn, Text())
     elif view.rows:
-        points, shown = _table(view, console)
+        points, columns = _table(view, console)
         yield points
-    if text := legend(view.rows, shown):
+    if text := legend(view.rows, columns):
         yield Text(text, style="dim")
     yield from _sparkline(view.rows, console.width)
     for row in marked:
