@@ -48,6 +48,13 @@ class Observer:
     within_tolerance: bool = True
     max_abs: Size = 0.0
     output: str = ""
+    change: Sparse[str] = ""
+    """What became of that output, where it is not a distance that tells."""
+
+    @property
+    def amount(self) -> str:
+        """How the output changed, in words."""
+        return f"({self.change})" if self.change else f"by up to {self.max_abs:.3g}"
 
 
 @dataclass(frozen=True)

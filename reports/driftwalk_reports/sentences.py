@@ -350,8 +350,8 @@ def observer_effect(side: str, seen: Observer) -> str:
         return f"Capturing states left the {who}'s outputs bit-identical."
     limit = "within tolerance" if seen.within_tolerance else "more than the tolerance"
     return (
-        f"Capturing states changed the {who}'s output {cut(seen.output, 80)} by up to "
-        f"{number(seen.max_abs)}, {limit}."
+        f"Capturing states changed the {who}'s output {cut(seen.output, 80)} "
+        f"{cut(seen.amount, 200)}, {limit}."
     )
 
 

@@ -44,7 +44,7 @@ class OutputNames:
             called = next((n for n, array in outputs.items() if _same(main, array)), "")
         decides = called == _UNNAMED or "logits" in called
         wanted = (*(() if decides else _POOLED), *_EMBEDDINGS)
-        points = {}
+        points: dict[str, str] = {}
         for name, array in outputs.items():
             if "." not in name and name.endswith(wanted) and array.ndim >= 2:
                 point = LOGITS if name == called else _point(trace, name, array)

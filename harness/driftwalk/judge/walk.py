@@ -189,7 +189,7 @@ class Walk:
                 r, c = (without_infinity(side.array) if note else side.array for side in given)
                 self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
             if output := self._outputs.embeddings.get(point.name):
-                found = embedding(output, *(side.array for side in given), keep)
+                found = embedding(output, given[0].array, given[1].array, keep)
                 self._embeddings |= {point.name: found} if found is not None else {}
             self._met[point.name] = LayerDrift(
                 point,

@@ -89,15 +89,16 @@ def _rows(state: Array, keep: Array | None) -> Float64:
     if wide.ndim != 3:
         return wide.reshape(len(wide), -1)
     if keep is None or keep.shape != wide.shape[:2]:
-        return wide.mean(1)
+        return np.asarray(wide.mean(1), np.float64)
     weights = (keep != 0).astype(np.float64)[:, :, None]
-    summed: Float64 = np.where(weights > 0, wide, 0.0).sum(1)
-    return summed / np.maximum(weights.sum(1), 1)
+    mean: Float64 = np.where(weights > 0, wide, 0.0).sum(1) / np.maximum(weights.sum(1), 1)
+    return mean
 
 
 def _unit(rows: Float64) -> Float64:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1.0)
+    unit: Float64 = rows / np.where(norms > 0, norms, 1.0)
+    return unit
 
 
 def _order(similarity: Float64) -> Array:
