@@ -23,5 +23,6 @@ def embedding_sentence(found: Embedding) -> str:
     one = found.examples[0]
     said = f"row {one.row} has row {one.candidate}, not {one.reference}, which the reference has "
     said += f"nearer by {number(one.gap)}"
-    text += f"; the nearest neighbour changes for {count(found.moved)}, the order of all for "
-    return f"{text}{count(found.reordered)} ({said})."
+    ties = f" ({count(found.ties)} inside the noise: a tie, not a bug)" if found.ties else ""
+    text += f"; the nearest neighbour changes for {count(found.moved)}{ties}, the order of all for "
+    return f"{text}{count(found.reordered)}; {said}."

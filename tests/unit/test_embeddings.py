@@ -20,7 +20,7 @@ def on_a_circle(angles: np.ndarray, size: float = 1.0) -> np.ndarray:
 
 
 def test_the_length_of_a_vector_decides_nothing() -> None:
-    found = embedding("text_embeds", on_a_circle(ANGLES), on_a_circle(ANGLES, 3.0), None)
+    found = embedding("text_embeds", on_a_circle(ANGLES), on_a_circle(ANGLES, 3.0), None, 0.0)
     assert found is not None
     assert found.cosine_min == pytest.approx(1)
     assert (found.rows, found.moved, found.reordered) == (4, 0, 0)
@@ -30,22 +30,27 @@ def test_the_length_of_a_vector_decides_nothing() -> None:
 def test_a_row_that_turns_has_another_neighbour() -> None:
     turned = ANGLES.copy()
     turned[1] = np.radians(30.0)  # nearer to the one at 40 than to the one at 0
-    found = embedding("text_embeds", on_a_circle(ANGLES), on_a_circle(turned), None)
+    found = embedding("text_embeds", on_a_circle(ANGLES), on_a_circle(turned), None, 0.0)
     assert found is not None
     assert found.cosine_min == pytest.approx(np.cos(np.radians(20)))
     gap = np.cos(np.radians(10)) - np.cos(np.radians(30))
-    assert found.examples == (Moved(1, 0, 2, pytest.approx(gap)),)
+    assert found.examples == (Moved(1, 0, 2, pytest.approx(gap), False),)
     assert (found.moved, found.reordered) == (1, 1)
     said = embedding_sentence(found)
-    assert (
-        "the nearest neighbour changes for 1, the order of all for 1 (row 1 has row 2, not 0"
-        in said
-    )
+    assert "the nearest neighbour changes for 1, the order of all for 1; row 1 has row 2, " in said
+    near, far = on_a_circle(ANGLES), on_a_circle(turned)
+    at_a_tie = embedding("text_embeds", near, far, None, 1.01 * gap / 4)
+    assert at_a_tie is not None
+    assert at_a_tie.ties == 1
+    assert "changes for 1 (1 inside the noise: a tie, not a bug)" in embedding_sentence(at_a_tie)
+    sure = embedding("text_embeds", near, far, None, 0.99 * gap / 4)
+    assert sure is not None
+    assert sure.ties == 0
 
 
 def test_an_order_that_changes_behind_the_nearest() -> None:
     before, after = np.radians([0, 5, 40, -44]), np.radians([0, 5, 40, -38])
-    found = embedding("e", on_a_circle(before), on_a_circle(after), None)
+    found = embedding("e", on_a_circle(before), on_a_circle(after), None, 0.0)
     assert found is not None
     assert (found.moved, found.reordered) == (0, 1)
     said = embedding_sentence(found)
@@ -58,22 +63,22 @@ def test_positions_that_do_not_count_are_not_averaged() -> None:
     candidate[1, 3] = [1e6, -1e6]
     keep = np.ones((3, 4), bool)
     keep[1, 3] = False
-    found = embedding("last_hidden_state", reference, candidate, keep)
+    found = embedding("last_hidden_state", reference, candidate, keep, 0.0)
     assert found is not None
     assert found.pooled
     assert found.cosine_min == pytest.approx(1)
-    counted = embedding("last_hidden_state", reference, candidate, None)
+    counted = embedding("last_hidden_state", reference, candidate, None, 0.0)
     assert counted is not None
     assert counted.cosine_min < 0.1
 
 
 def test_two_rows_have_no_order_and_nan_no_direction() -> None:
     two = on_a_circle(ANGLES[:2])
-    found = embedding("e", two, two, None)
+    found = embedding("e", two, two, None, 0.0)
     assert found is not None
     assert not found.compared
     assert "with 3 rows or more" in embedding_sentence(found)
-    assert embedding("e", two, np.full_like(two, np.nan), None) is None
+    assert embedding("e", two, np.full_like(two, np.nan), None, 0.0) is None
 
 
 def named(outputs: dict[str, np.ndarray], **states: np.ndarray) -> OutputNames:

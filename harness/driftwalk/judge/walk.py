@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from ..adapter import Backend, BackendInfo, Replays
 from ..dtypes import FORMATS
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
@@ -189,7 +191,9 @@ class Walk:
                 r, c = (without_infinity(side.array) if note else side.array for side in given)
                 self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
             if output := self._outputs.embeddings.get(point.name):
-                found = embedding(output, given[0].array, given[1].array, keep)
+                ours = given[0].array
+                room = tolerance.atol * measured.scale + tolerance.rtol * float(np.abs(ours).max())
+                found = embedding(output, ours, given[1].array, keep, room)
                 self._embeddings |= {point.name: found} if found is not None else {}
             self._met[point.name] = LayerDrift(
                 point,

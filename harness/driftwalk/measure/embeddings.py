@@ -2,6 +2,8 @@
 
     cosine        of each row of the candidate's with the same row of the reference's
     neighbours    the other rows of the batch, by cosine, the nearest first
+    tie           two neighbours whose cosines lie no farther apart than twice what an element may
+                  be off by, over the lengths of the rows
 
 An embedding has no argmax worth telling; what is decided with it is who is near whom.
 """
@@ -28,6 +30,8 @@ class Moved:
     candidate: int
     gap: float
     """How much nearer, in cosine, the reference has its own choice than the candidate's."""
+    tie: bool
+    """Honest noise could make either the nearest."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +49,25 @@ class Embedding:
     """Whether there are rows enough to have an order among neighbours."""
     moved: int
     """Rows whose nearest neighbour is another one."""
+    ties: int
+    """Those of them that stood at a tie."""
     reordered: int
     """Rows whose neighbours come in another order, the nearest or any other."""
     examples: tuple[Moved, ...]
 
 
 def embedding(
-    output: str, reference: Array, candidate: Array, keep: Array | None
+    output: str, reference: Array, candidate: Array, keep: Array | None, room: float
 ) -> Embedding | None:
-    """Compare two batches of embeddings; None where rows are not finite, or there are none."""
+    """Compare two batches of embeddings; None where rows are not finite, or there are none.
+
+    `room` is what an element may be off by.
+    """
     pooled = reference.ndim == 3
     ours, theirs = (_rows(side, keep) for side in (reference, candidate))
     if not ours.size or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return None
+    noise = room / np.maximum(np.linalg.norm(ours, axis=1), np.finfo(np.float64).tiny)
     ours, theirs = _unit(ours), _unit(theirs)
     cosines = np.clip((ours * theirs).sum(1), -1, 1)
     count = len(ours)
@@ -69,7 +79,9 @@ def embedding(
         reordered = int((orders[0] != orders[1]).any(1).sum())
         for row in np.flatnonzero(orders[0][:, 0] != orders[1][:, 0]).tolist():
             own, other = int(orders[0][row, 0]), int(orders[1][row, 0])
-            moved.append(Moved(row, own, other, float(near[row, own] - near[row, other])))
+            gap = float(near[row, own] - near[row, other])
+            tie = gap <= 2 * float(noise[row] + max(noise[own], noise[other]))
+            moved.append(Moved(row, own, other, gap, tie))
     return Embedding(
         output=output,
         rows=count,
@@ -78,6 +90,7 @@ def embedding(
         cosine_min=float(cosines.min()),
         compared=orders is not None,
         moved=len(moved),
+        ties=sum(one.tie for one in moved),
         reordered=reordered,
         examples=tuple(sorted(moved, key=lambda one: -one.gap)[:_MOST_MOVED]),
     )
