@@ -27,11 +27,18 @@ from .default_probe.subject import input_table
 from .demo import ByteTokenizer
 from .loaded import LoadedModel
 from .media_files import processed
+from .nested_inputs import nested
 from .onnx.pairs.model import OnnxModel, graph_probe
 from .padding import with_padding
 from .sources import open_model
 
 BATCH, LENGTH = 2, 16
+IMAGES = ("pixel_values", "pixel_values_videos")
+MEDIA = {
+    **{"pixel_values": "an image", "pixel_values_videos": "a video"},
+    **{"input_features": "sound", "input_values": "sound"},
+}
+"""Inputs that no text and no ids can stand for, and what a user has in their place."""
 
 
 def make_probe(
@@ -47,6 +54,7 @@ def make_probe(
         return graph_probe(model, given, batch=batch, length=length, seed=seed)
     probe = _read(model, given, batch, length, seed)
     if given is not None:  # a default was seen to run
+        probe = nested(model, probe)
         check_names(model.module, probe)
         check_values(model, probe)
     return with_padding(model, probe)
@@ -225,14 +233,26 @@ def _lacking(module: nn.Module, probe: Probe) -> str:
     of_decoder = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
     mains = [str(getattr(module, "main_input_name", "")), *of_decoder]
     names = forward_of(module).names
+    # Of two towers, each needs its own; a language model with placeholders for media runs without.
+    placeholders = any(re.match(r"(image|video|audio).*_token", name) for name in vars(config))
+    mains += [name for name in MEDIA if not placeholders]
     lacking = [n for n in dict.fromkeys(mains) if n in names and n not in probe.names]
     if not lacking or (lacking == ["input_ids"] and "inputs_embeds" in probe.names):
         return ""
-    return lacks(module, probe, lacking)
+    given = next((name for name in lacking if name in MEDIA), "")
+    how = f" Give {MEDIA[given]} with --input {given}=FILE, or no probe." if given else ""
+    return lacks(module, probe, lacking) + how
 
 
 def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
     """Ids inside the vocabulary, no more positions than the model has, a mask for each of them."""
+    for name, what in MEDIA.items():
+        array = probe.inputs.get(name)
+        if array is not None and (array.dtype.kind != "f" or array.ndim < (name in IMAGES) + 2):
+            yield (
+                f"{name} is {array.dtype} of shape {list(array.shape)}, and the model wants {what} "
+                f"there: give --input {name}=FILE, an array of floats, or no probe."
+            )
     vocabulary = _table_size(model.module)
     for name in ("input_ids", "decoder_input_ids"):
         if name in probe.others:

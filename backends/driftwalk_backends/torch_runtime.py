@@ -175,7 +175,8 @@ class TorchRuntime(Looks, Backend):
         if self._module is None:
             start = time.perf_counter()
             self._module = self._load()
-            self._seconds["load"] = time.perf_counter() - start
+            taken = time.perf_counter() - start
+            self._seconds["load"] = self._seconds.get("load", 0.0) + taken
         return self._module
 
     def _load(self) -> nn.Module:

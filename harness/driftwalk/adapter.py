@@ -254,7 +254,7 @@ class Backend(ABC):
     """Makes a probe for its model of text, arrays, a file or nothing; set by who made it."""
 
     seconds: Mapping[str, float]
-    """What was slow so far: `load`, `export`, `trace`, `run`."""
+    """What was slow: the last `trace` and `run`; of all else (`load`, `export`, ...) the sum."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec

@@ -47,7 +47,8 @@ def assemble(
     """One report of a walk that has met all of the candidate's states."""
     layers, sides = walk.layers(), (trace.backend, candidate)
     terms = replace(terms, left_to_chance=walk.left_to_chance, chance=walk.chance)
-    return report_of(layers, trace.probe, sides, terms, observer, walk.decisions)
+    report = report_of(layers, trace.probe, sides, terms, observer, walk.decisions)
+    return replace(report, embeddings=walk.embeddings)
 
 
 def report_of(

@@ -20,6 +20,9 @@ _observed: WeakKeyDictionary[Backend, dict[tuple[str, str, Policy], Observer]] =
 """What was seen, by probe, depth and policy: looking twice at the same run teaches nothing."""
 
 
+SAME_VALUES = "other bits for equal values, such as the sign of a zero"
+
+
 class Observation:
     """One backend, looked at and not: what the instrumented run gave is kept by its hashes."""
 
@@ -55,10 +58,14 @@ class Observation:
             for name in list(plain):
                 plain[name] = plain[name].copy()
             traced = self._seen.stream(self._probe, lambda state: None)
-        worst, output, within = 0.0, "", plain.keys() == traced.keys()
-        for name in plain.keys() & traced.keys():
+        alone = sorted(plain.keys() ^ traced.keys())
+        broken = dict.fromkeys(alone, "one of the two runs alone gives it")
+        harmless: dict[str, str] = {}
+        worst, output, within = 0.0, "", not alone
+        for name in (name for name in plain if name in traced):
             if plain[name].shape != traced[name].shape:
-                within, output = False, name
+                shapes = [str(list(side[name].shape)) for side in (plain, traced)]
+                within, broken[name] = False, f"its shape was {' and became '.join(shapes)}"
                 continue
             own = (self._seen.info.dtype, dtype_name(plain[name]))
             formats = [FORMATS[n] for n in own if n in FORMATS]
@@ -66,9 +73,18 @@ class Observation:
             keep = self._probe.keep("logits", plain[name].shape)
             metrics = measure(plain[name], traced[name], tolerance, keep).metrics
             within = within and not metrics.mismatched
-            if metrics.max_abs >= worst:
+            if metrics.max_abs > worst:
                 worst, output = metrics.max_abs, name
-        return Observer(True, False, within, worst, output)
+            if metrics.mismatched and not metrics.max_abs:
+                broken[name] = f"{metrics.mismatched} of its values are NaN or Inf in one run"
+            elif not metrics.max_abs and _hashes({"": plain[name]}) != _hashes({"": traced[name]}):
+                same = np.array_equal(plain[name], traced[name], equal_nan=True)
+                harmless[name] = SAME_VALUES if same else "it differs at padding alone"
+        changes = broken or ({} if worst else harmless)
+        if not changes:
+            return Observer(True, False, within, worst, output)
+        output = next(iter(changes))
+        return Observer(True, False, within, worst, output, changes[output])
 
 
 def observe(

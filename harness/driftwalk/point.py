@@ -37,6 +37,8 @@ class Point:
     module: str = ""
     found: Sparse[str] = field(default="", compare=False)
     """How a backend that has no modules found it: by scope metadata, by value, ..."""
+    output: Sparse[str] = field(default="", compare=False)
+    """What the model itself calls an output, where the point's name does not tell it."""
 
     @property
     def is_shared(self) -> bool:

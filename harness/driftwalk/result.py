@@ -16,6 +16,7 @@ from .files import read_json
 from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
+from .measure.embeddings import Embedding
 from .weight_change import WeightFindings
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
@@ -47,6 +48,13 @@ class Observer:
     within_tolerance: bool = True
     max_abs: Size = 0.0
     output: str = ""
+    change: Sparse[str] = ""
+    """What became of that output, where it is not a distance that tells."""
+
+    @property
+    def amount(self) -> str:
+        """How the output changed, in words."""
+        return f"({self.change})" if self.change else f"by up to {self.max_abs:.3g}"
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,9 @@ class Report(Document):
     """Where inside the root cause; None where no blame was computed."""
     layers: tuple[LayerDrift, ...]
     outputs: Decisions | None = None
+    """What became of the choices; None where the model makes none."""
+    embeddings: Sparse[tuple[Embedding, ...]] = ()
+    """What became of the outputs that are embeddings, where there are any."""
     observer: Mapping[str, Observer] = field(default_factory=dict)
     coverage: Coverage
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from driftwalk.tasks.bench.result import BenchReport, Case, Entry
-from driftwalk.tasks.bench.timing_stats import Ratio, summarise
+from driftwalk.tasks.bench.timing_stats import summarise
 
 from . import console, marked
 from .door import renderer
@@ -21,7 +21,7 @@ from .layout import Fact, Head, model_name
 from .marked import Markdown
 from .numbers import count, cut, number, seconds
 from .page import page_renderer
-from .timing import Bar, LayerTimes, bar, layer_times, longest_run
+from .timing import Bar, LayerTimes, against, bar, layer_times, longest_run
 
 WORD_SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _STYLES = {"faster": "green", "slower": "red", "same": "dim", "undecided": "yellow"}
@@ -80,24 +80,12 @@ def headline(report: BenchReport) -> str:
     first = cut(report.cases[0].entries[0].backend.spec, 60)
     several = len(report.cases) > 1
     clauses = [
-        f"{cut(entry.backend.spec, 60)} is {_against(ratio, first)}"
+        f"{cut(entry.backend.spec, 60)} is {against(ratio, first)}"
         + (f" at {_shape(case)}" if several else "")
         for case, entry, ratio in ratios[:4]
     ]
     more = f"; and {len(ratios) - 4} more" if len(ratios) > 4 else ""
     return f"BENCH: {'; '.join(clauses)}{more}."
-
-
-def _against(ratio: Ratio, first: str) -> str:
-    match ratio.word:
-        case "faster":
-            return f"{number(1 / ratio.value)} times as fast as {first}"
-        case "slower":
-            return f"{number(ratio.value)} times as slow as {first}"
-        case "same":
-            return f"as fast as {first}"
-        case _:
-            return f"not told apart from {first}"
 
 
 def _shape(case: Case) -> str:

@@ -10,6 +10,7 @@ from .door import renderer
 from .marked import Markdown, code, escaped, facts, foot, paragraph, table, whole
 from .rows import Gap, Row, labels, short
 from .view import View, look
+from .vocabulary import FROM_TRUTH, has_truth, legend
 
 MOST_ROWS = 30
 MOST_BYTES = 60_000
@@ -41,7 +42,8 @@ def _sections(view: View) -> Iterator[Markdown]:
     yield from map(paragraph, view.said)
     if view.rows:
         yield _table(view.rows)
-        yield paragraph(view.coverage)
+        words = legend(view.rows, (FROM_TRUTH,))
+        yield from (paragraph(text) for text in (words, view.coverage) if text)
     if view.exercised:
         yield Markdown(" ").join(paragraph(text) for text in view.exercised)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
@@ -60,15 +62,17 @@ def _details(run: Sequence[Row]) -> Markdown:
 
 def _table(rows: Sequence[Row]) -> Markdown:
     lines: list[Sequence[str]] = []
+    truth = has_truth(rows)
     for row in short(rows, MOST_ROWS):
         if isinstance(row, Gap):
             lines.append((f"… {row.count} more", "", "", "", "", ""))
             continue
         allowed = " (allowed)" if row.allowed else ""
         verdict = Markdown("{} {}{}{}").format(row.symbol, row.verdict, allowed, _marks(row))
-        cells = (row.rel_l2, row.max_abs, row.allowance, row.used)
-        lines.append((code(row.name), *cells, verdict))
-    titles = ("point", "rel L2", "max abs", "allowance", "used", "verdict")
+        cells = (row.rel_l2, row.max_abs, row.from_truth if truth else row.allowance, row.used)
+        lines.append((code(row.beside(row.name)), *cells, verdict))
+    measure = FROM_TRUTH if truth else "allowance"
+    titles = ("point", "rel L2", "max abs", measure, "used", "verdict")
     return table(titles, lines, " rrrr")
 
 

@@ -53,6 +53,8 @@ class Row:
     marks: tuple[str, ...]
     rel_l2: str
     max_abs: str
+    from_truth: str
+    """How far the side that used most of its allowance is from the truth; empty without one."""
     allowance: str
     used: str
     sentence: str
@@ -121,6 +123,7 @@ def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
         max_abs=(
             bound + number(metrics.max_abs) if metrics else f"{bad} NaN/Inf" if bad else NOTHING
         ),
+        from_truth=_relative(layer) if metrics else "",
         allowance=sentences.allowance(layer.tolerance),
         used=bound + used(tolerance.needed) if tolerance else NOTHING,
         sentence=sentences.what_happened(layer),
@@ -155,6 +158,15 @@ def _leading(layer: LayerDrift, bound: str) -> Iterator[Leading]:
         there = f"at {ints(worst.index)}: {reference} in the reference, {candidate} here"
         shows = ("max abs", "worst at", "reference there", "candidate there")
         yield Leading("largest difference", bound + number(metrics.max_abs), there, shows)
+
+
+def _relative(layer: LayerDrift) -> str:
+    """The L2 distance from the truth of the side that `used` speaks of, relative to the state."""
+    truth, tolerance = layer.truth, layer.tolerance
+    if truth is None or tolerance is None:
+        return ""
+    error = truth.reference if tolerance.side == "reference" else truth.candidate
+    return number(error / truth.scale) if truth.scale > 0 else number(error)
 
 
 def _facts(layer: LayerDrift) -> Iterator[Fact]:

@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
+from driftwalk.measure.decisions import Decisions
 from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
+from .embedding_words import embedding_sentence
+from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
 from .weight_words import accusation
 
@@ -40,11 +43,14 @@ def name_of(layer: LayerDrift) -> str:
 
 
 def module_beside(layer: LayerDrift) -> str:
-    """The module of a layer, where its path does not end in the number that the layer has.
+    """What a point's name does not tell: the model's name of an output, or the module of a layer,
+    where its path does not end in the number that the layer has.
 
     In a list of blocks it does; in a walk over the module tree `layer.7` may be anything.
     """
     name, module = layer.point.name, layer.point.module
+    if layer.point.output:
+        return layer.point.output
     place, end = place_of(name), _NUMBER.search(module)
     if place is None or place.number is None or not place.is_canonical:
         return ""
@@ -96,9 +102,12 @@ def _drifted(report: Report) -> str:
         text += "; it is the very first point"
     if root is not None:
         same = root.point.name == first.point.name
-        text += "; it is also the root cause" if same else f"; the root cause is {name_of(root)}"
-    if report.culprit is not None:
-        text += f": {cut(report.culprit.sentence, 300).rstrip('. ')}"
+        also, by = f"{name_of(root)} is also the root cause", f"the root cause is {name_of(root)}"
+        text += f"; {also if same else by}"
+        why = why_elsewhere(first, root)
+        text += f" ({why})" if why else ""
+    if found := inside(report):
+        text += f": {': '.join(filter(None, found))}"
     text += "."
     # Which side is wrong, where that is not the candidate, as everybody expects.
     if report.at_fault == "reference":
@@ -110,6 +119,41 @@ def _drifted(report: Report) -> str:
         reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
         text += f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
     return text
+
+
+def why_elsewhere(first: LayerDrift, root: LayerDrift) -> str:
+    """Why the root cause is not where the difference shows first, where a reader would wonder."""
+    if root.index > first.index:
+        if first.verdict in ("missing", "extra"):
+            return "after it: a point that only one side has is not to blame for other layers"
+        if first.blame is None:
+            return f"after it: what {name_of(first)} made itself could not be told"
+        return (
+            f"after it: up to {name_of(first)} each layer made no more error than honest "
+            "arithmetic may, and what shows there has built up"
+        )
+    if root.index < first.index and root.verdict == "ok" and root.tolerance is not None:
+        return "within its allowance as a whole; what it made itself grows on the way"
+    return ""
+
+
+def inside(report: Report) -> Fact | None:
+    """Where inside the root cause (nothing, where it is all of it), and what that part did.
+
+    A culprit's sentence names the root cause again, which stands before it wherever it is shown.
+    """
+    culprit, root = report.culprit, report.root_cause
+    if culprit is None:
+        return None
+    sentence = cut(culprit.sentence, 300).rstrip(". ")
+    who, _, did = sentence.partition(": ")
+    layer, space, path = who.partition(" ")  # `layer.3 mlp.c_proj`, but `layer.3, before ln_2`
+    whole = who if layer.endswith(",") or not space else f"{layer}.{path}"
+    name = cut(root.point.name, 80) if root is not None else ""
+    rest = whole.removeprefix(name)
+    if not did or not whole.startswith(name) or rest[:1] not in ("", ".", ","):
+        return "", sentence
+    return rest.lstrip("., "), did
 
 
 def _unmatched(layers: Sequence[LayerDrift], verdict: str) -> list[str]:
@@ -288,10 +332,12 @@ def overall_tolerance(report: Report) -> str:
 
 
 def decision_impact(report: Report) -> str:
-    """What the difference does to what the model would say; empty where nothing is decided."""
-    found = report.outputs
-    if found is None:
-        return ""
+    """What the difference does to what is decided: by the model's choices, by its embeddings."""
+    chosen = (_choices(report.outputs),) if report.outputs is not None else ()
+    return " ".join((*chosen, *map(embedding_sentence, report.embeddings)))
+
+
+def _choices(found: Decisions) -> str:
     where = f"{count(found.positions)} position{'s' if found.positions != 1 else ''}"
     if not found.flips:
         text = f"No decision changes: the top choice is the same at all {where}"
@@ -314,8 +360,8 @@ def observer_effect(side: str, seen: Observer) -> str:
         return f"Capturing states left the {who}'s outputs bit-identical."
     limit = "within tolerance" if seen.within_tolerance else "more than the tolerance"
     return (
-        f"Capturing states changed the {who}'s output {cut(seen.output, 80)} by up to "
-        f"{number(seen.max_abs)}, {limit}."
+        f"Capturing states changed the {who}'s output {cut(seen.output, 80)} "
+        f"{cut(seen.amount, 200)}, {limit}."
     )
 
 

@@ -108,7 +108,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("How close it was", _closest(report))
     if root is not None:
         said = (_link(root), Part(f": {_why(report, root)}."))
-        yield Tile("Where it comes from", said, weights_sentence(report))
+        elsewhere = sentences.why_elsewhere(first, root) if first is not None else ""
+        more = f"{elsewhere[:1].upper()}{elsewhere[1:]}." if elsewhere else ""
+        yield Tile("Where it comes from", said, " ".join((more, weights_sentence(report))).strip())
     elif report.verdict == "drift":
         yield Tile("Where it comes from", (Part("Not known: nothing could be blamed."),))
     impact = sentences.decision_impact(report)
@@ -135,9 +137,8 @@ def _closest(report: Report) -> tuple[Part, ...]:
 
 
 def _why(report: Report, root: LayerDrift) -> str:
-    if report.culprit is not None:
-        said = cut(report.culprit.sentence, 300).rstrip(". ")
-        return said.removeprefix(f"{cut(root.point.name, 80)} ")
+    if found := sentences.inside(report):
+        return ": ".join(filter(None, found))
     if root.blame is not None:
         ratio = root.blame.ratio
         times = number(ratio) if math.isfinite(ratio) else "infinitely many"

@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from driftwalk.measure.metric_list import METRICS
-from driftwalk.result import Report
 
 from .console import about, fit, noted, table, text_renderer, wrapped
-from .layout import Fact
-from .numbers import cut, number
+from .numbers import number
 from .rows import Gap, Row, short
+from .sentences import inside
 from .tree import draw, marks, tree
 from .view import View, look
+from .vocabulary import FROM_TRUTH, has_truth, legend
 
 MOST_ROWS = 60
 _BARS = "▁▂▃▄▅▆▇█"
@@ -27,12 +27,16 @@ _BARS = "▁▂▃▄▅▆▇█"
 def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     marked = [row for row in view.rows if row.marks]
     yield about(view.about)
+    columns: list[str] = []
     if marked:
-        yield Text()
-        yield from draw(tree(view.rows, _remark(view.document)), console.width)
-        yield Text()
+        drawn = list(draw(tree(view.rows, inside(view.document)), console.width))
+        columns = [FROM_TRUTH] if FROM_TRUTH in drawn[0].plain else []
+        yield from (Text(), *drawn, Text())
     elif view.rows:
-        yield _table(view, console)
+        points, columns = _table(view, console)
+        yield points
+    if text := legend(view.rows, columns):
+        yield Text(text, style="dim")
     yield from _sparkline(view.rows, console.width)
     for row in marked:
         yield Text()
@@ -45,18 +49,19 @@ def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     yield from [Text(), *shown] if shown else []
 
 
-def _table(view: View, console: Console) -> Table:
-    """The widest table that fits: a narrow one leaves out columns before it cuts a verdict."""
-    columns = ["rel L2", "max abs", "allowance", "used"]
+def _table(view: View, console: Console) -> tuple[Table, list[str]]:
+    """The widest table that fits, and its columns: some go before a verdict is cut."""
+    measure = FROM_TRUTH if has_truth(view.rows) else "allowance"
+    columns = ["rel L2", "max abs", measure, "used"]
     columns += ["of contrast"] if view.meaning else []
     wide = console.options.update(max_width=10_000)
     made = _table_of(view, columns, console.width)
-    for dropped in ("allowance", "max abs", "rel L2"):
+    for dropped in (measure, "max abs", "rel L2"):
         if Measurement.get(console, wide, made).maximum <= console.width:
             break
         columns.remove(dropped)
         made = _table_of(view, columns, console.width)
-    return made
+    return made, columns
 
 
 def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
@@ -66,22 +71,12 @@ def _table_of(view: View, columns: Sequence[str], width: int) -> Table:
             rows.append([Text(f"… {row.count} more", style="dim")])
             continue
         values = {"rel L2": row.rel_l2, "max abs": row.max_abs}
-        values |= {"allowance": row.allowance, "used": row.used, "of contrast": row.meaning}
+        values |= {FROM_TRUTH: row.from_truth, "allowance": row.allowance}
+        values |= {"used": row.used, "of contrast": row.meaning}
         rows.append([row.beside(row.name), *(values[column] for column in columns), _verdict(row)])
     made = table(("point", *columns, "verdict"), rows, f" {'r' * len(columns)}l")
     made.columns[0].max_width = max(12, width - 56)
     return made
-
-
-def _remark(report: Report) -> Fact | None:
-    """The culprit as a part of the root cause: what it is, and what it did."""
-    culprit, root = report.culprit, report.root_cause
-    if culprit is None or root is None:
-        return None
-    who, _, did = cut(culprit.sentence, 300).partition(": ")
-    # `layer.3 mlp.c_proj` is seen from the layer; here it hangs below a point of any depth.
-    part = who.replace(" ", ".", 1).removeprefix(root.point.name).lstrip(".")
-    return part, did or who
 
 
 _FACTS = (

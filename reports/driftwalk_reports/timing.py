@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from driftwalk.result import Report
-from driftwalk.tasks.bench.timing_stats import Summary, summarise
+from driftwalk.result import Benchmark, Report
+from driftwalk.tasks.bench.timing_stats import Ratio, Summary, compare_laps, summarise
 
-from .numbers import NOTHING, cut, seconds
+from .numbers import NOTHING, cut, number, seconds
 
 PHASES = {
     "load": "load the model",
@@ -54,6 +54,8 @@ class Timing:
     """What was done, and how long each side took for it."""
     sides: tuple[str, ...]
     """Whose times they are."""
+    speed: str
+    """Faster, slower, same or undecided, in a sentence; empty where nothing was timed."""
     bars: tuple[Bar, ...]
     layers: LayerTimes
 
@@ -93,6 +95,39 @@ def _time(value: float | None, longest: float) -> tuple[str, float]:
     return seconds(value), round(100 * value / longest, 1)
 
 
+def against(ratio: Ratio, first: str) -> str:
+    """How fast one is beside another, as far as the runs can tell."""
+    match ratio.word:
+        case "faster":
+            return f"{number(1 / ratio.value)} times as fast as {first}"
+        case "slower":
+            return f"{number(ratio.value)} times as slow as {first}"
+        case "same":
+            return f"as fast as {first}"
+        case _:
+            return f"not told apart from {first}"
+
+
+def _speed(report: Report, known: Mapping[str, Benchmark]) -> str:
+    """What `--bench` found, with the word first; both sides took turns, so runs are pairs."""
+    if known.keys() != {"reference", "candidate"}:
+        return ""
+    theirs, ours = known["reference"].samples, known["candidate"].samples
+    ratio = compare_laps(theirs, ours)
+    medians = [seconds(summarise(samples).median) for samples in (ours, theirs)]
+    who, first = cut(report.candidate.spec, 60), cut(report.reference.spec, 60)
+    text = (
+        f"Speed: {ratio.word}. {who} is {against(ratio, first)}: {medians[0]} against {medians[1]} "
+        f"(medians of {min(len(ours), len(theirs))} plain runs in turn)"
+    )
+    if math.isfinite(ratio.value):
+        sure = f", surely {number(ratio.low)} to {number(ratio.high)}"
+        text += f", {number(ratio.value)} times its time"
+        text += sure if math.isfinite(ratio.high) else ""
+    more = " `driftwalk bench` with more --rounds may tell." if ratio.word == "undecided" else ""
+    return f"{text}.{more}"
+
+
 def timing(report: Report) -> Timing:
     """The phases of a verification, and what was timed beside it."""
     known = {
@@ -112,6 +147,7 @@ def timing(report: Report) -> Timing:
             for phase in dict.fromkeys(phase for spent in sides for phase in spent)
         ),
         sides=tuple(SIDES.get(side, cut(side, 40)) for side in report.timings),
+        speed=_speed(report, known),
         bars=tuple(
             bar(cut(f"{side} {specs.get(side, '')}".strip(), 60), summarise(one.samples), longest)
             for side, one in known.items()

@@ -24,7 +24,7 @@ MOST_RUNS = 3
 """Between two shown points; more changes of verdict than this become one line."""
 NUMBERS = 34
 """Cells that names leave free for what is said of them."""
-TITLES = ("rel L2", "used")
+TITLES = ("rel L2", "from truth", "used")
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class PointLine(TreeLine):
     row: Row
 
     @property
-    def numbers(self) -> tuple[str, str]:
-        """The error and the share of the allowance; a word where there is no number."""
+    def numbers(self) -> tuple[str, str, str]:
+        """Both distances and the share of the allowance; a word where there is no number."""
         row = self.row
         if row.error is not None:
-            return row.rel_l2, row.used
+            return row.rel_l2, row.from_truth, row.used
         word = row.max_abs if row.verdict == "nonfinite" else row.verdict
-        return f"{word} (allowed)" if row.allowed else word, ""
+        return f"{word} (allowed)" if row.allowed else word, "", ""
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,10 @@ def draw(lines: Sequence[TreeLine], width: int) -> Iterator[Text]:
     """A title, then a line each; none is wider than asked."""
     named = [(line, _name(line, max(16, width - NUMBERS))) for line in lines]
     left = max(cell_len(name) for line, name in named if not isinstance(line, RemarkLine))
-    columns = _columns(lines)
-    title = "  ".join(f"{word:>{size}}" for word, size in zip(TITLES, columns, strict=True))
-    yield Text(f"{padded('model', left)}    {title}" if columns[1] else "model", style="dim")
+    columns = _columns(lines, width - left)
+    sized = zip(TITLES, columns, strict=True)
+    title = "  ".join(f"{word:>{size}}" for word, size in sized if size)
+    yield Text(f"{padded('model', left)}    {title}" if title else "model", style="dim")
     for line, name in named:
         if isinstance(line, PointLine):
             yield from _point(line, padded(name, left), columns, width)
@@ -219,18 +220,23 @@ def _name(line: TreeLine, cells: int) -> str:
     return line.branch + (fit(line.label, room) or nameless)
 
 
-def _columns(lines: Sequence[TreeLine]) -> tuple[int, int]:
-    """How wide the two columns of numbers are; without any, not at all."""
-    found = [line.numbers for line in lines if isinstance(line, PointLine) and line.numbers[1]]
-    if not found:
-        return 0, 0
-    first, second = zip(TITLES, *found, strict=True)
-    return max(map(cell_len, first)), max(map(cell_len, second))
+def _columns(lines: Sequence[TreeLine], room: int) -> tuple[int, ...]:
+    """How wide the columns of numbers are; one without any, or without room, has no width."""
+    found = [line.numbers for line in lines if isinstance(line, PointLine) and line.numbers[-1]]
+    cells = zip(*found, strict=True) if found else [()] * len(TITLES)
+    value, truth, share = (
+        max(map(cell_len, (title, *column))) if any(column) else 0
+        for title, column in zip(TITLES, cells, strict=True)
+    )
+    longest = max((len(marks(x.row)) for x in lines if isinstance(x, PointLine)), default=0)
+    fits = 4 + value + 2 + truth + 2 + share + longest <= room
+    return value, truth if fits else 0, share
 
 
-def _point(line: PointLine, name: str, columns: tuple[int, int], width: int) -> Iterator[Text]:
-    value, share = line.numbers
-    said = f"{value:>{columns[0]}}  {share:>{columns[1]}}" if share else value
+def _point(line: PointLine, name: str, columns: tuple[int, ...], width: int) -> Iterator[Text]:
+    values = zip(line.numbers, columns, strict=True)
+    said = "  ".join(f"{value:>{size}}" for value, size in values if size)
+    said = said if line.numbers[-1] else line.numbers[0]
     text = Text(f"{name}  ")
     text.append(f"{line.row.symbol} {said}", style="green" if line.ok else "red")
     end = marks(line.row)
@@ -254,6 +260,7 @@ def _remark(line: RemarkLine, name: str, width: int) -> Iterator[Text]:
     if cell_len(start) + cell_len(line.text) <= width:
         yield Text(start).append(line.text, style="red")
         return
-    yield Text(name)
-    for more in wrapped(line.text.split(" "), " ", width - len(line.below)):
-        yield Text(line.below).append(more, style="red")
+    more = wrapped(line.text.split(" "), " ", width - len(line.below))
+    # Without a label the text begins where one would stand: a branch never ends in nothing.
+    yield Text(name) if line.label else Text(name).append(next(more, ""), style="red")
+    yield from (Text(line.below).append(text, style="red") for text in more)

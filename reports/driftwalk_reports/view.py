@@ -18,6 +18,7 @@ from .rows import Row, around, to_rows
 from .story import Story, tell
 from .studies.effects import patching_sentence, propagation_sentence
 from .timing import Timing, timing
+from .vocabulary import legend
 from .weight_words import weights_sentence
 
 
@@ -39,6 +40,8 @@ class View(Head[Report]):
     rows: tuple[Row, ...]
     meter: Meter
     """The scale of the bars of all rows."""
+    legend: str
+    """What the columns of the points measure, and the words for it."""
     coverage: str
     exercised: tuple[str, ...]
     """What of the model the probe used, in a few sentences; empty where that is not known."""
@@ -74,6 +77,7 @@ class View(Head[Report]):
             self.decisions,
             self.meaning,
             *self.effects,
+            self.timing.speed,
             *self.disturbed,
         )
         return tuple(text for text in told if text)
@@ -81,8 +85,8 @@ class View(Head[Report]):
 
 def look(report: Report) -> View:
     """Everything a report shows."""
-    rows = to_rows(report)
     seen = {side: sentences.observer_effect(side, one) for side, one in report.observer.items()}
+    rows = to_rows(report)
     return View(
         document=report,
         tone=report.verdict,
@@ -92,6 +96,7 @@ def look(report: Report) -> View:
         story=tell(report, model_name(report.model)),
         rows=rows,
         meter=meter(row.needed for row in rows),
+        legend=legend(rows),
         coverage=sentences.covered(report),
         exercised=exercised_sentences(report.coverage.exercised),
         touched=exercised_rows(report.coverage.exercised),

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 import driftwalk
 import zoo
 from driftwalk.errors import ProbeError
+from driftwalk.states import same_bits
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from torch_nets import Block
@@ -237,6 +239,44 @@ def test_a_transformers_cache(candidate: str) -> None:
     report = driftwalk.verify(model, candidate, probe=probe, cache=False)
     assert report.ok, report.reason
     assert cache.get_seq_length() == 6
+
+
+def written(path: Path, arrays: dict[str, Any]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file(arrays, path)
+    return path
+
+
+@pytest.mark.parametrize("file", ["probe.npz", "probe.safetensors"])
+@pytest.mark.parametrize("words", [("key", "value"), ("0", "1")])
+def test_a_cache_in_a_file(tmp_path: Path, file: str, words: tuple[str, str]) -> None:
+    """As arrays with paths for names: a file knows no objects."""
+    model, cache = llama_and_cache()
+    arrays = {"input_ids": np.array([[7, 8, 9]]), "attention_mask": np.ones((1, 9), np.int64)}
+    given = make_probe(open_model(model), {**arrays, "past_key_values": cache})
+    for number, layer in enumerate(cache.layers):
+        for word, tensor in zip(words, (layer.keys, layer.values), strict=True):
+            arrays[f"past_key_values.{number}.{word}"] = tensor.numpy()
+    path = written(tmp_path / file, arrays)
+    run = driftwalk.backend("torch", model).run
+    assert same_bits(run(path), run(given))
+    assert driftwalk.verify(model, "emulated:bf16", probe=path, cache=False).ok
+    del arrays[f"past_key_values.0.{words[1]}"]
+    with pytest.raises(ProbeError, match=r"past_key_values\.0 is not a key and a value"):
+        make_probe(open_model(model), written(tmp_path / file, arrays))
+
+
+def test_nested_inputs_in_a_file(tmp_path: Path) -> None:
+    rows = {"x": X, "images.0": X, "images.1": 2 * X}
+    run = driftwalk.backend("torch", Adds()).run
+    path = written(tmp_path / "probe.npz", rows)
+    assert same_bits(run(path), run({"x": X, "images": [X, 2 * X]}))
+    with pytest.raises(ProbeError, match=r"lacks images\.1, and has parts"):
+        run(written(tmp_path / "gap.npz", {"x": X, "images.0": X, "images.2": X}))
+    with pytest.raises(ProbeError, match=r"takes no input 'pictures\.0'"):
+        run(written(tmp_path / "other.npz", {"x": X, "pictures.0": X}))
 
 
 def test_the_cache_matters() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers as tf
 
 import driftwalk
+import zoo
 from driftwalk.errors import ProbeError, UsageError
 from driftwalk.spec import Spec
 from driftwalk_backends.probes import make_probe
@@ -77,3 +79,24 @@ def test_a_backend_of_ones_own_making_says_what_it_needs() -> None:
     assert bare.trace(make_probe(open_model(MODEL), "some text")).names
     with pytest.raises(UsageError, match=r"driftwalk\.backend\(spec, model\)"):
         bare.trace("some text")
+
+
+@pytest.mark.parametrize("given", [[[5, 6, 7]], {"pixel_values": np.ones((1, 3))}])
+def test_ids_for_a_model_of_images_are_told_that_it_wants_an_image(given: object) -> None:
+    with pytest.raises(ProbeError, match=r"wants an image there: give --input pixel_values=FILE"):
+        make_probe(open_model(zoo.build("vit")), given)
+
+
+def test_a_tower_without_its_image_is_told_so() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    text = sizes | {"num_attention_heads": 2, "vocab_size": 20, "max_position_embeddings": 8}
+    vision = sizes | {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    config = tf.CLIPConfig(text_config=text | SPECIAL, vision_config=vision, projection_dim=8)
+    model = open_model(tf.CLIPModel(config).eval())
+    with pytest.raises(
+        ProbeError, match=r"lacks input 'pixel_values'.* Give an image with --input"
+    ):
+        make_probe(model, {"input_ids": [[1, 2, 3]]})
+
+
+SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from torch import nn
 
 import driftwalk
@@ -105,6 +106,28 @@ def test_the_answer_of_a_question_is_a_decision() -> None:
     report = driftwalk.verify(model, copy.deepcopy(model), cache=False)
     assert report.outputs is not None
     assert report.outputs.positions == 2  # one start for each row
+
+
+def test_an_embedding_is_no_decision() -> None:
+    """The point is `logits`, as of every main output; reports call it as the model does."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    images = {"pixel_values": np.random.default_rng(0).standard_normal((4, 3, 16, 16))}
+    clip = tf.CLIPVisionModelWithProjection(tf.CLIPVisionConfig(**sizes, projection_dim=8)).eval()
+    report = driftwalk.verify(clip, candidate="emulated:bf16", probe=images)
+    assert report.ok
+    assert report.outputs is None
+    assert report.layer("logits").point.output == "image_embeds"
+    assert [one.output for one in report.embeddings] == ["image_embeds", "last_hidden_state"]
+    assert all(0.99 < one.cosine_min < 1 and one.compared for one in report.embeddings)
+    printed = _printed(report)
+    assert "logits (image_embeds)" in printed
+    assert "image_embeds: cosine to the reference 1" in printed
+    assert "top choice" not in printed
+    vit = tf.ViTModel(tf.ViTConfig(**sizes), add_pooling_layer=False).eval()
+    report = driftwalk.verify(vit, candidate="emulated:bf16", probe=images)
+    assert [one.output for one in report.embeddings] == ["last_hidden_state"]
+    assert "logits" not in _printed(report)
 
 
 def test_states_that_are_given_as_they_are_have_one_row() -> None:

@@ -73,6 +73,23 @@ def test_minilm_on_prompts_of_unequal_length() -> None:
     assert None not in whole
 
 
+def test_minilm_gives_embeddings_and_decides_nothing(tmp_path: Path) -> None:
+    package, inside, _ = MINILM
+    texts = ["A cat sat on the mat.", "The cat is on a mat.", "Rome is in Italy.", "Paris, France."]
+    report = driftwalk.verify(folder_of(package, inside), candidate="emulated:bf16", probe=texts)
+    assert report.ok
+    assert report.outputs is None
+    assert report.layers[-1].point.name == "logits"
+    assert report.layers[-1].point.output == "pooler_output"
+    pooled, own = report.embeddings
+    assert (pooled.output, pooled.pooled, pooled.rows) == ("last_hidden_state", True, 4)
+    assert (own.output, own.pooled) == ("pooler_output", False)
+    assert 0.999 < pooled.cosine_min <= pooled.cosine_mean < 1
+    assert pooled.moved == 0
+    report.save(tmp_path)
+    assert driftwalk.load(tmp_path / "result.json").embeddings == report.embeddings
+
+
 def test_minilm_with_two_layers_in_bf16() -> None:
     """A mixture on trained weights: clean, a fault in float32, a fault in bfloat16."""
     import torch

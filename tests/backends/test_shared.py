@@ -87,7 +87,7 @@ def test_a_wrong_rotary_table_is_named(name: str, fault: Callable[[nn.Module], n
     assert report.root_cause is not None
     assert report.first_divergence is report.root_cause
     assert report.culprit is not None
-    assert "handed beside the stream" in report.culprit.sentence
+    assert "layers are handed it beside the stream" in report.culprit.sentence
     # Given the candidate's table, the truth's layers give what the candidate's do.
     layers = [row for row in report.layers if row.point.name.startswith("layer.")]
     assert not any(row.blame.guilty for row in layers if row.blame)

@@ -21,7 +21,7 @@ from driftwalk.result import Benchmark, Tool
 from driftwalk.states import BackendInfo, Probe
 from driftwalk.tasks.bench.result import BenchReport, Case, Entry
 from driftwalk.tasks.bench.run import bench
-from driftwalk.tasks.bench.runner import Remote, environment_of
+from driftwalk.tasks.bench.runner import Local, Remote, environment_of
 from processes import PATIENCE
 
 TINY = "cli.factories:Tiny"
@@ -113,6 +113,15 @@ def test_each_backend_has_a_process_of_its_own() -> None:
         assert list(entry.bench.layers)[:2] == ["embed", "layer.0"]
     again = from_dict(json.loads(to_json(found)))
     assert again == found
+
+
+def test_the_export_of_every_new_shape_is_told_apart_from_its_first_run() -> None:
+    with driftwalk.backend("onnxruntime,cache=off", "demo:decoder") as backend:
+        runner = Local(backend)
+        cold = [runner.open(Probe({"input_ids": [list(range(5, 5 + n))]})) for n in (4, 6, 4)]
+    assert all(one["export"] > 5 * one["first run"] for one in cold[:2])
+    assert cold[0]["export"] + cold[1]["export"] == pytest.approx(backend.seconds["export"])
+    assert "export" not in cold[2]
 
 
 def test_objects_run_here_and_the_report_says_so() -> None:

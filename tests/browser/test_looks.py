@@ -170,7 +170,7 @@ def test_bars_tell_a_little_beyond_from_far_beyond(reader: Reader) -> None:
     most = math.ceil(math.log10(max(used)))
     for share, length in zip(used, wide, strict=True):
         assert length == pytest.approx((math.log10(share) + 2) / (most + 2), abs=0.02)
-    assert page.locator("#page-points .hint").inner_text().count("log scale") == 1
+    assert page.locator("#page-points .hint").first.inner_text().count("log scale") == 1
 
 
 def test_an_opened_point_leads_with_three_numbers(reader: Reader) -> None:

@@ -171,3 +171,10 @@ def test_main_is_the_installed_command() -> None:
 
     assert callable(main)
     assert sys.version_info >= (3, 11)
+
+
+def test_help_of_verify_explains_its_words() -> None:
+    shown = " ".join(invoke("verify", "--help").out.split())
+    assert "truth: this model in float64." in shown
+    assert "yardstick: plain eager PyTorch at the dtype of a side." in shown
+    assert "allowance: how far from the truth a side may be" in shown

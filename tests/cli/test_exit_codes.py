@@ -213,3 +213,24 @@ def test_a_length_that_was_cut_is_noted() -> None:
     run = ["verify", "demo:decoder", "-c", "torch", "--policy", "dtype", "--no-blame"]
     assert "300, was cut to 254" in " ".join(invoke(*run, "--length", "300").out.split())
     assert "was cut" not in invoke(*run, "--length", "30").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "./nowhere"],
+        ["record", "./nowhere", "-b", "torch", "-o", "x.trace"],
+        ["bench", "./nowhere", "-b", "torch"],
+        ["selftest", "./nowhere"],
+        ["weights", "./nowhere", "demo:decoder"],
+        ["weights", "demo:decoder", "./nowhere"],
+        ["contrast", "./nowhere", "a", "b"],
+        ["geometry", "./nowhere"],
+        ["visibility", "./nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_a_model_that_is_not_there_is_3_whatever_was_asked_of_it(arguments: list[str]) -> None:
+    done = invoke(*arguments)
+    assert done.code == 3
+    assert "There is no folder './nowhere'" in " ".join(done.err.split())

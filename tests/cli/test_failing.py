@@ -9,6 +9,7 @@ import pytest
 from cli.program import invoke
 from driftwalk.cli.failing import failing
 from driftwalk.measure.decisions import Decisions
+from driftwalk.measure.embeddings import Embedding
 from driftwalk.result import Benchmark
 from unit.material import layer, report
 
@@ -46,6 +47,17 @@ def test_what_makes_no_sense_is_refused(options: list[str], words: list[str]) ->
 
 def test_a_whole_configuration_has_its_own_way() -> None:
     invoke("verify", "--fail-on", "flips").refused(2, "expected drift")
+
+
+@pytest.mark.parametrize(("moved", "ties", "code"), [(0, 0, 0), (2, 2, 0), (3, 2, 1)])
+def test_of_embeddings_the_neighbours_count(moved: int, ties: int, code: int, capsys) -> None:
+    found = Embedding("text_embeds", 5, False, 0.9, 0.8, True, moved, ties, moved, ())
+    given = replace(deciding(0, 0), outputs=None, embeddings=(found,))
+    assert failing([given], 1, ["flips"], 1.1) == code
+    said = "other nearest neighbours for 1 of 5 rows of text_embeds, which are no ties."
+    assert (said in capsys.readouterr().err) == bool(code)
+    few = replace(found, compared=False)
+    assert failing([replace(given, embeddings=(few,))], 1, ["flips"], 1.1) == 1
 
 
 @pytest.mark.parametrize(("flips", "ties", "code"), [(0, 0, 0), (2, 2, 0), (3, 2, 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import driftwalk
 import zoo
-from driftwalk.judge.blame import blame
+from driftwalk.judge.blame import blame, root_cause
 from driftwalk.judge.calibrate import calibrate
 from driftwalk.judge.replay import replay_trace
 from driftwalk.registry import create
@@ -148,3 +149,39 @@ def test_later_layers_inherit():
     assert found["layer.0"].introduced > 100 * found["layer.0"].inherited
     assert found["layer.1"].inherited > 100 * found["layer.1"].introduced
     assert 0.1 < found["layer.1"].gain < 10
+
+
+def test_a_head_of_another_shape_is_its_own_cause():
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.lm_head = torch.nn.Linear(module.config.n_embd, 7, bias=False)
+    report = driftwalk.verify(module, candidate=port)
+    assert report.layer("logits").verdict == "shape"
+    assert report.cause == "logits"
+    assert not any("root cause" in note or "look inside" in note for note in report.notes)
+
+
+def test_a_layer_that_is_not_there_is_not_looked_into():
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h = port.transformer.h[:-1]
+    report = driftwalk.verify(module, candidate=port)
+    assert report.root_cause is not None
+    assert report.root_cause.verdict == "missing"
+    assert not any("look inside" in note for note in report.notes)
+
+
+def test_what_both_sides_gave_bit_by_bit_is_no_cause():
+    """However much the truth finds wrong with it: the difference came later."""
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h[2].mlp.c_proj.weight.data[3, 4] += 1.0
+    report = driftwalk.verify(module, candidate=port)
+    assert report.cause == "layer.2"
+    found = {row.point.name: row.blame for row in report.layers if row.blame is not None}
+    guilty = found | {"layer.0": replace(found["layer.0"], guilty=True)}
+    assert report.layer("layer.0").metrics.max_abs == 0
+    assert root_cause(guilty, report.layers) == "layer.2"
+    apart = replace(report.layer("layer.0").metrics, max_abs=1e-7)
+    rows = [replace(r, metrics=apart) if r.index == 1 else r for r in report.layers]
+    assert root_cause(guilty, rows) == "layer.0"

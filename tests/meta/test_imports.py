@@ -35,7 +35,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.metric_list", "measure.fused", "measure.tokens"),
-    "compare": ("measure.metrics", "measure.decisions", "measure.reduction"),
+    "compare": (
+        *("measure.metrics", "measure.decisions", "measure.embeddings", "measure.reduction"),
+    ),
     "result": (
         *("exercised", "layer_drift", "weight_change", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
@@ -46,7 +48,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("judge.exact", "judge.replay", "judge.honest"),
         *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
     ),
-    "walk": ("judge.attention", "judge.sides", "judge.depth", "judge.walk", "judge.blame"),
+    "walk": (
+        *("judge.attention", "judge.sides", "judge.depth", "judge.outputs", "judge.walk"),
+        "judge.blame",
+    ),
     "gate": ("judge.gate",),
     "judge": ("judge", "environment"),
     "stage": ("stage",),

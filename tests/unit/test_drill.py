@@ -12,9 +12,11 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.judge.calibrate import Calibration
 from driftwalk.judge.drill import (
+    FUSED,
     SPREAD,
     VANISHED,
     Concentration,
+    between,
     concentration,
     drill,
     layer_of,
@@ -191,6 +193,15 @@ class Exact(Seeing):
         self.compute(given, sink)
 
 
+class Fusing(Seeing):
+    """A graph that has no states of some modules."""
+
+    fused: tuple[str, ...] = ()
+
+    def sees(self, name: str) -> bool:
+        return super().sees(name) and not name.endswith(self.fused)
+
+
 class Shy(Seeing):
     """The fault of a layer is gone as soon as somebody looks inside it."""
 
@@ -234,6 +245,33 @@ def test_what_the_block_does_itself_is_named_so() -> None:
     where, sentence, _ = found(Seeing({"layer.1": one_channel(1.0)}))
     assert where == "h.1"
     assert sentence.startswith("layer.1, after its modules: ")
+
+
+@pytest.mark.parametrize(
+    ("fused", "at", "who", "remark"),
+    [
+        ((".b",), ".b", "layer.1, between a and its end: ", ""),
+        ((".a",), ".a", "layer.1, between its input and b: ", ""),
+        ((".a",), "", "layer.1, after its modules: ", ""),
+        ((".a", ".b"), ".a", "layer.1: ", FUSED),
+    ],
+)
+def test_a_module_that_was_not_measured_is_not_accused(
+    fused: tuple[str, ...], at: str, who: str, remark: str
+) -> None:
+    candidate = Fusing({f"layer.1{at}": one_channel(1.0)})
+    candidate.fused = fused
+    _, sentence, channel = found(candidate)
+    assert sentence.startswith(who)
+    assert sentence.endswith(f"channel 6 (suspect a weight){remark}")
+    assert channel == 6
+
+
+def test_between_two_points_there_must_be_something() -> None:
+    order = ("layer.5.attn.c_proj:in", "layer.5.attn.c_proj", "layer.5.attn", "layer.5")
+    assert between("layer.5.attn", "layer.5", order, set(order)) == ""
+    said = between("layer.5.attn", "layer.5", order, {order[0], "layer.5.attn"})
+    assert said == "layer.5, between the input of attn.c_proj and attn"
 
 
 def test_a_candidate_that_cannot_look_inside_names_the_layer() -> None:

@@ -109,7 +109,8 @@ class OnnxFile(OnnxBackend):
             optimum_export(model.at("fp32", "cpu"), folder)
 
         folder = kept("optimum", key, make, self._scratch)
-        self._seconds["export"] = time.perf_counter() - start
+        taken = time.perf_counter() - start
+        self._seconds["export"] = self._seconds.get("export", 0.0) + taken
         return folder
 
     @property
@@ -168,7 +169,8 @@ class OnnxFile(OnnxBackend):
         words += [f"{name} not found: {why}" for name, why in finder.lacking.items()]
         self._points = "; ".join(words)
         booked = sum(self._seconds.values()) - before
-        self._seconds["match"] = time.perf_counter() - start - booked
+        taken = time.perf_counter() - start - booked
+        self._seconds["match"] = self._seconds.get("match", 0.0) + taken
         return self._ready[key]
 
     def _close(self) -> None:

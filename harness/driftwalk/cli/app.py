@@ -46,8 +46,9 @@ def _load(name: str) -> Any:
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    examples = getattr(module, "EXAMPLES", ())
-    epilog = "\n\n".join(("Examples:", *examples)) if examples else None
+    examples, words = (getattr(module, name, ()) for name in ("EXAMPLES", "WORDS"))
+    parts = (*words, *(("Examples:", *examples) if examples else ()))
+    epilog = "\n\n".join(parts) if parts else None
     alone.command(name, cls=Command, epilog=epilog)(getattr(module, name))
     return typer.main.get_command(alone)
 

@@ -68,6 +68,11 @@ def _flips(report: Report) -> str:
     bad = [row for row in report.layers if not row.ok and row.verdict not in ("drift", "unknown")]
     if bad:
         return f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."
+    if decided is None and any(one.compared for one in report.embeddings):
+        moved = [(one, one.moved - one.ties) for one in report.embeddings]
+        rows = ", ".join(f"{n} of {one.rows} rows of {one.output}" for one, n in moved if n)
+        what = f"flips: {spec} has other nearest neighbours for"
+        return f"{what} {rows}, which are no ties." if rows else ""
     if decided is None:
         return f"{spec}: the model decides nothing that could be compared."
     changed = f"{decided.flips - decided.ties} of {decided.positions} positions"

@@ -18,6 +18,15 @@ EXAMPLES = (
     "driftwalk verify ./my-model -r torch:cpu:fp32 -c torch:cuda:fp16 --bench",
 )
 
+WORDS = (
+    "Words:",
+    "truth: this model in float64. Both sides are compared with it.",
+    "yardstick: plain eager PyTorch at the dtype of a side. It shows how far from the truth honest "
+    "arithmetic is, at each point.",
+    "allowance: how far from the truth a side may be at a point: a few times the yardstick's "
+    "error. A report shows which share of it was used.",
+)
+
 BENCH_ROUNDS = 15
 """Plain runs of each backend that `verify --bench` times."""
 

@@ -7,7 +7,7 @@ at a time; of both graphs no more than that is in memory. The outputs are compar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -299,7 +299,7 @@ def first_node(walked: Walked, graph: OnnxGraph) -> tuple[str, Culprit] | None:
     Where nodes were found guilty, it is the first of them that the first bad row comes from.
     """
     from driftwalk_backends.onnx.pairs.plan import described
-    from driftwalk_backends.onnx.structure import scope_by_tensor
+    from driftwalk_backends.onnx.structure import NODES, scope_by_tensor
 
     bad = _first_bad(walked.rows)
     if bad is None:
@@ -315,4 +315,25 @@ def first_node(walked: Walked, graph: OnnxGraph) -> tuple[str, Culprit] | None:
     sentence = f"first diverging node: {described(graph, name) or 'output'} \u2192 {name!r}"
     sentence += f" in {scope}" if scope else ""
     sentence += f", {times:.3g}\u00d7 what was allowed" if own or bad.tolerance else ""
+    if walked.way == NODES:
+        compared = {one.point.name.partition("[")[0] for one in walked.rows}
+        sentence += _not_compared(graph, name, compared)
     return name, Culprit(scope or name, times, None, None, sentence)
+
+
+def _not_compared(graph: OnnxGraph, tensor: str, compared: Container[str]) -> str:
+    """What lies before a tensor and was fused away, so that it may be at fault as well."""
+    unseen, known, ahead = [], [], [tensor]
+    while ahead:
+        node = graph.maker(ahead.pop())
+        for name in dict.fromkeys(node.inputs) if node is not None else ():
+            if name in compared:
+                known.append(name)
+            elif name in graph.producers and name not in unseen:
+                unseen.append(name)
+                ahead.append(name)
+    if not unseen:
+        return ""
+    start = ", ".join(repr(name) for name in dict.fromkeys(known)) or "the inputs"
+    nodes = f"{len(unseen)} node{'s' if len(unseen) > 1 else ''}"
+    return f"; between {start} and it {nodes} could not be compared (fused), and may be at fault"

@@ -1,6 +1,7 @@
 """The judgement: from numbers to a verdict, and to the layer that caused it.
 
 walk.py                compare each candidate state with the reference's, in order
+outputs.py             what the model's outputs are: choices, or embeddings
 sides.py               one side compared with the truth, at its own dtype
 honest.py              how wrong honest arithmetic is at a point, and so what is allowed there
 calibrate.py           the truth, and that for every point of a model

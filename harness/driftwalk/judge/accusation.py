@@ -74,7 +74,9 @@ def _accused(
     if shared is not None:
         named = _with_blame(layers, shared.blames)
         return _Accusation(shared.among(named), shared.cause, shared.culprit, proven)
-    culprit = _drill(backend, witness, trace, calibration, cause)
+    # Inside a layer that only one side has, or of another shape, there is nothing to compare.
+    drilled = cause if cause in blames else None
+    culprit = _drill(backend, witness, trace, calibration, drilled)
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
     return _Accusation(_with_blame(layers, blames), cause, culprit, proven)

@@ -77,10 +77,12 @@ def root_cause(
     A candidate that computes as the reference does is held to less than that: then the first layer
     that drifted by what it made of its own input. Of two sides with different numbers of layers, it
     is at the latest the first layer that only one has; where honest arithmetic overflows as well,
-    the first layer that is not finite.
+    the first layer that is not finite; and where nothing else is, the first of another shape. What
+    both sides gave bit by bit, from the first point on, is no cause of a difference.
     """
     rows = tuple(layers)
-    guilty = [name for name, item in found.items() if item.guilty]
+    equal = _alike(rows)
+    guilty = [name for name, item in found.items() if item.guilty and name not in equal]
     if (uneven := uneven_layer(rows)) is not None:
         # What comes after a layer that is not there, or one too many, is only handed the gap.
         names = [row.point.name for row in rows]
@@ -89,4 +91,15 @@ def root_cause(
     used = ((row.point.name, row.sides.get(side)) for row in rows if row.verdict == "drift")
     own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
     broken = (row.point.name for row in rows if row.verdict == "nonfinite")
-    return next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)
+    cause = next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)
+    return cause or next((row.point.name for row in rows if row.verdict == "shape"), None)
+
+
+def _alike(rows: Iterable[LayerDrift]) -> set[str]:
+    """The points, from the first on, at which both sides gave the same bits and are within."""
+    alike: set[str] = set()
+    for row in rows:
+        if row.verdict != "ok" or row.metrics is None or row.metrics.max_abs != 0:
+            break
+        alike.add(row.point.name)
+    return alike

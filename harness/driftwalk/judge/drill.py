@@ -11,7 +11,7 @@ is computed between modules has a name of its own where a module takes it in:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +42,7 @@ CLEAR = 64.0
 of that is left at the end of its layer, and is named before one that is off by less."""
 
 SPREAD = "; no module inside stands out"
+FUSED = "; no state inside it could be compared"
 VANISHED = "; gone when the states inside are exposed: suspect a fusion, or the export itself"
 
 _INPUT = ":in"
@@ -176,12 +177,16 @@ def drill(
     """
     layer, remark = layer_of(cause.name), ""
     if layer is not None and isinstance(candidate, LooksInside):
-        closer, found, ratios = _by_module(
+        closer, found, ratios, order = _by_module(
             truth, yardstick, candidate, trace.probe, calibration, layer
         )
         guilty = _guilty({n: ratios[n] for n in found if layer_of(n) == layer})
         if guilty is not None:
-            return culprit(found[guilty], ratios[guilty], subject(guilty, layer, found))
+            who = between(guilty, layer, order, found) or subject(guilty, layer, found)
+            if not any(name.startswith(f"{layer}.") for name in found):
+                remark = FUSED if who != layer else ""
+                who = layer
+            return culprit(found[guilty], ratios[guilty], who, remark)
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
         remark = SPREAD if again > K else VANISHED
     found = introduced(truth, trace, calibration)
@@ -200,7 +205,7 @@ def first_guilty_layer(
     truth: Backend, yardstick: Backend, candidate: Backend, probe: Probe, calibration: Calibration
 ) -> str | None:
     """The layer of the first module that is guilty, for drift that no whole block explains."""
-    _, _, ratios = _by_module(truth, yardstick, candidate, probe, calibration)
+    _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration)
     guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
     return None if guilty is None else layer_of(guilty) or guilty
 
@@ -219,7 +224,7 @@ def clearly_wrong(
         layer = layer_of(point)
         if layer is None or point != layer:
             continue
-        _, _, ratios = _by_module(truth, yardstick, candidate, probe, calibration, layer)
+        _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration, layer)
         worst = max((ratio for n, ratio in ratios.items() if layer_of(n) == layer), default=0.0)
         if worst > CLEAR:
             found[point] = worst / CLEAR
@@ -233,9 +238,9 @@ def _by_module(
     probe: Probe,
     calibration: Calibration,
     layer: str = "",
-) -> tuple[Trace, dict[str, Introduced], dict[str, float]]:
+) -> tuple[Trace, dict[str, Introduced], dict[str, float], tuple[str, ...]]:
     """The candidate's trace of the modules inside a layer, or inside all, what each of them
-    introduced, and that in units of the yardstick's own."""
+    introduced, that in units of the yardstick's own, and all modules that the yardstick has."""
     with ExitStack() as looks:
         for backend in (truth, yardstick, candidate):
             looks.enter_context(looking(backend, "module", layer))
@@ -243,7 +248,7 @@ def _by_module(
         inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
         trace = candidate.trace(probe)
         found = introduced(truth, trace, inside)
-    return trace, found, excess(found, inside)
+    return trace, found, excess(found, inside), honest.names
 
 
 def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:
@@ -263,6 +268,30 @@ def subject(name: str, layer: str, names: Iterable[str]) -> str:
         return f"{layer} {outer}".strip() + f", before {inner}"
     has_modules = any(other.startswith(f"{name}.") for other in names)
     return f"{layer} {path}".strip() + (", after its modules" if has_modules else "")
+
+
+def between(name: str, layer: str, order: Sequence[str], measured: Container[str]) -> str:
+    """Where an error may lie if what comes right before a point was not measured; else nothing.
+
+    `layer.5, between attn and its end`: a graph that fuses modules has no states of them, and what
+    they do wrong first shows at the next point that it has.
+    """
+    place = order.index(name) if name in order else 0
+    start = place
+    while start > 0 and order[start - 1] not in measured and layer_of(order[start - 1]) == layer:
+        start -= 1
+    if start == place:
+        return ""
+    before = order[start - 1] if start else ""
+    first = _place(before, layer) if before.startswith(f"{layer}.") else "its input"
+    return f"{layer}, between {first} and {_place(name, layer)}"
+
+
+def _place(name: str, layer: str) -> str:
+    path = name.removeprefix(layer).removeprefix(".")
+    if path.endswith(_INPUT):
+        return f"the input of {path.removesuffix(_INPUT)}"
+    return path or "its end"
 
 
 def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culprit:

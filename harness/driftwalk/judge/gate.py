@@ -37,9 +37,8 @@ def run_verdict(
     for side, seen in observer.items():
         if not seen.within_tolerance:
             return "unverified", (
-                f"capturing states changed the {side}'s own output {seen.output!r} by "
-                f"{seen.max_abs:.3g}, more than the tolerance: its states are not those of the "
-                "plain run"
+                f"capturing states changed the {side}'s own output {seen.output!r} {seen.amount}, "
+                "more than the tolerance: its states are not those of the plain run"
             )
     unknown = [row.point.name for row in rows if row.verdict == "unknown"]
     bad = [row for row in rows if not row.ok and row.verdict != "unknown"]

@@ -161,5 +161,5 @@ def _culprit(row: LayerDrift) -> Culprit:
     if metrics is not None:
         where = f": {metrics.mismatched} of {metrics.total} elements are off"
     name = row.point.name
-    sentence = f"{name}, which layers are handed beside the stream, is wrong itself{where}"
+    sentence = f"{name}: wrong itself, and layers are handed it beside the stream{where}"
     return Culprit(row.point.module, ratio, None, None, sentence)

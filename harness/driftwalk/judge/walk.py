@@ -15,10 +15,12 @@ from ..adapter import Backend, BackendInfo, Replays
 from ..dtypes import FORMATS
 from ..layer_drift import Allowed, Dtypes, LayerDrift, PointVerdict
 from ..measure.decisions import Decisions, decision_impact
+from ..measure.embeddings import Embedding, embedding
 from ..measure.metrics import Measured, measure
 from ..measure.norms import FAR, ZERO, Norms
 from ..measure.reduction import begin
 from ..mixture import Mixture, nominal_formats
+from ..names import LOGITS
 from ..result import Coverage
 from ..states import State, Trace
 from ..tolerance import Policy, Tolerance
@@ -27,6 +29,7 @@ from .attention import is_attention_weights, same_attention
 from .calibrate import Calibration, truth_errors
 from .depth import alone, unlike, unlike_by_chance, with_extra
 from .exact import ByChance, exact_row, is_exact, without_infinity, without_shared
+from .outputs import OutputNames
 from .replay import introduced_errors
 from .sides import JudgedSide
 
@@ -62,7 +65,9 @@ class Walk:
         self._met: dict[str, LayerDrift] = {}
         self._waiting: list[Callable[[], None]] = []
         self._extra: list[LayerDrift] = []
+        self._outputs = OutputNames.of(reference)
         self.decisions: Decisions | None = None
+        self._embeddings: dict[str, Embedding] = {}
 
     @property
     def left_to_chance(self) -> str:
@@ -163,6 +168,8 @@ class Walk:
         point = reference.point
         if candidate.point.found != point.found:
             point = replace(point, found=candidate.point.found)
+        if output := self._outputs.names.get(point.name):
+            point = replace(point, output=output)
         dtypes, shape = Dtypes(reference.dtype, candidate.dtype), reference.shape
         if shape != candidate.shape:
             row = unlike(point, shape, candidate.shape, dtypes)
@@ -180,9 +187,14 @@ class Walk:
         tolerance = self._tolerance(*given)
 
         def settle(measured: Measured) -> None:
-            if point.name == "logits" and self._decides():
+            if point.name == LOGITS and self._outputs.decides:
                 r, c = (without_infinity(side.array) if note else side.array for side in given)
                 self.decisions = decision_impact(r, c, keep, tolerance, measured.scale)
+            if output := self._outputs.embeddings.get(point.name):
+                ours = given[0].array
+                room = tolerance.atol * measured.scale + tolerance.rtol * float(np.abs(ours).max())
+                found = embedding(output, ours, given[1].array, keep, room)
+                self._embeddings |= {point.name: found} if found is not None else {}
             self._met[point.name] = LayerDrift(
                 point,
                 0,
@@ -221,13 +233,11 @@ class Walk:
     def _true(self, point: str) -> State | None:
         return self._ours.calibration.truth.state(point) if self._ours is not None else None
 
-    def _decides(self) -> bool:
-        """Whether the last point is a choice; a pooled embedding has no argmax worth telling."""
-        outputs, logits = self._reference.outputs, self._reference.state("logits")
-        if not outputs or "logits" in outputs or "output" in outputs:
-            return True
-        scores = [name for name in outputs if name.endswith("_logits")]  # of a start, of a class
-        return logits is not None and any(np.array_equal(outputs[n], logits.array) for n in scores)
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        """What became of the outputs that are embeddings, in the model's order."""
+        points = self._outputs.embeddings
+        return tuple(self._embeddings[point] for point in points if point in self._embeddings)
 
     def layers(self) -> tuple[LayerDrift, ...]:
         """One row per reference point, then the candidate's extra ones."""

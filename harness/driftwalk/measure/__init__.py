@@ -9,4 +9,5 @@ tokens.py        the error of each token, for heatmaps
 ulp.py           distances in units in the last place
 norms.py         norms of a state's error, the strongest pattern among them
 decisions.py     what a difference of logits changes: choices, ranks, KL
+embeddings.py    what one of embeddings changes: directions, nearest neighbours
 """

@@ -157,6 +157,18 @@ def test_a_fault_beside_a_fusion_is_placed(tmp_path: Path) -> None:
     assert "Add(erf, one) \u2192 'more'" in report.culprit.sentence
 
 
+def test_a_node_that_was_fused_away_is_not_accused_alone(tmp_path: Path) -> None:
+    a = gelu(tmp_path / "a.onnx")
+    fused = onnx.load(optimise(a, tmp_path / "b.onnx", "ORT_ENABLE_ALL"))
+    (node,) = (node for node in fused.graph.node if node.op_type == "Gelu")
+    node.op_type = "QuickGelu"
+    onnx.save(fused, tmp_path / "c.onnx")
+    report = against(a, tmp_path / "c.onnx", depth="op")
+    assert report.cause == "gelu"
+    assert report.culprit is not None
+    assert "; between 'in' and it 4 nodes could not be compared" in report.culprit.sentence
+
+
 def test_an_optimised_file_has_the_same_blocks(tmp_path: Path) -> None:
     a = residual(tmp_path / "a.onnx")
     b = optimise(a, tmp_path / "b.onnx", "ORT_ENABLE_ALL")

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from bench.test_bench import report
+from driftwalk.result import Benchmark
 from driftwalk.tasks.bench.result import BenchReport
-from driftwalk_reports import bench
+from driftwalk_reports import bench, html, markdown, terminal
+from unit.reports.cases import passing
 
 STEADY = [0.01 + 0.00001 * (i % 3) for i in range(24)]
 
@@ -71,3 +73,23 @@ def test_bars_are_in_percent_of_the_longest_run() -> None:
     first, second = view.cases[0].rows
     assert (first.bar.at, second.bar.at) == (50.0, 25.0)
     assert first.bar.low <= first.bar.at <= first.bar.high
+
+
+@pytest.mark.parametrize(
+    ("factor", "runs", "words"),
+    [
+        (0.5, 24, "Speed: faster. onnxruntime is 2 times as fast as torch: 5"),
+        (1.5, 24, "Speed: slower. onnxruntime is 1.5 times as slow as torch: 15"),
+        (1.0, 24, "Speed: same. onnxruntime is as fast as torch: 10"),
+        (9.0, 3, "Speed: undecided. onnxruntime is not told apart from torch: 90"),
+    ],
+)
+def test_a_verification_that_was_timed_says_so_everywhere(
+    factor: float, runs: int, words: str
+) -> None:
+    sides = {"reference": STEADY, "candidate": scaled(factor)}
+    timed = {side: Benchmark(samples=tuple(row[:runs])) for side, row in sides.items()}
+    report = dataclasses.replace(passing(), benchmarks=timed)
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        assert words in " ".join(text.split())
+    assert "Speed:" not in terminal.render(passing())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from driftwalk.layer_drift import Blame, TruthErrors
+from driftwalk.layer_drift import Blame, Culprit, TruthErrors
 from driftwalk.result import Report
 from driftwalk.states import Probe
 from driftwalk.tolerance import Tolerance, parse_rule
-from driftwalk_reports import numbers, sentences
+from driftwalk_reports import numbers, sentences, story, terminal
 from driftwalk_reports.rows import Gap, labels, short, to_rows
 from driftwalk_reports.view import look
 from unit.reports import cases
@@ -51,7 +53,10 @@ def test_drift_names_the_point_the_numbers_and_the_last_good_point() -> None:
 
 
 def test_the_root_cause_is_named_where_blame_found_one() -> None:
-    assert sentences.headline(cases.blamed()).endswith("; the root cause is layer.1.")
+    assert sentences.headline(cases.blamed()).endswith(
+        "; the root cause is layer.1 (within its allowance as a whole; what it made itself grows "
+        "on the way)."
+    )
 
 
 def placed(report: Report, module: str) -> Report:
@@ -253,3 +258,55 @@ def test_unsafe_characters_become_visible_and_others_stay() -> None:
     assert numbers.clean("a\x1b[31m\n\u202eb\ud800\ufffe") == r"a\x1b[31m\n\u202eb\ud800\ufffe"
     assert numbers.clean("Ġdrift größer 漢字 👩‍💻") == "Ġdrift größer 漢字 👩‍💻"
     assert numbers.clean("abcdefghij", 5) == "ab…ij"
+
+
+def accused(cause: str, sentence: str) -> Report:
+    """A drift with its root cause, and what a drill would say of it."""
+    report = cases.told(cases.drifting())
+    return replace(report, cause=cause, culprit=Culprit("m", 9.0, None, None, sentence))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "part", "did"),
+    [
+        ("layer.3 mlp.c_proj: introduced 9x, channel 1", "mlp.c_proj", "introduced 9x, channel 1"),
+        ("layer.3: introduced 9x; gone when exposed", "", "introduced 9x; gone when exposed"),
+        ("layer.3, before ln_2: introduced 9x", "before ln_2", "introduced 9x"),
+        ("layer.3, between attn and its end: made NaN", "between attn and its end", "made NaN"),
+        ("layer.33 mlp: introduced 9x", "", "layer.33 mlp: introduced 9x"),
+        ("first diverging node: Add(a, b)", "", "first diverging node: Add(a, b)"),
+    ],
+)
+def test_a_culprit_is_told_from_its_root_cause_which_is_named_once(
+    sentence: str, part: str, did: str
+) -> None:
+    report = accused("layer.3", sentence)
+    assert sentences.inside(report) == (part, did)
+    said = sentences.headline(report).partition("is also the root cause: ")[2]
+    assert said == (f"{part}: {did}." if part else f"{did}.")
+    page = "".join(part.text for tile in story.tell(report, "m").tiles for part in tile.answer)
+    for text in (sentences.headline(report), page, terminal.render(report)):
+        assert not re.search(r"layer\.3: layer\.3\b", text)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_branch_of_the_tree_ends_in_nothing(width: int) -> None:
+    long = "introduced 9x the yardstick, all channels and tokens (suspect an operation or a dtype)"
+    for who in ("layer.3", "layer.3 mlp.c_proj", "layer.3, before ln_2"):
+        lines = terminal.render(accused("layer.3", f"{who}: {long}"), width=width).splitlines()
+        assert not any(line.rstrip().endswith(("└─", "├─")) for line in lines)
+
+
+def test_a_root_cause_after_the_first_divergence_says_why() -> None:
+    report = replace(cases.told(cases.drifting()), cause="layer.5")
+    first = report.first_divergence
+    assert first is not None
+    assert "the root cause is layer.5 (after it: up to layer.3 each layer" in sentences.headline(
+        report
+    )
+    unblamed = tuple(replace(row, blame=None) for row in report.layers)
+    assert "(after it: what layer.3 made itself could not" in sentences.headline(
+        replace(report, layers=unblamed)
+    )
+    (tile,) = (t for t in story.tell(report, "m").tiles if t.question == "Where it comes from")
+    assert tile.more.startswith("After it: up to layer.3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from driftwalk.layer_drift import Culprit
 from driftwalk.result import Report
-from driftwalk_reports import sentences, terminal
+from driftwalk_reports import html, markdown, sentences, terminal
 from driftwalk_reports.door import safe
 from driftwalk_reports.rows import to_rows
 from driftwalk_reports.tree import RunLine, tree
@@ -25,7 +26,11 @@ WIDTHS = (60, 80, 100, 200)
 def drawn(report: Report, width: int = 100) -> list[str]:
     """The lines of the tree alone."""
     lines = terminal.render(report, width=width).splitlines()
-    start = next(i for i, line in enumerate(lines) if re.match(r"model( +rel L2 +used)?$", line))
+    start = next(
+        i
+        for i, line in enumerate(lines)
+        if re.match(r"model( +rel L2( +from truth)? +used)?$", line)
+    )
     return lines[start + 1 : lines.index("", start)]
 
 
@@ -269,3 +274,38 @@ def test_markup_in_a_name_is_shown_not_obeyed() -> None:
     assert "[bold red]" in text
     assert "\\x1b[31m" in text
     assert "\x1b[31m\\x00" not in text
+
+
+def test_the_columns_and_the_words_are_explained_below_the_points() -> None:
+    """`rel L2 0 ... used 12 %` in one row: both distances are there, and which is which."""
+    told = cases.told(cases.drifting())
+    layers = tuple(
+        replace(row, tolerance=replace(row.tolerance, k=4.0)) if row.tolerance else row
+        for row in told.layers
+    )
+    report = replace(told, layers=layers)
+    for render in (terminal.render, markdown.render):
+        text = " ".join(render(report).replace("\\", "").split())
+        assert "rel L2, max abs: the candidate against the reference. from truth: rel L2" in text
+        assert "truth (this model in float64)" in text
+        assert "allowance, a few times the error of the yardstick (plain eager PyTorch" in text
+    (first,) = [line for line in drawn(report) if FIRST in line]
+    assert re.search(r"layer\.3 +\S +\S+ +0\.0005 ", first)  # 500 of 1e6
+    narrow = " ".join(terminal.render(report, width=60).split())
+    assert "from truth" not in narrow
+    assert "used: how far a side is from the truth (this model in float64)" in narrow
+    plain = " ".join(terminal.render(cases.passing()).split())
+    assert "allowance: what one element may differ by" in plain
+    assert "truth" not in plain
+    page = " ".join(html.render(report).split())
+    assert "used: how far a side is from the truth (this model in float64)" in page
+
+
+def test_the_side_that_used_more_is_the_one_whose_distance_is_shown() -> None:
+    told = cases.told(cases.drifting())
+    wrong = tuple(
+        replace(row, tolerance=replace(row.tolerance, side="reference")) if row.tolerance else row
+        for row in told.layers
+    )
+    (first,) = [line for line in drawn(replace(told, layers=wrong)) if FIRST in line]
+    assert re.search(r"layer\.3 +\S +\S+ +1e-06 ", first)

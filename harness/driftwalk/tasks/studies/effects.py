@@ -20,9 +20,10 @@ from ...dtypes import Array
 from ...effects import Carried, Meaning, Patch, Patching, Propagation
 from ...errors import BackendError, DriftwalkError, UsageError
 from ...judge.drill import looking
+from ...judge.outputs import OutputNames
 from ...layer_drift import LayerDrift
 from ...measure.norms import ratio
-from ...names import is_output
+from ...names import LOGITS, is_output
 from ...progress import Progress
 from ...result import Report
 from ...states import OUTPUT, Probe, State, Trace
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
     from driftwalk_backends.torch_eager import TorchEager
 
-LOGITS = "logits"
 States = dict[str, Array]
 
 
@@ -232,6 +232,12 @@ def patching(
     true = reference.state(LOGITS)
     if true is None or true.array.ndim < 2:
         raise UsageError("the model has no logits, so no decision can flip.")
+    known = OutputNames.of(reference)
+    if not known.decides:
+        raise UsageError(
+            f"the model gives {known.names.get(LOGITS, 'states')}, no logits, so no decision can "
+            "flip; what became of embeddings is in the report."
+        )
     keep = probe.keep(LOGITS, true.array.shape)
     start = time.perf_counter()
     with looking(candidate, "block"):
