@@ -190,7 +190,8 @@ def test_graphs_of_a_model() -> None:
     port = spoilt_module().eval()
     with warnings.catch_warnings(action="ignore"):
         torch.onnx.export(port, (ids,), "port.onnx", input_names=["input_ids"], verbose=False)
-    check(("verify", TINY, "-c", "onnxruntime,file=port.onnx", "--length", "5"), 1, True, "module")
+    shape = ("--batch", "1", "--length", "5")
+    check(("verify", TINY, "-c", "onnxruntime,file=port.onnx", *shape), 1, True, "module")
 
 
 @pytest.mark.slow
