@@ -129,7 +129,11 @@ NEEDS = (
             "driftwalk hwcheck --device cuda:1 --level soak --minutes 120 --report out",
         ),
     ),
-    Need("a registry to upload to", never, ("python -m twine upload dist/*",)),
+    Need(
+        "containers, and an account at a registry",
+        never,
+        ("python -m cibuildwheel --output-dir dist", "python -m twine upload dist/*"),
+    ),
 )
 CHANGES_THE_ENVIRONMENT = re.compile(
     r"\bpip install\b|^tox\b|^python -m (build|cibuildwheel|twine)"
@@ -209,6 +213,10 @@ class Newcomer:
         script = Path(__file__).with_name("newcomer_things.py")
         self._do(f'python "{script}" "{self.base}/things" "{ROOT}"', self.base)
 
+    def type(self, line: Line, folder: Path) -> subprocess.CompletedProcess[str]:
+        """Run a line where a reader would."""
+        return self._run(line.text, self.clone if line.in_clone else folder)
+
     def _do(self, text: str, folder: Path) -> None:
         done = self._run(text, folder)
         if done.returncode:
@@ -251,10 +259,10 @@ class Newcomer:
         for line in lines(page):
             if why := self.why_not(line):
                 self.skipped.append(f"{line} ({why})")
-                say(f"  -   {line}: left out, for {why}")
+                say(f"  -   {line}: left out: {why}")
                 continue
             start = time.monotonic()
-            done = self._run(line.text, self.clone if line.in_clone else folder)
+            done = self.type(line, folder)
             took = f"{time.monotonic() - start:.0f} s"
             self.ran += 1
             if done.returncode == line.code:
