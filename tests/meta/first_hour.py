@@ -68,14 +68,19 @@ class Need:
 def can_import(name: str) -> Callable[[str], bool]:
     def asked(python: str) -> bool:
         code = f"import importlib.util as u; raise SystemExit(u.find_spec({name!r}) is None)"
-        return subprocess.run([python, "-c", code], check=False).returncode == 0
+        return _succeeds(python, code)
 
     return asked
 
 
 def has_cuda(python: str) -> bool:
     code = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    return subprocess.run([python, "-c", code], check=False).returncode == 0
+    return _succeeds(python, code)
+
+
+def _succeeds(python: str, code: str) -> bool:
+    done = subprocess.run([python, "-c", code], stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
 
 
 def never(python: str) -> bool:
@@ -252,6 +257,10 @@ class Newcomer:
         """Type all that a page says, in a folder of its own."""
         folder = self.base / "pages" / page.replace("/", "-")
         shutil.copytree(self.base / "things", folder)
+        if page.startswith("examples/"):  # read where it lies, beside what it speaks of
+            own = folder / Path(page).parent
+            shutil.copytree(folder / "gpt2", own / "gpt2")
+            folder = own
         for name, block in written_files(page):
             (folder / name).write_text(block.body, "utf-8")
         if page in SETUP:

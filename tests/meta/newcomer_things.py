@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -36,6 +36,14 @@ PORT = """#!/usr/bin/env python3
 import subprocess, sys
 here = [sys.executable, "examples/numpy_gpt2/port.py", "./MODEL"]
 sys.exit(subprocess.run([*here, *sys.argv[-2:]]).returncode)
+"""
+MAP = """
+[points]
+"embeddings" = "embed"
+"h.{i}" = "layer.{i}"
+"h.{i}.*" = ""
+"ln_f" = "norm"
+"lm_head" = "logits"
 """
 
 
@@ -119,17 +127,14 @@ def recordings(folder: Path, repository: Path) -> None:
     """What the original gave, and what a port gave for the same inputs, by names of its own."""
     import driftwalk
 
+    os.chdir(folder)
     shutil.copytree(repository / "examples", folder / "examples")
-    for name in ("port.py", "map.toml"):
-        shutil.copy(repository / "examples" / "numpy_gpt2" / name, folder / name)
-    (folder / "write_trace.py").write_bytes((repository / "examples/write_trace.py").read_bytes())
     port = folder / "port"
     port.write_text(PORT)
     port.chmod(0o755)
-    trace = driftwalk.record(str(folder / "MODEL"), length=6)
-    trace.save(folder / "golden.trace")
-    probe = trace.probe.save(folder / "probe.safetensors")
-    subprocess.run([sys.executable, "port", str(probe), "port.trace"], cwd=folder, check=True)
+    (folder / "map.toml").write_text(MAP)
+    driftwalk.record("MODEL").save("golden.trace")
+    driftwalk.record("MODEL", "command:./port").save("port.trace")
 
 
 def main(folder: Path, repository: Path) -> None:

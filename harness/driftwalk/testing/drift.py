@@ -161,7 +161,9 @@ class Drift:
         return record(model, (self.backend or "torch") if backend is None else backend, **options)
 
     def _typed(self) -> str:
-        return shlex.quote(self._request.node.nodeid)
+        """The name of the test, as it can be given to pytest where this one was started."""
+        named = self._request.config.cwd_relative_nodeid(self._request.node.nodeid)
+        return shlex.quote(str(named))
 
     def _titled(self, report: Report) -> Report:
         return replace(report, command=f"pytest {self._typed()}")
