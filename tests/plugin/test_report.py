@@ -128,8 +128,9 @@ def test_port(drift):
 def test_the_printed_command_runs_that_test_again(project: pytest.Pytester, run: Run) -> None:
     """From the folder where pytest was started, which need not be the project's root."""
     project.makepyfile(test_port=GATED)
-    run("--rootdir", "..", "--drift-report", "out").assert_outcomes(failed=1)
-    (one,) = folders(project.path / "out")
+    out = project.path / "out"
+    run("--rootdir", "..", f"--drift-report={out}").assert_outcomes(failed=1)
+    (one,) = folders(out)
     command = load(one / "result.json").command
     assert command == "pytest test_port.py::test_port"
     run("--rootdir", "..", *shlex.split(command)[1:]).assert_outcomes(failed=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -162,8 +163,10 @@ class Drift:
 
     def _typed(self) -> str:
         """The name of the test, as it can be given to pytest where this one was started."""
-        named = self._request.config.cwd_relative_nodeid(self._request.node.nodeid)
-        return shlex.quote(str(named))
+        node, started = self._request.node, self._request.config.invocation_params.dir
+        _, colons, inside = node.nodeid.partition("::")
+        file = Path(os.path.relpath(node.path, started)).as_posix()
+        return shlex.quote(f"{file}{colons}{inside}")
 
     def _titled(self, report: Report) -> Report:
         return replace(report, command=f"pytest {self._typed()}")
