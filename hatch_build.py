@@ -35,13 +35,20 @@ def compile_in(root: Path) -> str:
         return f"no C compiler ({compiler[0]})"
     made = root / LIBRARY.with_suffix(f".{os.getpid()}.tmp")
     sources = sorted(map(str, (root / FOLDER).glob("*.c")))
-    command = [*compiler, *FLAGS, "-o", str(made), *sources, "-lm"]
+    command = [*compiler, *FLAGS, *_architectures(), "-o", str(made), *sources, "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         made.unlink(missing_ok=True)
         return done.stderr.strip() or f"{compiler[0]} failed"
     made.replace(root / LIBRARY)
     return ""
+
+
+def _architectures() -> list[str]:
+    """On a Mac: those that the wheel is tagged for."""
+    both = ["-arch", "arm64", "-arch", "x86_64"]
+    named = shlex.split(os.environ.get("ARCHFLAGS", ""))
+    return named or (both if sysconfig.get_platform().endswith("universal2") else [])
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
@@ -54,8 +61,10 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         if why_not:
             self.app.display_warning(f"The native code was not compiled: {why_not}")
             return
+        # Called by ctypes: for this platform, and for any Python.
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
+        build_data["pure_python"] = False
         build_data["artifacts"].append(str(LIBRARY))
 
 

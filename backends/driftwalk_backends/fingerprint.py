@@ -12,7 +12,7 @@ stored, and must come out the same, bit by bit, when it is used: the evidence.
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _VERSIONED = ("torch.", "transformers.", "driftwalk_backends.demo")
 """Code whose version is known; the source of anything else may change under the same name."""
+
+_ORIGIN = re.compile(r'("_name_or_path": )"(?:[^"\\]|\\.)*"')
+"""Where a configuration was loaded from, as its JSON has it."""
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -74,10 +77,10 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(), *module.named_buffers()]
 
 
-def digest_of(module: nn.Module, hashes: Mapping[str, bytes], anywhere: bool = False) -> str:
+def digest_of(module: nn.Module, hashes: Mapping[str, bytes]) -> str:
     """One hash over structure, plain attributes and the tensors that have a hash.
 
-    `anywhere`: wherever the model was loaded from.
+    The same wherever the model was loaded from: a trace is read on other machines, too.
     """
     digest = hashlib.sha256()
     for path, part in module.named_modules():
@@ -89,13 +92,11 @@ def digest_of(module: nn.Module, hashes: Mapping[str, bytes], anywhere: bool = F
                 digest.update(str(part.graph).encode())
         for name in sorted(vars(part).keys() - passing):
             if not name.startswith("_"):
-                digest.update(f"{name}={_plain(vars(part)[name])};".encode())
+                value = "" if name == "name_or_path" else vars(part)[name]
+                digest.update(f"{name}={_plain(value)};".encode())
     config: Any = getattr(module, "config", None)
     if hasattr(config, "to_json_string"):
-        text = config.to_json_string(use_diff=False)
-        if anywhere:
-            text = str({k: v for k, v in json.loads(text).items() if k != "_name_or_path"})
-        digest.update(text.encode())
+        digest.update(_ORIGIN.sub(r'\1""', config.to_json_string(use_diff=False)).encode())
     for name, tensor in _tensors(module):
         if name in hashes:
             shape = tuple(tensor.shape)

@@ -100,7 +100,7 @@ class RangeNode:
         """Of all that a range needs of the model as it lies here."""
         module = self._model.module
         names = Blocks.of(layout).needs(module, some)
-        return digest_of(module, tensor_hashes(module, names), anywhere=True)
+        return digest_of(module, tensor_hashes(module, names))
 
     def run(self, order: Order, some: range, given: Handed) -> tuple[Handed, Made]:
         import ray
@@ -214,7 +214,7 @@ class Nodes:
         module, hashes = self._model.module, self._model.hashes if asked else {}
         for number, one in asked.items():
             names = Blocks.of(layout).needs(module, ranges[number])
-            ours = digest_of(module, {n: hashes[n] for n in names}, anywhere=True)
+            ours = digest_of(module, {n: hashes[n] for n in names})
             if self.get(number, one, "hashed its weights") != ours:
                 raise BackendError(
                     f"{NodeModel.of(self._model).name!r} on node {self.names[number]} is another "

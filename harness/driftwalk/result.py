@@ -160,6 +160,8 @@ class Report(Document):
     """The drift that linear theory predicts beside the one measured, where that was asked for."""
     patching: Sparse[Patching | None] = None
     """The flips that each restored layer takes away, where that was asked for."""
+    finer_depth: Sparse[str] = ""
+    """A depth at which more of both sides can be compared; empty where there is none."""
     weights: Sparse[WeightFindings | None] = None
     """What the weights of the side at fault say, where they are its own and can be read."""
 

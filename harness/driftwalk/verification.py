@@ -17,7 +17,7 @@ from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
-from .judge.drill import look
+from .judge.drill import finer_depth, look
 from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble, unrun_report
@@ -319,7 +319,9 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     cautions = (*of_both, *witness.caution(candidate.info), *(() if used else (NOT_RUN,)))
     cautions = (*cautions, *((_CLOSED.format(candidate.spec),) if closed else ()))
     notes = (*report.notes, *cautions)
-    return replace(report, timings=timings, notes=notes, coverage=covered)
+    guilty = report.root_cause, report.culprit
+    finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
+    return replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
 
 
 _CLOSED = (

@@ -24,6 +24,10 @@ _ADDRESS = re.compile(r"(?:https?|ftp):(?=//)|\bwww(?=\.)", re.IGNORECASE)
 _OPENING = re.compile(r"^(\d*)([-+=.)])")
 
 
+LONGEST_COMMAND = 4000
+"""Of a command that a comment shows; one cut short would be another."""
+
+
 class Markdown(Markup):
     """Text that is Markdown already; other text is escaped where it meets this."""
 
@@ -56,6 +60,18 @@ def code(text: str, most: int = 200) -> Markdown:
     return Markdown("<code>{}</code>").format(escaped(short, most))
 
 
+def _command(line: str) -> Markdown:
+    """A line to be copied as it is, between fences that nothing in it can close.
+
+    Not every reader of Markdown leaves HTML between fences alone.
+    """
+    if "<" in line:
+        return code(line, LONGEST_COMMAND)
+    ticks = max((len(run) for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return Markdown(f"{fence}sh\n{line}\n{fence}")
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> Markdown:
     """A table; `right` has an `r` for each column that is set to the right."""
     sides = [("--:" if side == "r" else "---") for side in right.ljust(len(titles))]
@@ -78,8 +94,9 @@ def foot(view: Head[Document]) -> Iterable[Markdown]:
     """Notes, how to run it again, what made it and when."""
     for note in view.notes:
         yield Markdown("> {}").format(paragraph(note))
-    if view.document.command:
-        yield Markdown("Reproduce: {}").format(code(view.document.command))
+    if 0 < len(view.document.command) <= LONGEST_COMMAND:
+        yield Markdown("Reproduce:")
+        yield _command(view.document.command)
     yield Markdown("<sub>{}, {}</sub>").format(view.tool, view.document.created)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 from collections.abc import Sequence
@@ -296,7 +297,12 @@ def would_pass(layer: LayerDrift) -> str:
     if layer.metrics is None or layer.tolerance is None:
         return "none"
     numbers = passing_tolerance(layer)
-    return f"{layer.point.name}={','.join(numbers)}"
+    return f"{glob_of(layer.point.name)}={','.join(numbers)}"
+
+
+def glob_of(point: str) -> str:
+    """A glob that matches a point's name, and can stand before the `=` of a rule."""
+    return re.sub(r"=|\A\s|\s\Z", "?", glob.escape(point))
 
 
 def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:

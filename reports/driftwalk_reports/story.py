@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
+from .next_steps import Step, steps
 from .numbers import count, cut, number
 from .weight_words import accusation, weights_sentence
 
@@ -33,14 +33,6 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Something to do next, and the command that does it, where there is one."""
-
-    text: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Story:
     sentence: tuple[Part, ...]
     tiles: tuple[Tile, ...]
@@ -49,7 +41,7 @@ class Story:
 
 def tell(report: Report, model: str) -> Story:
     """What a reader must know first."""
-    return Story(tuple(_sentence(report, model)), tuple(_tiles(report)), tuple(_steps(report)))
+    return Story(tuple(_sentence(report, model)), tuple(_tiles(report)), tuple(steps(report)))
 
 
 def _sentence(report: Report, model: str) -> Iterator[Part]:
@@ -159,22 +151,3 @@ def _closer(report: Report) -> str:
         if side in closer
     ]
     return f"Of {len(closer)} points: {', '.join(parts)}."
-
-
-def _steps(report: Report) -> Iterator[Step]:
-    command = report.command
-    if command:
-        yield Step("Run it again", command)
-    first, root = report.first_divergence, report.root_cause
-    verifies = command.startswith("driftwalk verify ") and " --depth" not in command
-    verifies &= " --only " not in command  # of a configuration, which has its own depth and rules
-    if report.verdict == "drift" and verifies:
-        inside = root or first
-        where = cut(inside.point.name, 80) if inside else "the layers"
-        yield Step(f"Look inside {where}", f"{command} --depth module")
-    if first is not None and first.verdict == "nonfinite" and report.candidate.dtype == "fp16":
-        yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")
-    if first is not None and first.verdict == "drift" and verifies:
-        rule = shlex.quote(sentences.would_pass(first))
-        text = "If this difference is meant, allow it at this point"
-        yield Step(text, f"{command} --rule {rule}")

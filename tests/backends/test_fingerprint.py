@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,3 +187,12 @@ def hooked_before() -> nn.Module:
 )
 def test_whether_code_has_a_version(make: Callable[[], nn.Module], known: bool) -> None:
     assert has_known_code(make()) is known
+
+
+def test_where_a_model_lies_is_no_part_of_it(tmp_path: Path) -> None:
+    """A recording is compared on another machine, where the folder has another name."""
+    prints = set()
+    for name in ("here", "there"):
+        decoder().save_pretrained(tmp_path / name)
+        prints.add(open_model(str(tmp_path / name)).fingerprint)
+    assert len(prints) == 1

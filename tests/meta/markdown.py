@@ -50,14 +50,26 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
-def commands(block: Block) -> Iterator[str]:
-    """Command lines of a console or shell block, one each, without prompts and comments."""
-    joined = re.sub(r"\\\n\s*", " ", block.body)
-    for line in joined.splitlines():
+def command_lines(block: Block) -> Iterator[tuple[int, str, str]]:
+    """What a reader types, a whole line each: which line of the block, its text, its comment."""
+    waiting, first = "", 0
+    for number, line in enumerate(block.body.splitlines()):
         text = line.strip()
-        if block.language == "console":
-            if not text.startswith("$ "):
-                continue
-            text = text.removeprefix("$ ")
-        for part in re.split(r"&&|\|\||[|;]", text.split(" #")[0]):
+        if not waiting:
+            first = number
+            if block.language == "console":
+                if not text.startswith("$ "):
+                    continue
+                text = text.removeprefix("$ ")
+        waiting += text.removesuffix("\\")
+        if not text.endswith("\\"):
+            typed, _, remark = waiting.partition(" #")
+            yield first, typed.strip(), remark.strip()
+            waiting = ""
+
+
+def commands(block: Block) -> Iterator[str]:
+    """The single commands of a console or shell block, without prompts and comments."""
+    for _, line, _ in command_lines(block):
+        for part in re.split(r"&&|\|\||[|;]", line):
             yield part.strip()

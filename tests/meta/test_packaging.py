@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import email
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -15,7 +19,7 @@ import pytest
 
 import driftwalk
 from driftwalk.native import library
-from meta.sources import PACKAGES, ROOT, all_sources
+from meta.sources import PACKAGES, ROOT, all_sources, files
 
 LONGEST = 400
 
@@ -70,6 +74,50 @@ def test_every_file_of_the_packages(names: set[str]) -> None:
 def test_where_tests_count_the_c_is_compiled(names: set[str]) -> None:
     assert library() is not None, "python hatch_build.py says why"
     assert "driftwalk/native/_native.so" in names
+
+
+def test_a_compiled_part_makes_it_a_wheel_of_this_platform(wheel: Path, names: set[str]) -> None:
+    """For every Python: it is called by ctypes. Without one it is a wheel for all platforms."""
+    with zipfile.ZipFile(wheel) as file:
+        info = f"driftwalk-{driftwalk.__version__}.dist-info"
+        told = email.message_from_bytes(file.read(f"{info}/WHEEL"))
+    compiled = "driftwalk/native/_native.so" in names
+    platform = re.sub(r"[-.]", "_", sysconfig.get_platform()) if compiled else "any"
+    assert told["Tag"] == f"py3-none-{platform}"
+    assert told["Root-Is-Purelib"] == ("false" if compiled else "true")
+    assert wheel.name.endswith(f"-py3-none-{platform}.whl")
+
+
+@pytest.mark.slow
+def test_the_source_archive_is_made_without_git_and_makes_a_wheel(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling builds both; it is not installed")
+    plain = tmp_path / "plain"
+    for path in files():
+        (plain / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, plain / path.relative_to(ROOT))
+    _hatchling(plain, "sdist")
+    (archive,) = (plain / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        assert not [name for name in file.getnames() if name.endswith(".so")]
+        file.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    _hatchling(unpacked, "wheel", CC="none")
+    (built,) = (unpacked / "dist").iterdir()
+    assert built.name.endswith("-py3-none-any.whl"), "no compiler was to be found"
+
+
+def _hatchling(folder: Path, target: str, **changed: str) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **changed},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_metadata(wheel: Path, names: set[str]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from cli.program import REPORT_FILES
+from driftwalk import load
 from plugin.conftest import Run
 
 TEST = """
@@ -114,3 +116,23 @@ def test_wherever_a_test_goes(project: pytest.Pytester, run: Run) -> None:
         ["DRIFT layer.0 of two traces on port: *", "1 report: *out/index.html"]
     )
     assert len(folders(project.path / "out")) == 1
+
+
+GATED = """
+from cli.factories import Tiny
+
+
+def test_port(drift):
+    drift.verify(Tiny(), "emulated:bf16", policy="fixed:1e-6")
+"""
+
+
+def test_the_printed_command_runs_that_test_again(project: pytest.Pytester, run: Run) -> None:
+    """From the folder where pytest was started, which need not be the project's root."""
+    project.makepyfile(test_port=GATED)
+    out = project.path / "out"
+    run("--rootdir", "..", f"--drift-report={out}").assert_outcomes(failed=1)
+    (one,) = folders(out)
+    command = load(one / "result.json").command
+    assert command == "pytest test_port.py::test_port"
+    run("--rootdir", "..", *shlex.split(command)[1:]).assert_outcomes(failed=1)

@@ -175,4 +175,17 @@ def working(folder: Path | None = None) -> Iterator[Progress]:
 
 def this_command() -> str:
     """What was typed, as it can be typed again."""
-    return shlex.join(["driftwalk", *sys.argv[1:]])
+    return " ".join(["driftwalk", *map(_quoted, sys.argv[1:])])
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell; with escapes, as bash and zsh read them, where it is not printable."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escape, word))}'"
+
+
+def _escape(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "\\'" else letter
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))

@@ -71,6 +71,7 @@ def with_nodes(
         reason=reason,
         cause=cause,
         culprit=report.culprit or culprit,
+        finer_depth="",
         notes=tuple(notes),
     )
 

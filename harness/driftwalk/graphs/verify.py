@@ -132,7 +132,7 @@ def _reported(
     if blame is True:
         report = replace(report, notes=(*report.notes, NO_BLAME))
     timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
-    return replace(report, timings=timings)
+    return replace(report, timings=timings, finer_depth="op" if depth == "block" else "")
 
 
 @dataclass(frozen=True, eq=False)

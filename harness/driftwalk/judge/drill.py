@@ -20,9 +20,10 @@ import numpy as np
 from ..adapter import Backend, LooksInside
 from ..dtypes import Array
 from ..errors import UsageError
-from ..layer_drift import ChannelErrors, Culprit
+from ..layer_drift import ChannelErrors, Culprit, LayerDrift
 from ..measure.norms import Norms, difference, distance, norms_of
 from ..names import layer_of
+from ..spec import TAKES_TEXT
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
 from .exact import measurable
@@ -57,6 +58,18 @@ def look(backend: Backend, depth: str, layer: str = "") -> tuple[str, str]:
     if depth != "block":
         raise UsageError(f"Backend {backend.spec} cannot look inside blocks; use depth='block'.")
     return "block", ""
+
+
+def finer_depth(
+    depth: str, sides: Iterable[Backend], root: LayerDrift | None, inside: Culprit | None
+) -> str:
+    """The depth at which more of all sides is seen; empty where there is none.
+
+    What a program does when it is asked is only known once it gave states inside of a layer.
+    """
+    drilled = root is not None and inside is not None and inside.module != root.point.module
+    seen = (isinstance(s, LooksInside) and (drilled or s.name not in TAKES_TEXT) for s in sides)
+    return "module" if depth != "module" and all(seen) else ""
 
 
 @contextmanager

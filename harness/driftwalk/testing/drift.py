@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -161,7 +162,11 @@ class Drift:
         return record(model, (self.backend or "torch") if backend is None else backend, **options)
 
     def _typed(self) -> str:
-        return shlex.quote(self._request.node.nodeid)
+        """The name of the test, as it can be given to pytest where this one was started."""
+        node, started = self._request.node, self._request.config.invocation_params.dir
+        _, colons, inside = node.nodeid.partition("::")
+        file = Path(os.path.relpath(node.path, started)).as_posix()
+        return shlex.quote(f"{file}{colons}{inside}")
 
     def _titled(self, report: Report) -> Report:
         return replace(report, command=f"pytest {self._typed()}")

@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
+from driftwalk.layer_drift import Dtypes
+from driftwalk.point import Point
 from driftwalk.result import Report
-from driftwalk_reports import story
+from driftwalk.tolerance import parse_rule
+from driftwalk_reports import sentences, story
 from unit.reports import cases
 
 
@@ -43,14 +46,63 @@ def test_nan_at_the_end_matters() -> None:
     assert answers["Does it matter?"] == "Yes: NaN or Inf reaches logits."
 
 
+def typed(command: str, **changed: object) -> list[str]:
+    report = dataclasses.replace(cases.drifting(), command=command, finer_depth="module")
+    report = dataclasses.replace(report, **changed)
+    return [step.command for step in story.tell(report, "tiny").steps]
+
+
 def test_next_steps_are_commands_that_can_be_copied() -> None:
-    report = dataclasses.replace(cases.drifting(), command="driftwalk verify tiny")
-    commands = [step.command for step in story.tell(report, "tiny").steps]
+    commands = typed("driftwalk verify tiny")
     assert commands[:2] == ["driftwalk verify tiny", "driftwalk verify tiny --depth module"]
-    assert commands[2].startswith("driftwalk verify tiny --rule layer.3=")
-    deep = dataclasses.replace(report, command="driftwalk verify tiny --depth module")
-    assert len(story.tell(deep, "tiny").steps) == 1
-    assert story.tell(dataclasses.replace(report, command=""), "tiny").steps == ()
+    assert commands[2].startswith("driftwalk verify tiny --rule 'layer.[345]=")
+    assert len(typed("driftwalk verify tiny", finer_depth="")) == 2
+    assert typed("") == []
+
+
+def test_a_rule_comes_before_those_that_were_typed() -> None:
+    """Of rules, the first that matches counts."""
+    allowing = typed("driftwalk verify tiny --rule 'layer.*=1e-6'")[2]
+    assert allowing.index("layer.[345]") < allowing.index("layer.*")
+
+
+def test_next_steps_are_for_the_candidate_of_the_report() -> None:
+    again, deeper, _ = typed("driftwalk verify tiny -c a --candidate=b")
+    assert again == "driftwalk verify tiny -c a --candidate=b"
+    assert (
+        deeper
+        == f"driftwalk verify tiny --depth module --candidate {cases.drifting().candidate.spec}"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["driftwalk verify --only tiny", "driftwalk verify 'open", "pytest t.py", "driftwalk verify"],
+)
+def test_what_is_no_verify_of_a_model_is_only_run_again(command: str) -> None:
+    assert typed(command) == [command]
+
+
+def test_what_no_rule_allows_is_not_said_to_be_allowed() -> None:
+    report = cases.nonfinite()
+    assert len(typed("driftwalk verify tiny", layers=report.layers)) < 3
+    whole = Dtypes("int64", "int64")
+    layers = tuple(dataclasses.replace(x, dtypes=whole) for x in cases.drifting().layers)
+    assert len(typed("driftwalk verify tiny", layers=layers)) == 2
+
+
+def test_many_points_are_allowed_by_one_rule() -> None:
+    one = next(layer for layer in cases.drifting().layers if not layer.ok)
+    names = [f"layer.{i}.mlp" for i in range(30)]
+    layers = tuple(dataclasses.replace(one, point=Point(name)) for name in names)
+    assert " --rule '*=" in typed("driftwalk verify tiny", layers=layers)[2]
+
+
+@pytest.mark.parametrize("name", ["a=b", "a b", "x[3]", "*", "layer.3"])
+def test_the_rule_for_a_point_matches_its_name(name: str) -> None:
+    rule = parse_rule(f"{sentences.glob_of(name)}=0.5")
+    assert rule.matches(name)
+    assert not rule.matches("layer.30")
 
 
 @pytest.mark.parametrize(

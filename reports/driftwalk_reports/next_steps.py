@@ -1,0 +1,138 @@
+"""What to run next: commands made of the one that was typed, each of which works as printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from driftwalk.dtypes import FORMATS
+from driftwalk.layer_drift import LayerDrift
+from driftwalk.result import Report
+
+from . import sentences
+from .numbers import count, cut
+
+MOST_RULES = 8
+"""More than so many are one rule, for all points."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next, and the command that does it, where there is one."""
+
+    text: str
+    command: str = ""
+
+
+def steps(report: Report) -> Iterator[Step]:
+    """Run it again; look closer; allow what is meant."""
+    if report.command:
+        yield Step("Run it again", report.command)
+    words = _verify_words(report.command)
+    first, root = report.first_divergence, report.root_cause
+    if report.verdict == "drift" and words and report.finer_depth:
+        inside = root or first
+        where = cut(inside.point.name, 80) if inside else "the layers"
+        deeper = [*_without(words, "--depth"), "--depth", report.finer_depth]
+        yield Step(f"Look inside {where}", _join(report, deeper))
+    if first is not None and first.verdict == "nonfinite" and report.candidate.dtype == "fp16":
+        yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")
+    if report.verdict == "drift" and words:
+        yield from _allowed(report, words)
+
+
+def _allowed(report: Report, words: Sequence[str]) -> Iterator[Step]:
+    """What to do where the drift is meant; nothing where no option would let the run pass."""
+    if _values(words, "--expected"):
+        if not report.as_expected:
+            yield Step("If this difference is meant, widen its entry in the file of --expected.")
+        return
+    beyond = [layer for layer in report.layers if not layer.ok]
+    alone = [layer for layer in beyond if layer.verdict in ("missing", "extra")]
+    differing = [layer for layer in beyond if layer not in alone]
+    if not beyond or not all(map(_can_be_allowed, differing)):
+        return
+    options = [word for rule in _rules(differing, words) for word in ("--rule", rule)]
+    for layer in alone:
+        options += ["--allow-missing", sentences.glob_of(layer.point.name)]
+    where = "this point" if len(beyond) == 1 else f"these {count(len(beyond))} points"
+    text = f"If this difference is meant, allow it at {where}"
+    # Of rules, the first that matches counts: new ones come before those that were typed.
+    typed = [place for place, word in enumerate(words) if word.partition("=")[0] == "--rule"]
+    place = typed[0] if typed else len(words)
+    yield Step(text, _join(report, [*words[:place], *options, *words[place:]]))
+
+
+def _can_be_allowed(layer: LayerDrift) -> bool:
+    """Whether a tolerance lets a point pass: whole numbers are equal or not, and NaN never does."""
+    floats = {layer.dtypes.reference, layer.dtypes.candidate} <= {*FORMATS}
+    measured = layer.bounds is None and bool(sentences.passing_tolerance(layer))
+    return layer.verdict == "drift" and floats and measured
+
+
+def _rules(layers: Sequence[LayerDrift], words: Sequence[str]) -> list[str]:
+    """A rule for each point; points whose names differ in their last digit share one."""
+    groups: dict[str, list[LayerDrift]] = {}
+    for layer in layers:
+        groups.setdefault(re.sub(r"\d$", "", layer.point.name), []).append(layer)
+    # Nodes of a graph are judged by no rule but one for all.
+    nodes = "op" in _values(words, "--depth")
+    if groups and (nodes or len(groups) > MOST_RULES):
+        return [f"*={_widest(layers)}"]
+    return [f"{_glob(group)}={_widest(group)}" for group in groups.values()]
+
+
+def _glob(layers: Sequence[LayerDrift]) -> str:
+    names = [layer.point.name for layer in layers]
+    if len(names) == 1:
+        return sentences.glob_of(names[0])
+    return f"{sentences.glob_of(names[0][:-1])}[{''.join(sorted(name[-1:] for name in names))}]"
+
+
+def _widest(layers: Sequence[LayerDrift]) -> str:
+    pairs = [(*sentences.passing_tolerance(layer), "0")[:2] for layer in layers]
+    atol, rtol = (max(numbers, key=float) for numbers in zip(*pairs, strict=True))
+    return f"{atol},{rtol}" if float(rtol) else atol
+
+
+def _verify_words(command: str) -> list[str]:
+    """The words of a `driftwalk verify MODEL`; none for any other command.
+
+    `--only` runs a part of a configuration, which has its own depth and rules. `$'` begins a word
+    with escapes, which are left alone.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return []
+    ours = words[:2] == ["driftwalk", "verify"] and not _values(words, "--only")
+    return words if ours and len(words) > 2 and "--" not in words and "$'" not in command else []
+
+
+def _join(report: Report, words: Sequence[str]) -> str:
+    """A command for the candidate of this report alone."""
+    if len(_values(words, "--candidate", "-c")) > 1:
+        others = _without(words, "--candidate", "-c")
+        words = [*others, "--candidate", report.candidate.spec]
+    return shlex.join(words)
+
+
+def _values(words: Sequence[str], *names: str) -> list[str]:
+    """What an option was given: `--depth D`, `--depth=D`."""
+    after = [value for name, value in pairwise(words) if name in names]
+    joined = (word.partition("=") for word in words)
+    return after + [value for name, equals, value in joined if equals and name in names]
+
+
+def _without(words: Sequence[str], *names: str) -> list[str]:
+    kept, place = [], 0
+    while place < len(words):
+        if words[place] in names:
+            place += 1  # and its value
+        elif words[place].partition("=")[0] not in names:
+            kept.append(words[place])
+        place += 1
+    return kept
