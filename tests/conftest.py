@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,3 +92,15 @@ def patient_sessions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sessions, "_options", calm)
         yield
+
+
+@pytest.fixture
+def quantised_engine() -> Iterator[None]:
+    """A torch for ARM may say that x86's engine is the one to use; that one cannot run there."""
+    import torch
+
+    engine = torch.backends.quantized.engine
+    if platform.machine() == "aarch64":
+        torch.backends.quantized.engine = "qnnpack"
+    yield
+    torch.backends.quantized.engine = engine

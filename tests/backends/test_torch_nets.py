@@ -53,6 +53,7 @@ def test_a_folded_norm_is_another_implementation() -> None:
     assert report.coverage.compared == 8
 
 
+@pytest.mark.usefixtures("quantised_engine")
 @pytest.mark.filterwarnings("ignore")
 def test_parts_are_the_same_by_their_paths() -> None:
     """A quantised LSTM has no parameters any more, and is a part all the same."""

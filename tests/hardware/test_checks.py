@@ -245,6 +245,22 @@ def test_a_golden_trace_of_other_weights_is_not_comparable(fast: None, tmp_path:
     assert "recorded from 'hwcheck:decoder-64x4' 00" in found.reason
 
 
+def test_bits_of_another_build_are_not_asked_for(fast: None, tmp_path: Path) -> None:
+    """Builds of one version of torch sum in other orders: that is no fault of the machine."""
+    from driftwalk.tasks.hardware.golden import record
+    from driftwalk_backends.hardware.station import torch_build
+
+    own = record().save(tmp_path / "own.trace")
+    manifest = own / "manifest.json"
+    found = driftwalk.hwcheck(golden=own, checks=["golden"], dtypes=["fp32"])
+    assert "same libraries" in found.devices[0].checks[0].summary
+    assert torch_build() in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace(torch_build(), "another"))
+    found = driftwalk.hwcheck(golden=own, checks=["golden"], dtypes=["fp32"])
+    assert found.verdict == "no fault found", found.reason
+    assert f"build another there, {torch_build()} here" in found.devices[0].checks[0].summary
+
+
 def test_bad_words_are_refused_at_once() -> None:
     for options, said in (
         ({"level": "quik"}, "quick"),

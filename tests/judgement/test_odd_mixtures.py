@@ -60,6 +60,7 @@ def test_a_mixture_that_cannot_run_says_what_was_tried() -> None:
         TorchEager.around(module).run(probe)
 
 
+@pytest.mark.usefixtures("quantised_engine")
 @pytest.mark.filterwarnings("ignore")
 def test_quantised_modules_are_run_as_they_are_and_say_so() -> None:
     model = net()

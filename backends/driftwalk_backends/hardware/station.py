@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -30,6 +33,17 @@ from .sensors import sensors_of
 from .units import Prepared, States, Unit, planned
 
 
+@cache
+def torch_build() -> str:
+    """Tells builds of one version apart: how torch was compiled, and the libraries beside it."""
+    root = Path(torch.__file__).parent
+    folders = (root / "lib", root.with_name("torch.libs"))
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    sizes = sorted((file.name, file.stat().st_size) for file in files if file.is_file())
+    told = f"{torch.version.git_version}\n{torch.__config__.show()}\n{sizes}"
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
 class Station:
     """A device, with the sensors beside it and the fault that is put in, if one is."""
 
@@ -44,7 +58,7 @@ class Station:
 
     def identity(self) -> dict[str, str]:
         """What decides the bits of a result; two devices with the same must agree in each."""
-        both = {"device": self.device.type, "torch": torch.__version__}
+        both = {"device": self.device.type, "torch": torch.__version__, "build": torch_build()}
         if self.device.type == "cuda":
             matmul = torch.backends.cuda.matmul
             return both | {
