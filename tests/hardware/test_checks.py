@@ -253,12 +253,12 @@ def test_bits_of_another_build_are_not_asked_for(fast: None, tmp_path: Path) -> 
     own = record().save(tmp_path / "own.trace")
     manifest = own / "manifest.json"
     found = driftwalk.hwcheck(golden=own, checks=["golden"], dtypes=["fp32"])
-    assert "same libraries" in found.devices[0].checks[0].summary
+    assert "same libraries" in found.devices[0].checks[0].sentence
     assert torch_build() in manifest.read_text()
     manifest.write_text(manifest.read_text().replace(torch_build(), "another"))
     found = driftwalk.hwcheck(golden=own, checks=["golden"], dtypes=["fp32"])
     assert found.verdict == "no fault found", found.reason
-    assert f"build another there, {torch_build()} here" in found.devices[0].checks[0].summary
+    assert f"build another there, {torch_build()} here" in found.devices[0].checks[0].sentence
 
 
 def test_bad_words_are_refused_at_once() -> None:
