@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .states import State as State
     from .states import Trace as Trace
     from .tasks.bundles.extraction import extract as extract
+    from .tasks.generation.run import generate as generate
     from .tasks.hardware import hwcheck as hwcheck
     from .tasks.studies.contrast import contrast as contrast
     from .tasks.studies.geometry import geometry as geometry
@@ -48,6 +49,7 @@ _NAMES = {
     "tasks.studies.contrast": ("contrast",),
     "tasks.studies.geometry": ("geometry",),
     "tasks.studies.visibility": ("visibility",),
+    "tasks.generation.run": ("generate",),
     "tasks.weights.run": ("weights",),
     "tolerance": ("Tolerance",),
     "verification": ("backend", "record"),

@@ -115,6 +115,15 @@ KINDS: dict[str, Kind] = {
         "driftwalk_reports.weights:render",
         _reports("weights", "weights:render_page"),
     ),
+    "generation": Kind(
+        "driftwalk.tasks.generation.result:Generation",
+        "driftwalk_reports.generation:render",
+        _reports(
+            "generation",
+            "generation:render_page",
+            md=("generation.md", "driftwalk_reports.generation:render_markdown"),
+        ),
+    ),
     "contrast": _study("contrast"),
     "geometry": _study("geometry"),
     "visibility": _study("visibility"),
