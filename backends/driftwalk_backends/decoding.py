@@ -261,18 +261,27 @@ def _kept(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torc
     if stack is None:
         return
     for point, layer in zip(stack.layers, layers, strict=True):
-        for held, name in _KEPT.items():
-            tensor = getattr(layer, held, None)
-            if not isinstance(tensor, torch.Tensor) or not tensor.numel():
-                continue
-            if held in ("keys", "values"):  # (row, head, slot, channel)
-                tensor = _slots(layer, tensor, tokens).transpose(1, 2).flatten(2)
-            yield Point(f"{point.name}.{name}", point.module), tensor
+        for held, kind in _KEPT.items():
+            value = getattr(layer, held, None)
+            # A layer may hold several states of a kind, by number.
+            several = value.values() if isinstance(value, Mapping) else [value]
+            for number, tensor in enumerate(several):
+                if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+                    continue
+                name = f"{point.name}.{kind}" + (f".{number}" if number else "")
+                by_slot = held in ("keys", "values")
+                yield (
+                    Point(name, point.module),
+                    (_by_slot(layer, tensor, tokens) if by_slot else tensor),
+                )
 
 
-def _slots(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
-    """The slots in use; of a window, those that the next token can see."""
+def _by_slot(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Keys or values, (row, head, slot, channel), as (row, slot, channel of all heads).
+
+    The slots in use; of a window, those that the next token can see.
+    """
     window = getattr(layer, "sliding_window", None) or getattr(layer, "max_cache_len", None)
-    if getattr(layer, "is_sliding", False) and window is not None and tokens >= window:
-        return tensor[:, :, -(window - 1) :]
-    return tensor[:, :, :tokens]
+    slides = getattr(layer, "is_sliding", False) and window is not None and tokens >= window
+    used = tensor[:, :, -(window - 1) :] if slides and window else tensor[:, :, :tokens]
+    return used.transpose(1, 2).flatten(2)

@@ -6,6 +6,8 @@ is the truth of every step, and all of judge/ holds as it is.
 
     prompt.py    the prompt as a probe: rows of unequal length are padded on the left
     cells.py     layer by step: what is off where, in units of what is allowed
+    choices.py   what each side would say, and where the two part
+    paths.py     each side's decoding against its own run on the whole sequence
     cause.py     the cache, the backend, or what all layers share
     run.py       puts it together
     result.py    what comes of it

@@ -29,24 +29,33 @@ class Found:
 
 def first_divergence(report: Report, ratios: Mapping[str, Array], span: Span) -> At | None:
     """The earliest step in which a point is off, and the first point there."""
-    found = [at for row in report.layers if (at := _at(row, ratios, span)) is not None]
-    # Of what layers share nothing is known by token: it is wrong when what it is handed to is.
-    steps = [at.step for at in found if not is_shared(at.point.name)]
-    if steps:
-        found = [replace(at, step=min(steps)) if is_shared(at.point.name) else at for at in found]
-    return min(found, key=lambda at: at.step, default=None)
+    bad = [row for row in report.layers if not row.ok]
+    tokens = [t for row in bad if (t := _token(row, ratios, span)) is not None]
+    # What is not known by token is wrong when what it is handed to is.
+    earliest = span.step_of(min(tokens)) if tokens else None
+    return min((_at(row, ratios, span, earliest) for row in bad), key=_step, default=None)
 
 
-def _at(row: LayerDrift, ratios: Mapping[str, Array], span: Span) -> At | None:
-    """Where a point that drifts does so first."""
-    if row.ok:
-        return None
-    along, first = places(row.shape, row.point.name, span), None
-    if along is not None:
-        first = first_token(row, ratios.get(row.point.name))
-    token = along[first] if along is not None and first is not None else None
-    slot = token if has_slots(row.point.name) else None
-    return At(0 if token is None else span.step_of(token), row.point, slot)
+def _step(at: At) -> int:
+    return at.step
+
+
+def _token(row: LayerDrift, ratios: Mapping[str, Array], span: Span) -> int | None:
+    """The first token at which a point that drifts does so; None: it is not known by token."""
+    name = row.point.name
+    along, first = places(row.shape, name, span), first_token(row, ratios.get(name))
+    return None if along is None or first is None else along[first]
+
+
+def _at(
+    row: LayerDrift, ratios: Mapping[str, Array], span: Span, otherwise: int | None = None
+) -> At:
+    """Where a point drifts first; `otherwise`, or where it was seen: a cache's sums at the end."""
+    token, name = _token(row, ratios, span), row.point.name
+    if token is not None:
+        return At(span.step_of(token), row.point, token if has_slots(name) else None)
+    seen = span.steps if is_of_cache(name) else 0
+    return At(seen if otherwise is None else otherwise, row.point)
 
 
 def cause_of(
@@ -60,9 +69,9 @@ def cause_of(
     if decoded.verdict != "drift":
         return Found()
     slots = [
-        at
+        _at(row, ratios, span)
         for row in decoded.layers
-        if is_of_cache(row.point.name) and (at := _at(row, ratios, span))
+        if not row.ok and is_of_cache(row.point.name)
     ]
     at_once = [row for row in whole.layers if not row.ok and not is_of_cache(row.point.name)]
     guilty = decoded.root_cause
@@ -102,7 +111,7 @@ def _root(
     name = row.point.name
     own = introduced.get(name)
     if own is None:
-        return _at(row, ratios, span) or At(0, row.point)
+        return _at(row, ratios, span)
     along = places((*own.shape, 1), name, span)
     if along is None:
         return At(0, row.point)

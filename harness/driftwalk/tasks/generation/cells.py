@@ -44,7 +44,7 @@ class Span:
 def is_of_cache(name: str) -> bool:
     """Whether a point is what a cache holds, and no state of a layer."""
     place = place_of(name)
-    return place is not None and place.inside in (*KEPT, "conv", "recurrent")
+    return place is not None and place.inside.partition(".")[0] in (*KEPT, "conv", "recurrent")
 
 
 def has_slots(name: str) -> bool:
@@ -82,18 +82,39 @@ def token_ratios(
 
 
 def ratios_of(
-    trace: Trace, calibration: Calibration, room: Mapping[str, float]
+    trace: Trace, calibration: Calibration, rows: Sequence[LayerDrift]
 ) -> dict[str, Array]:
-    """Of each point that has tokens; `room` is what the worst token of a point may be off."""
+    """Of each point that has tokens, in units of what its worst token may be off."""
     found = {}
-    for state in trace:
-        name, true = state.point.name, calibration.truth.state(state.point.name)
+    for row in rows:
+        name = row.point.name
+        state, true = trace.state(name), calibration.truth.state(name)
         known = calibration.total.get(name)
-        if true is None or known is None or name not in room or true.array.shape != state.shape:
+        if row.truth is None or state is None or true is None or known is None:
             continue
-        if true.array.ndim >= 3:
-            keep = trace.probe.keep(name, true.array.shape)
-            found[name] = token_ratios(state, true.array, known, room[name], keep)
+        if true.array.ndim >= 3 and true.array.shape == state.shape:
+            most, keep = row.truth.norms["allowed"].token_worst, trace.probe.keep(name, state.shape)
+            found[name] = token_ratios(state, true.array, known, most, keep)
+    return found
+
+
+def introduced_ratios(calibration: Calibration, rows: Sequence[LayerDrift]) -> dict[str, Array]:
+    """The same for what each layer made itself, where blame was computed."""
+    found: dict[str, Array] = {}
+    for row in rows:
+        known = calibration.own.get(row.point.name)
+        if row.blame is None or not row.blame.tokens or known is None:
+            continue
+        lines = [[np.nan if one is None else one for one in line] for line in row.blame.tokens]
+        tokens, most = np.array(lines), row.blame.norms["allowed"].token_worst
+        counted = ~np.isnan(tokens)
+        if int(counted.sum()) != len(known.weights.tokens) or not most > 0:
+            continue
+        # Of the channels only their sum is known here: each counts as the typical one.
+        typical = float(np.sqrt(np.mean(np.square(known.weights.channels))))
+        ratios = np.zeros(tokens.shape)
+        ratios[counted] = tokens[counted] * known.weights.tokens * typical / most
+        found[row.point.name] = ratios
     return found
 
 
