@@ -37,6 +37,8 @@ class Kind:
     """Which of these every file says, where older ones say less."""
     known_by: str = ""
     """A key that only files of this kind have, where older ones do not say their kind."""
+    beside: bool = False
+    """Whether several, of other candidates, get a folder each and an index above them."""
     version: int = 1
 
     @property
@@ -71,6 +73,7 @@ KINDS: dict[str, Kind] = {
             "csv": ("layers.csv", "driftwalk_reports.table:render"),
         },
         head=(VERSION,),
+        beside=True,
     ),
     "bench": Kind(
         "driftwalk.tasks.bench.result:BenchReport",
@@ -123,6 +126,7 @@ KINDS: dict[str, Kind] = {
             "generation:render_page",
             md=("generation.md", "driftwalk_reports.generation:render_markdown"),
         ),
+        beside=True,
     ),
     "contrast": _study("contrast"),
     "geometry": _study("geometry"),

@@ -74,7 +74,7 @@ def to_rows(report: Report) -> tuple[Row, ...]:
     points = [(mark, layer.point) for mark, layer in marked if layer is not None]
     shares = report.contrast.shares if report.contrast else None
     return tuple(
-        _row(
+        to_row(
             layer,
             tuple(mark for mark, point in points if point == layer.point),
             part_of(shares.get(layer.point.name)) if shares is not None else "",
@@ -83,7 +83,8 @@ def to_rows(report: Report) -> tuple[Row, ...]:
     )
 
 
-def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
+def to_row(layer: LayerDrift, marks: tuple[str, ...] = (), meaning: str = "") -> Row:
+    """One point in words."""
     metrics = layer.metrics if layer.verdict != "nonfinite" else None
     tolerance = layer.tolerance if metrics else None
     bad = layer.metrics.nonfinite.candidate if layer.metrics else 0

@@ -51,9 +51,9 @@ def module_beside(layer: LayerDrift) -> str:
     return "" if end is not None and int(end[0]) == place.number else module
 
 
-def closest_call(report: Report) -> tuple[LayerDrift, str] | None:
+def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
     """The point that used most of its allowance, and how much; None where all are equal."""
-    compared = [layer for layer in report.layers if layer.metrics is not None]
+    compared = [layer for layer in layers if layer.metrics is not None]
     if all(layer.metrics and layer.metrics.max_abs == 0 for layer in compared):
         return None
     closest = max(compared, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
@@ -64,7 +64,7 @@ def _passed(report: Report) -> str:
     compared = sum(layer.metrics is not None for layer in report.layers)
     several = compared > 1
     text = f"all {count(compared)} points agree" if several else "the one point compared agrees"
-    if closest := closest_call(report):
+    if closest := closest_call(report.layers):
         layer, part = closest
         text += f" within tolerance; the closest call is {name_of(layer)}, at {part} of its"
         text += " allowance"
