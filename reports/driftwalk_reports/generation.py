@@ -30,6 +30,8 @@ MOST_ROWS, MOST_MARKED = 40, 30
 """Points on a terminal, and in Markdown."""
 MOST_NAME = 30
 """Characters of a point's name on a terminal."""
+PALE = 100.0
+"""Times the allowance that the darkest colour stands for at least: a pass looks pale."""
 MOST_TOKENS = 200
 """Steps of the strip; the JSON file has all."""
 AGREEMENTS = {
@@ -184,7 +186,7 @@ def heatmaps(report: Generation) -> tuple[Heatmap, ...]:
     drawn = [name for name in by_name if any(value is not None for value in fields[name])]
     if not drawn:
         return ()
-    ends = scale(fields.values(), [1.0])  # a run within tolerance looks pale
+    ends = scale(fields.values(), [PALE])
     names = [_fed(report, step.step) for step in report.steps]
     columns = [_column(report, step, fed) for step, fed in zip(report.steps, names, strict=True)]
     parts = (

@@ -60,12 +60,13 @@ def generate(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Decode MODEL step by step on a reference and on candidates: where and why they part.
+    """Decode MODEL step by step on a reference and candidates: where and why they part.
 
     Both sides are fed the tokens that the reference chooses. Exit code 0: every step agrees within
     tolerance; 1: drift; 3: could not be verified.
     """
     from ..errors import UsageError
+    from ..judge.gate import exit_code
     from ..tasks.generation.run import generate_all
 
     if not candidate:
@@ -88,6 +89,4 @@ def generate(
         seed=seed,
         trust_remote_code=trust_remote_code,
     )
-    codes = [one.exit_code for one in made]
-    # As with several reports of `verify`: what could not be verified outweighs drift.
-    finish(made, report, as_json, max(codes))
+    finish(made, report, as_json, exit_code(made))
