@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .api import verify as verify
     from .api import verify_all as verify_all
     from .comparison import compare as compare
+    from .document import load as load
     from .errors import DriftwalkError as DriftwalkError
     from .layer_drift import LayerDrift as LayerDrift
     from .result import Report as Report
-    from .result import load as load
     from .signatures.data import Signature as Signature
     from .states import Point as Point
     from .states import Probe as Probe
@@ -39,9 +39,10 @@ _NAMES = {
     "adapter": ("Backend", "BackendInfo"),
     "api": ("verify", "verify_all"),
     "comparison": ("compare",),
+    "document": ("load",),
     "errors": ("DriftwalkError",),
     "layer_drift": ("LayerDrift",),
-    "result": ("Report", "load"),
+    "result": ("Report",),
     "signatures.data": ("Signature",),
     "states": ("Point", "Probe", "State", "Trace"),
     "tasks.bundles.extraction": ("extract",),

@@ -147,26 +147,19 @@ def _path(report: Generation, side: str, path: CachePath) -> tuple[Cell, ...]:
 
 def _points(report: Generation) -> Iterator[PointRow]:
     at_once = {layer.point.name: to_row(layer) for layer in report.whole}
-    marks = ((FIRST, report.first_divergence), (ROOT, report.root_cause))
+    marks, fields = ((FIRST, report.first_divergence), (ROOT, report.root_cause)), _fields(report)
     for layer in report.layers:
         name = layer.point.name
         mine = tuple(mark for mark, at in marks if at is not None and at.point == layer.point)
         there = at_once.get(name)
-        seen = [(value, step) for step, value in _needed(report, name) if value is not None]
-        most = max(seen, key=lambda pair: pair[0], default=(0.0, 0)) if seen else None
+        seen = [(value, step) for step, value in enumerate(fields[name]) if value is not None]
+        most = max(seen, key=lambda pair: pair[0], default=(0.0, 0))
         yield PointRow(
             to_row(layer, mine),
-            step_name(most[1]) if most and most[0] > 0 else NOTHING,
+            step_name(report.steps[most[1]].step) if most[0] > 0 else NOTHING,
             there.used if there is not None else NOTHING,
             is_of_cache(name),
         )
-
-
-def _needed(report: Generation, name: str) -> Iterator[tuple[int, float | None]]:
-    """How much of its allowance a point used in each step; None where it has no token in it."""
-    for step in report.steps:
-        found = next((row for row in step.layers if row.point.name == name), None)
-        yield step.step, found.tolerance.needed if found and found.tolerance else None
 
 
 def _some(points: Sequence[PointRow], most: int) -> Iterator[PointRow | Gap]:

@@ -21,6 +21,8 @@ from ..project.expected import judge, named
 from ..registry import load_target
 from ..result import Report
 from ..states import Trace
+from ..tasks.generation.result import Generation
+from ..tasks.generation.run import generate
 from ..tolerance import PolicyLike
 from ..verification import record
 from .golden import golden_at, golden_policy
@@ -81,6 +83,27 @@ class Drift:
         chosen = self._candidate() if candidate is None else candidate
         report = verify(model, chosen, **(self._common.arguments | options))
         return self._gate(self._titled(report), self._common.expected)
+
+    @_quietly
+    def generate(self, model: object, candidate: object = None, **options: Any) -> Generation:
+        """`driftwalk.generate`, as an assertion; candidate, reference and policy as in `verify`."""
+        __tracebackhide__ = True
+        chosen = self._candidate() if candidate is None else candidate
+        known = self._common.arguments
+        given = {name: known[name] for name in ("reference", "policy") if name in known}
+        report = replace(generate(model, chosen, **(given | options)), command=self._command())
+        folder = self._folder() if self._settings.report is not None or not report.ok else None
+        if folder is not None:
+            report.save(folder)
+        line = load_target(f"{_TEXTS}:generation_line")(report)
+        label, spec = report.model.get("label", ""), report.candidate.spec
+        where = str(folder or "")
+        kept = GateRecord(report.verdict, label, spec, line, report.ok, where, kind=report.kind)
+        self._tell(kept.to_json())
+        if not report.ok:
+            page = str(kept.file("html")) if folder else ""
+            raise AssertionError(load_target(f"{_TEXTS}:generation_failure")(report, page))
+        return report
 
     @_quietly
     def run(self, case: DriftCase) -> Report:
@@ -164,7 +187,10 @@ class Drift:
         return shlex.quote(self._request.node.nodeid)
 
     def _titled(self, report: Report) -> Report:
-        return replace(report, command=f"pytest {self._typed()}")
+        return replace(report, command=self._command())
+
+    def _command(self) -> str:
+        return f"pytest {self._typed()}"
 
     def _gate(self, report: Report, expected: Path | None, advice: str = "") -> Report:
         """Compare it with what is expected, keep its report, and fail where it does."""
