@@ -206,8 +206,8 @@ def from_dict(data: Any) -> Document:
     return read(KINDS[kind_of(data)].type, data)
 
 
-def load(path: str | Path) -> Document:
-    """Read a stored result of any kind, of this or any older version."""
+def load(path: str | Path) -> Any:
+    """Read a stored result of any kind, of this or any older version; that of `verify` is a `Report`."""
     return from_dict(read_json(path))
 
 

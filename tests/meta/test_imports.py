@@ -20,7 +20,7 @@ from meta.sources import (
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "other_inputs"),
-        *("children", "names", "budget", "input_files"),
+        *("children", "names", "budget", "input_files", "decoding"),
         *("measure.ulp", "native", "workers", "measure.halves"),
         *(
             "measure.norms",

@@ -33,6 +33,7 @@ _TEXTS = "driftwalk_reports.failing_test"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Checked = TypeVar("Checked", Report, Generation)
 
 
 def _quietly(method: Callable[P, R]) -> Callable[P, R]:
@@ -91,7 +92,12 @@ class Drift:
         chosen = self._candidate() if candidate is None else candidate
         known = self._common.arguments
         given = {name: known[name] for name in ("reference", "policy") if name in known}
-        report = replace(generate(model, chosen, **(given | options)), command=self._command())
+        report = generate(model, chosen, **(given | options))
+        return self._decoded(replace(report, command=self._command()))
+
+    def _decoded(self, report: Generation) -> Generation:
+        """Keep the report of a generation, and fail where it does."""
+        __tracebackhide__ = True
         folder = self._folder() if self._settings.report is not None or not report.ok else None
         if folder is not None:
             report.save(folder)
@@ -117,9 +123,13 @@ class Drift:
         return self._gate(self._titled(report), case.run.common.expected)
 
     @_quietly
-    def check(self, report: Report) -> Report:
+    def check(self, report: Checked) -> Checked:
         """Assert on a report that was made in another way: `driftwalk.compare`, `load` …"""
         __tracebackhide__ = True
+        if isinstance(report, Generation):
+            return self._decoded(report)
+        if not isinstance(report, Report):
+            raise UsageError(f"drift.check takes a report of verify or generate, not {report!r}.")
         return self._gate(report, self._common.expected)
 
     @_quietly
