@@ -207,7 +207,7 @@ def from_dict(data: Any) -> Document:
 
 
 def load(path: str | Path) -> Any:
-    """Read a stored result of any kind, of this or any older version; that of `verify` is a `Report`."""
+    """Read a stored result of any kind, of this or any older version."""
     return from_dict(read_json(path))
 
 
