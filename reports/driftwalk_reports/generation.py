@@ -30,7 +30,7 @@ MOST_ROWS, MOST_MARKED = 40, 30
 """Points on a terminal, and in Markdown."""
 MOST_NAME = 30
 """Characters of a point's name on a terminal."""
-PALE = 100.0
+PALE = 10.0
 """Times the allowance that the darkest colour stands for at least: a pass looks pale."""
 MOST_TOKENS = 200
 """Steps of the strip; the JSON file has all."""
