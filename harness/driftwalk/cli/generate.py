@@ -12,7 +12,7 @@ from .rendering import finish, make_document
 
 EXAMPLES = (
     "driftwalk generate ./my-model --candidate emulated:bf16 --prompt 'Hello there' --report out/",
-    "driftwalk generate ./my-model -c torch,attn=eager -c torch,compile=inductor --cache static",
+    "driftwalk generate ./my-model -c torch,attn=eager -c emulated:fp16 --cache static",
     "driftwalk generate demo:decoder -c emulated:fp16 --ids '5 17 3' --steps 64",
 )
 
