@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from driftwalk.decoding import Decoding
 from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
 from driftwalk.states import Probe
@@ -54,6 +55,8 @@ class LoadedModel:
     """Where its weights lie, if in a folder."""
     given_layout: Layout | None = None
     """Its points, where another machine has found them."""
+    decoding: Decoding | None = None
+    """How sequences are fed to it, unless a backend was told otherwise; None: without a cache."""
 
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}

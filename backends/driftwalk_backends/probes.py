@@ -264,7 +264,7 @@ def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
         if ids is None:
             continue
         mask = probe.inputs.get(name.replace("input_ids", "attention_mask"))
-        most = _max_positions(model, name)
+        most = max_positions(model, name)
         if ids.dtype.kind not in "iu" or (model.config is not None and ids.ndim < 2):
             yield (
                 f"{name} is {ids.dtype} of shape {list(ids.shape)}; token ids are whole numbers of "
@@ -289,7 +289,7 @@ def _table_size(module: nn.Module) -> int | None:
     return getattr(table, "num_embeddings", None)
 
 
-def _max_positions(model: LoadedModel, name: str) -> int | None:
+def max_positions(model: LoadedModel, name: str) -> int | None:
     """How many positions the model has; None where it has no limit of its own."""
     config = model.config
     if name == "decoder_input_ids" and (most := getattr(config, "max_target_positions", None)):

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Sink
+from driftwalk.decoding import Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.names import is_output
@@ -29,8 +30,9 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import Inputs, arguments_of, call, kept_in, own_copies
+from .decoding import decoded, generated, watched_decoding
 from .depth import BLOCKS
-from .eager_run import between, stamp, wait, watched
+from .eager_run import as_arrays, between, stamp, wait, watched
 from .given import GivenModel
 from .hooks import TensorSink, capture
 from .layout import Layout
@@ -59,6 +61,7 @@ class TorchEager(TorchRuntime):
         self._lend = cast(Lend, spec.choice("stream", _STREAM, usual))
         self.calls: Callable[[nn.Module, Inputs], Any] = call
         """How the model is called: all of it, or a range of its blocks (block_ranges.py)."""
+        self._decoding: Decoding | None = None
 
     @classmethod
     def around(
@@ -74,7 +77,28 @@ class TorchEager(TorchRuntime):
     def shows(self, model: LoadedModel) -> bool:
         """Whether its states prove what this model gives on its device."""
         plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
-        return plain and self._model is model and self._look == BLOCKS
+        whole = self._decoding is None or not self._decoding.chunks
+        return plain and whole and self._model is model and self._look == BLOCKS
+
+    def decode(self, plan: Decoding | None) -> None:
+        self._decoding = plan
+
+    def generate(self, probe: Probe, plan: Decoding, sink: Sink) -> Mapping[str, Array]:
+        with self.at_work(probe) as (module, inputs, layout):
+            grown: dict[str, Any] = {}
+
+            def run(hand_on: TensorSink) -> Any:
+                output, whole = generated(module, inputs, plan, layout, hand_on)
+                grown.update(whole)
+                return output
+
+            as_arrays(run, sink)
+            return {n: to_numpy(v) for n, v in grown.items() if n in probe.inputs}
+
+    @property
+    def _plan(self) -> Decoding | None:
+        """How sequences are fed; as all runs of the model are, where nothing else was said."""
+        return self._decoding or self._model.decoding
 
     def weights_taken(self, lent: bool) -> int:
         """What its copy of the model takes on the host; nothing where it runs the model itself."""
@@ -85,10 +109,19 @@ class TorchEager(TorchRuntime):
             return 0
         return self._model.copied_bytes(self._dtype, self._attn, self._lend, lent)
 
+    @property
+    def _asked_for(self) -> Mapping[str, Any]:
+        plan = self._plan
+        return {} if plan is None or plan.cache == "none" else {"use_cache": True}
+
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
+        if (plan := self._plan) is not None:
+            return decoded(module, inputs, plan)
         return self.calls(module, inputs)
 
     def _watched(self, module: nn.Module, inputs: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        if (plan := self._plan) is not None:
+            return watched_decoding(module, inputs, plan, layout, sink)
         return watched(module, layout, sink, partial(self.calls, module, inputs))
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:

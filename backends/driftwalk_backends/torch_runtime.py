@@ -243,9 +243,14 @@ class TorchRuntime(Looks, Backend):
 
             def run() -> Any:
                 with untouched(module):
-                    return call(module, inputs)
+                    return call(module, inputs, **self._asked_for)
 
             return unrepeatable_module(module, run)
+
+    @property
+    def _asked_for(self) -> Mapping[str, Any]:
+        """What a model is asked for in runs that are not to be compared, beside its inputs."""
+        return {}
 
     def _inputs(self, module: nn.Module, probe: Probe) -> dict[str, Any]:
         return self._model.inputs(module, probe, self._device)
@@ -297,13 +302,15 @@ class TorchRuntime(Looks, Backend):
     def exercised(self, probe: Probe) -> Exercised | None:
         """What of the model the probe uses; one more run, unless one of it was watched."""
         with self._ready(probe) as (module, inputs):
-            return self._model.exercised(module, inputs, lambda: call(module, inputs))
+            run = partial(call, module, inputs, **self._asked_for)
+            return self._model.exercised(module, inputs, run)
 
     def _find_layout(self, module: nn.Module, inputs: Inputs) -> Layout:
         start = time.perf_counter()
-        layout = self._model.layout(module, inputs, lambda **extra: call(module, inputs, **extra))
+        run = partial(call, module, inputs, **self._asked_for)
+        layout = self._model.layout(module, inputs, run)
         if self._given is not None:
-            self._given.watch(layout, lambda: call(module, inputs))
+            self._given.watch(layout, run)
         self._seconds["points"] = self._seconds.get("points", 0.0) + time.perf_counter() - start
         return replace(layout, look=self._look)
 

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from .api import verify as verify
     from .api import verify_all as verify_all
     from .comparison import compare as compare
+    from .document import load as load
     from .errors import DriftwalkError as DriftwalkError
     from .layer_drift import LayerDrift as LayerDrift
     from .result import Report as Report
-    from .result import load as load
     from .signatures.data import Signature as Signature
     from .states import Point as Point
     from .states import Probe as Probe
     from .states import State as State
     from .states import Trace as Trace
     from .tasks.bundles.extraction import extract as extract
+    from .tasks.generation.run import generate as generate
     from .tasks.hardware import hwcheck as hwcheck
     from .tasks.studies.contrast import contrast as contrast
     from .tasks.studies.geometry import geometry as geometry
@@ -38,9 +39,10 @@ _NAMES = {
     "adapter": ("Backend", "BackendInfo"),
     "api": ("verify", "verify_all"),
     "comparison": ("compare",),
+    "document": ("load",),
     "errors": ("DriftwalkError",),
     "layer_drift": ("LayerDrift",),
-    "result": ("Report", "load"),
+    "result": ("Report",),
     "signatures.data": ("Signature",),
     "states": ("Point", "Probe", "State", "Trace"),
     "tasks.bundles.extraction": ("extract",),
@@ -48,6 +50,7 @@ _NAMES = {
     "tasks.studies.contrast": ("contrast",),
     "tasks.studies.geometry": ("geometry",),
     "tasks.studies.visibility": ("visibility",),
+    "tasks.generation.run": ("generate",),
     "tasks.weights.run": ("weights",),
     "tolerance": ("Tolerance",),
     "verification": ("backend", "record"),

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from .decoding import Decoding
 from .dtypes import Array
 from .errors import BackendError, UsageError
 from .progress import Progress
@@ -91,6 +92,24 @@ class LooksInside(Protocol):
         """The depth, and the layer or nothing."""
 
     def look(self, depth: str, layer: str = "") -> None: ...
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """Can feed a probe's tokens step by step, on a cache, as deployments do.
+
+    The states of all steps are joined along their tokens; beside them it gives what the cache holds
+    at the end: `layer.3.key` and `layer.3.value` by token.
+    """
+
+    def decode(self, plan: Decoding | None) -> None:
+        """From now on; None: all tokens at once, without a cache."""
+
+    def generate(self, probe: Probe, plan: Decoding, sink: Sink) -> Mapping[str, Array]:
+        """Feed the probe's tokens, then in each step of the plan the one that is likeliest.
+
+        Hands the states on as a trace of the whole sequence does, and gives its inputs.
+        """
 
 
 @runtime_checkable

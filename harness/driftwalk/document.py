@@ -37,6 +37,8 @@ class Kind:
     """Which of these every file says, where older ones say less."""
     known_by: str = ""
     """A key that only files of this kind have, where older ones do not say their kind."""
+    beside: bool = False
+    """Whether several, of other candidates, get a folder each and an index above them."""
     version: int = 1
 
     @property
@@ -71,6 +73,7 @@ KINDS: dict[str, Kind] = {
             "csv": ("layers.csv", "driftwalk_reports.table:render"),
         },
         head=(VERSION,),
+        beside=True,
     ),
     "bench": Kind(
         "driftwalk.tasks.bench.result:BenchReport",
@@ -114,6 +117,16 @@ KINDS: dict[str, Kind] = {
         "driftwalk.tasks.weights.result:WeightReport",
         "driftwalk_reports.weights:render",
         _reports("weights", "weights:render_page"),
+    ),
+    "generation": Kind(
+        "driftwalk.tasks.generation.result:Generation",
+        "driftwalk_reports.generation:render",
+        _reports(
+            "generation",
+            "generation:render_page",
+            md=("generation.md", "driftwalk_reports.generation:render_markdown"),
+        ),
+        beside=True,
     ),
     "contrast": _study("contrast"),
     "geometry": _study("geometry"),
@@ -193,7 +206,7 @@ def from_dict(data: Any) -> Document:
     return read(KINDS[kind_of(data)].type, data)
 
 
-def load(path: str | Path) -> Document:
+def load(path: str | Path) -> Any:
     """Read a stored result of any kind, of this or any older version."""
     return from_dict(read_json(path))
 

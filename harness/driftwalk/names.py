@@ -3,6 +3,7 @@
 embed                  what enters the first block
 layer.3                what a block gives; `layer.3.out1` is a second stream of it
 layer.3.mlp.fc         inside a block: a sublayer or a module
+layer.3.key            what a cache holds of a block: `key` and `value`, `conv` and `recurrent`
 norm                   after the final norm
 encoder.layer.3        in a model of several stacks, the stack comes first
 layer.3@2              where a model runs the same blocks again: what the second run gives
@@ -20,6 +21,8 @@ OUTPUT = "output."
 """Before the name of an output of the model, in the name of its point; the main one is `logits`."""
 SHARED = "shared"
 """Begins the names of what all layers are handed beside the stream: `shared.rotary.0` ..."""
+
+_OF_CACHE = ("key", "value", "conv", "recurrent")
 
 # The stack is as short as can be: a module inside a layer may be called `layer.0` again.
 _PLACE = re.compile(
@@ -86,6 +89,12 @@ def is_on_stream(name: str) -> bool:
     """Whether a point lies on the residual stream: each such state is computed from the last."""
     place = place_of(name)
     return place is not None and place.is_state
+
+
+def is_of_cache(name: str) -> bool:
+    """Whether a point is what a cache holds, and no state of a layer."""
+    place = place_of(name)
+    return place is not None and place.inside in _OF_CACHE
 
 
 def layer(number: int) -> str:

@@ -1,19 +1,29 @@
-"""Documents as files: one fills a folder; several reports get a folder each, and an index above."""
+"""Documents as files: one of a kind fills a folder; several get one each, and an index above."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
-from .document import KINDS, RESULT, Document
+from .adapter import BackendInfo
+from .document import KINDS, Document
 from .errors import UsageError, nearest
 from .files import writable_folder, write_atomically
 from .registry import REPORT_INDEX, load_target
-from .result import Report
 
 LONGEST_PART = 48
 """Characters that a model or a spec may give to the name of a folder."""
+
+
+class Sided(Protocol):
+    """A result with a candidate, beside which there may be others."""
+
+    @property
+    def model(self) -> Mapping[str, str]: ...
+    @property
+    def candidate(self) -> BackendInfo: ...
 
 
 def publish(
@@ -24,16 +34,19 @@ def publish(
     All texts are made before the first file is written, and the index comes last: it links only
     to pages that are there.
     """
-    reports = [item for item in documents if isinstance(item, Report)]
-    others = [item for item in documents if not isinstance(item, Report)]
-    kinds = [item.kind for item in others]
-    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+    kinds = [item.kind for item in documents]
+    several = {kind for kind in kinds if kinds.count(kind) > 1}
+    if twice := next((kind for kind in kinds if kind in several and not KINDS[kind].beside), None):
         raise UsageError(f"Two results are both a {twice}; render each to a folder of its own.")
-    chosen = known_formats(formats, [item.kind for item in documents])
-    texts = [text for item in others for text in _texts(item, chosen, folder)]
+    chosen = known_formats(formats, kinds)
+    reports: list[Any] = [item for item in documents if item.kind in several]
+    alone = [item for item in documents if item.kind not in several]
+    texts = [text for item in alone for text in _texts(item, chosen, folder)]
     places = folder_names(reports)
-    page = KINDS[RESULT].formats["html"][0]  # a safe name needs no quoting in a link
-    entries = [(f"{place}/{page}", item) for place, item in zip(places, reports, strict=True)]
+    entries = [
+        (f"{place}/{KINDS[item.kind].formats['html'][0]}", item)  # safe, and needs no quoting
+        for place, item in zip(places, reports, strict=True)
+    ]
     for place, report in zip(places, reports, strict=True):
         # The other candidates of the same question.
         siblings = tuple(
@@ -42,10 +55,9 @@ def publish(
             if other is not report and _question(other) == _question(report)
         )
         texts += [
-            (f"{place}/{name}" if place else name, text)
-            for name, text in _texts(report, chosen, folder, siblings)
+            (f"{place}/{name}", text) for name, text in _texts(report, chosen, folder, siblings)
         ]
-    if len(reports) > 1 and "html" in chosen:
+    if reports and "html" in chosen:
         name, target = REPORT_INDEX
         texts.append((name, load_target(target)(entries)))
     root = writable_folder(folder)
@@ -64,7 +76,7 @@ def known_formats(formats: Iterable[str] | None, kinds: Iterable[str]) -> tuple[
     return tuple(wanted)
 
 
-def folder_names(reports: Sequence[Report]) -> list[str]:
+def folder_names(reports: Sequence[Sided]) -> list[str]:
     """Where each report goes below the common folder: nowhere deeper when there is only one."""
     if len(reports) == 1:
         return [""]
@@ -88,7 +100,7 @@ def _texts(
     document: Document,
     formats: Iterable[str],
     folder: str | Path,
-    siblings: Sequence[tuple[str, Report]] = (),
+    siblings: Sequence[tuple[str, Document]] = (),
 ) -> Iterable[tuple[str, str]]:
     """The files of one document: their names, and what is in them."""
     for name, (file, target) in KINDS[document.kind].formats.items():
@@ -99,6 +111,6 @@ def _texts(
             yield file, load_target(target)(document)
 
 
-def _question(report: Report) -> tuple[dict[str, str], str, str]:
-    """What several candidates can be asked: by model, probe and reference."""
-    return dict(report.model), report.probe.sha256, report.reference.spec
+def _question(report: Any) -> tuple[str, dict[str, str], str, str]:
+    """What several candidates can be asked: by kind, model, probe and reference."""
+    return report.kind, dict(report.model), report.probe.sha256, report.reference.spec

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from driftwalk.result import Report
+from driftwalk.tasks.generation.result import Generation
 
+from . import generation
 from .door import renderer
 from .numbers import cut
 from .sentences import what_happened
@@ -33,6 +35,25 @@ def failure(
 ) -> str:
     """Where, why, how much, and where to read on: `page` is the path of the report."""
     return "\n".join(_lines(report, verdict, failures, page, advice))
+
+
+@renderer
+def generation_line(report: Generation) -> str:
+    model, candidate = report.model.get("label", ""), report.candidate.spec
+    said = generation.look(report).headline.partition(": ")[2].rstrip(".")
+    return f"{report.verdict.upper()} {cut(model, 80)} on {cut(candidate, 80)}: {cut(said, 300)}"
+
+
+@renderer
+def generation_failure(report: Generation, page: str = "") -> str:
+    """The same of a generation: where, when and why, and where to read on."""
+    view = generation.look(report)
+    lines = [view.headline, *(f"  {label:<10} {value}" for label, value in view.about)]
+    lines += [f"  {text}" for text in view.sentences]
+    for one in (one for one in view.points if one.row.marks):
+        lines.append(f"  {one.row.name} ({', '.join(one.row.marks)}): {one.row.sentence}")
+    lines += [f"  Note: {cut(note, 600)}" for note in report.notes]
+    return "\n".join([*lines, *([f"  Report: {page}"] if page else [])])
 
 
 def _is_stale(verdict: str, failures: Sequence[str]) -> bool:

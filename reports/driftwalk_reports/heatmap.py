@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from driftwalk.layer_drift import LayerDrift
@@ -84,12 +84,20 @@ class Heatmap:
     values: tuple[tuple[str | None, ...], ...]
     low: str
     high: str
+    along: str = "token"
+    """What a column is."""
+    blank: str = "padding"
+    """Why a field may have no value."""
 
     @property
     def data(self) -> dict[str, object]:
         """What the page's script needs to say which field is pointed at."""
-        lines = [line.label for line in self.lines]
-        return {"lines": lines, "columns": self.columns, "values": self.values}
+        return {
+            "lines": [line.label for line in self.lines],
+            "columns": self.columns,
+            "values": self.values,
+            "blank": self.blank,
+        }
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ def heatmap(
     parts: Parts,
     fields: Sequence[Profile],
     ends: tuple[float, float],
+    written: Callable[[float], str] = number,
 ) -> Heatmap:
     """Points (a name, and whether it is fine) by columns; `fields` are the values in bins."""
     groups = _bins(len(points), MOST_LINES)
@@ -159,9 +168,9 @@ def heatmap(
         frame=replace(place, height=place.height + FOOT),
         binned=len(groups) < len(points) or not parts.whole,
         paths=field_paths(fields, low, high),
-        values=tuple(tuple(None if v is None else number(v) for v in line) for line in fields),
-        low=number(10**low),
-        high=number(10**high),
+        values=tuple(tuple(None if v is None else written(v) for v in line) for line in fields),
+        low=written(10**low),
+        high=written(10**high),
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
+from driftwalk.tasks.generation.result import At, Generation
 
 from .door import renderer
+from .generation_words import step_name
 from .layout import SYMBOLS, Sign, model_name
 from .numbers import NOTHING, count, cut, used
 from .page import fill
@@ -30,7 +33,7 @@ class Run:
 
 
 @renderer
-def render(entries: Sequence[tuple[str, Report]]) -> str:
+def render(entries: Sequence[tuple[str, Report | Generation]]) -> str:
     """The index of a run of several candidates or models."""
     verdicts = [report.verdict for _, report in entries]
     worst = next((word for word in VERDICTS if word in verdicts), "unverified")
@@ -49,8 +52,8 @@ def render(entries: Sequence[tuple[str, Report]]) -> str:
     )
 
 
-def _run(href: str, report: Report) -> Run:
-    first, root, outputs = report.first_divergence, report.root_cause, report.outputs
+def _run(href: str, report: Report | Generation) -> Run:
+    first, root = report.first_divergence, report.root_cause
     needed = [
         layer.tolerance.needed
         for layer in report.layers
@@ -58,13 +61,14 @@ def _run(href: str, report: Report) -> Run:
     ]
     closest = used(max(needed)) if needed else ""
     # A run whose drift is all known says so.
-    where = f"{cut(first.point.name, 60)}{' (expected)' * report.as_expected}" if first else ""
+    expected = isinstance(report, Report) and report.as_expected
+    where = f"{_place(first)}{' (expected)' * expected}" if first else ""
     detail = f"at {where}" if where else f"{closest} of the allowance" if closest else ""
     facts = (
         where,
-        cut(root.point.name, 60) if root else "",
+        _place(root) if root else "",
         closest,
-        f"{count(outputs.flips)} of {count(outputs.positions)}" if outputs else "",
+        _flips(report),
     )
     return Run(
         href,
@@ -73,3 +77,17 @@ def _run(href: str, report: Report) -> Run:
         Sign(report.verdict, SYMBOLS[report.verdict], report.verdict, detail),
         (cut(report.reference.spec, 80), *(fact or NOTHING for fact in facts), report.created),
     )
+
+
+def _place(found: LayerDrift | At) -> str:
+    """A point; of a generation, also the step."""
+    name = cut(found.point.name, 60)
+    return f"{name} in {step_name(found.step)}" if isinstance(found, At) else name
+
+
+def _flips(report: Report | Generation) -> str:
+    if isinstance(report, Generation):
+        chosen = [len(step.tokens) for step in report.steps]
+        return f"{count(sum(step.flips for step in report.steps))} of {count(sum(chosen))}"
+    found = report.outputs
+    return f"{count(found.flips)} of {count(found.positions)}" if found else ""

@@ -12,7 +12,7 @@ from driftwalk.dtypes import FORMATS
 from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
-from . import sentences
+from . import tolerances
 from .numbers import count, cut
 
 MOST_RULES = 8
@@ -57,7 +57,7 @@ def _allowed(report: Report, words: Sequence[str]) -> Iterator[Step]:
         return
     options = [word for rule in _rules(differing, words) for word in ("--rule", rule)]
     for layer in alone:
-        options += ["--allow-missing", sentences.glob_of(layer.point.name)]
+        options += ["--allow-missing", tolerances.glob_of(layer.point.name)]
     where = "this point" if len(beyond) == 1 else f"these {count(len(beyond))} points"
     text = f"If this difference is meant, allow it at {where}"
     # Of rules, the first that matches counts: new ones come before those that were typed.
@@ -69,7 +69,7 @@ def _allowed(report: Report, words: Sequence[str]) -> Iterator[Step]:
 def _can_be_allowed(layer: LayerDrift) -> bool:
     """Whether a tolerance lets a point pass: whole numbers are equal or not, and NaN never does."""
     floats = {layer.dtypes.reference, layer.dtypes.candidate} <= {*FORMATS}
-    measured = layer.bounds is None and bool(sentences.passing_tolerance(layer))
+    measured = layer.bounds is None and bool(tolerances.passing_tolerance(layer))
     return layer.verdict == "drift" and floats and measured
 
 
@@ -88,12 +88,12 @@ def _rules(layers: Sequence[LayerDrift], words: Sequence[str]) -> list[str]:
 def _glob(layers: Sequence[LayerDrift]) -> str:
     names = [layer.point.name for layer in layers]
     if len(names) == 1:
-        return sentences.glob_of(names[0])
-    return f"{sentences.glob_of(names[0][:-1])}[{''.join(sorted(name[-1:] for name in names))}]"
+        return tolerances.glob_of(names[0])
+    return f"{tolerances.glob_of(names[0][:-1])}[{''.join(sorted(name[-1:] for name in names))}]"
 
 
 def _widest(layers: Sequence[LayerDrift]) -> str:
-    pairs = [(*sentences.passing_tolerance(layer), "0")[:2] for layer in layers]
+    pairs = [(*tolerances.passing_tolerance(layer), "0")[:2] for layer in layers]
     atol, rtol = (max(numbers, key=float) for numbers in zip(*pairs, strict=True))
     return f"{atol},{rtol}" if float(rtol) else atol
 

@@ -91,6 +91,11 @@ def used(needed: float) -> str:
     return f"{round_up(needed, 3)} ×" if math.isfinite(needed) else "∞ ×"
 
 
+def times(value: float) -> str:
+    """A factor."""
+    return f"{number(value)} ×"
+
+
 def count(value: int) -> str:
     return f"{value:,}" if value >= 10_000 else str(value)
 

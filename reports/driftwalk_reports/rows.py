@@ -10,7 +10,7 @@ from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
 from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
-from . import sentences
+from . import sentences, tolerances
 from .layout import Fact
 from .numbers import NOTHING, apart, cosine, count, ints, number, part_of, share, used
 
@@ -97,7 +97,7 @@ def to_rows(report: Report) -> tuple[Row, ...]:
     points = [(mark, layer.point) for mark, layer in marked if layer is not None]
     shares = report.contrast.shares if report.contrast else None
     return tuple(
-        _row(
+        to_row(
             layer,
             tuple(mark for mark, point in points if point == layer.point),
             part_of(shares.get(layer.point.name)) if shares is not None else "",
@@ -106,7 +106,8 @@ def to_rows(report: Report) -> tuple[Row, ...]:
     )
 
 
-def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
+def to_row(layer: LayerDrift, marks: tuple[str, ...] = (), meaning: str = "") -> Row:
+    """One point in words."""
     metrics = layer.metrics if layer.verdict != "nonfinite" else None
     tolerance = layer.tolerance if metrics else None
     bad = layer.metrics.nonfinite.candidate if layer.metrics else 0
@@ -124,7 +125,7 @@ def _row(layer: LayerDrift, marks: tuple[str, ...], meaning: str) -> Row:
             bound + number(metrics.max_abs) if metrics else f"{bad} NaN/Inf" if bad else NOTHING
         ),
         from_truth=_relative(layer) if metrics else "",
-        allowance=sentences.allowance(layer.tolerance),
+        allowance=tolerances.allowance(layer.tolerance),
         used=bound + used(tolerance.needed) if tolerance else NOTHING,
         sentence=sentences.what_happened(layer),
         leading=tuple(_leading(layer, bound)),
@@ -180,11 +181,11 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
     yield "dtypes", f"{dtypes.reference or NOTHING} | {dtypes.candidate or NOTHING}"
     yield from _measured(layer)
     if tolerance is not None:
-        yield "allowance", sentences.allowance(tolerance)
+        yield "allowance", tolerances.allowance(tolerance)
         if layer.verdict != "nonfinite":
             yield "used", sentences.share_used(tolerance.needed)
         if layer.verdict != "ok":
-            yield "would pass", sentences.would_pass(layer)
+            yield "would pass", tolerances.would_pass(layer)
     if layer.truth is not None:
         yield "L2 from the truth", _from_truth(layer.truth)
     if layer.blame is not None:

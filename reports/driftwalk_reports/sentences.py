@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import re
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
 from .layout import Fact
-from .numbers import apart, count, cut, ints, names, number, part_of, round_up, share, used
+from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .weight_words import accusation
 
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
@@ -58,9 +57,9 @@ def module_beside(layer: LayerDrift) -> str:
     return "" if end is not None and int(end[0]) == place.number else module
 
 
-def closest_call(report: Report) -> tuple[LayerDrift, str] | None:
+def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
     """The point that used most of its allowance, and how much; None where all are equal."""
-    compared = [layer for layer in report.layers if layer.metrics is not None]
+    compared = [layer for layer in layers if layer.metrics is not None]
     if all(layer.metrics and layer.metrics.max_abs == 0 for layer in compared):
         return None
     closest = max(compared, key=lambda layer: layer.tolerance.needed if layer.tolerance else 0)
@@ -71,7 +70,7 @@ def _passed(report: Report) -> str:
     compared = sum(layer.metrics is not None for layer in report.layers)
     several = compared > 1
     text = f"all {count(compared)} points agree" if several else "the one point compared agrees"
-    if closest := closest_call(report):
+    if closest := closest_call(report.layers):
         layer, part = closest
         text += f" within tolerance; the closest call is {name_of(layer)}, at {part} of its"
         text += " allowance"
@@ -276,65 +275,6 @@ def allowance_at_worst(layer: LayerDrift) -> float | None:
     tolerance = layer.tolerance
     room = tolerance.atol * tolerance.scale + tolerance.rtol * abs(layer.metrics.worst.reference)
     return room if math.isfinite(room) else None
-
-
-def allowance(tolerance: Allowed | None) -> str:
-    """What an element was allowed, short: `1.2e-05 + 1.3e-06·|r|`."""
-    if tolerance is None:
-        return number(None)
-    fixed, relative = number(tolerance.atol * tolerance.scale), f"{number(tolerance.rtol)}·|r|"
-    if not tolerance.rtol:
-        return fixed
-    return f"{fixed} + {relative}" if tolerance.atol else relative
-
-
-def would_pass(layer: LayerDrift) -> str:
-    """The smallest tolerance that would let this point pass, as a rule one can copy."""
-    if layer.verdict == "nonfinite":
-        return "none: NaN and Inf never pass"
-    if bound(layer):
-        return "cannot be told from a signature"
-    if layer.metrics is None or layer.tolerance is None:
-        return "none"
-    numbers = passing_tolerance(layer)
-    return f"{glob_of(layer.point.name)}={','.join(numbers)}"
-
-
-def glob_of(point: str) -> str:
-    """A glob that matches a point's name, and can stand before the `=` of a rule."""
-    return re.sub(r"=|\A\s|\s\Z", "?", glob.escape(point))
-
-
-def passing_tolerance(layer: LayerDrift) -> tuple[str, ...]:
-    """ATOL[, RTOL] that would pass, each rounded up, as numbers that multiply nothing."""
-    metrics, tolerance = layer.metrics, layer.tolerance
-    if metrics is None or tolerance is None:
-        return ()
-    # A hair more than needed, for `needed` is itself the result of a division.
-    hair = 1 + 1e-9
-    # Calibrated in other norms, or no multiple of a zero allowance is enough: a fixed rule.
-    if tolerance.k is not None or not math.isfinite(tolerance.needed):
-        return (round_up(metrics.max_abs * hair),)
-    factor = tolerance.needed * hair
-    found = [tolerance.atol * tolerance.scale * factor, tolerance.rtol * factor]
-    return tuple(round_up(value) for value in (found if tolerance.rtol else found[:1]))
-
-
-def overall_tolerance(report: Report) -> str:
-    """By how much the tolerance would have to grow for everything compared to pass; or nothing."""
-    beyond = [
-        (layer.tolerance.needed, layer)
-        for layer in report.layers
-        if layer.verdict == "drift" and layer.tolerance
-    ]
-    if not beyond or any(bound(layer) for _, layer in beyond):  # a signature cannot tell
-        return ""
-    needed, worst = max(beyond, key=lambda pair: pair[0])
-    if not math.isfinite(needed):
-        return f"{name_of(worst)} differs where no difference at all is allowed."
-    finite = "finite " if any(x.verdict == "nonfinite" for x in report.layers) else ""
-    wider = f"A tolerance {round_up(needed, 3)} times as wide"
-    return f"{wider} would let every {finite}point compared pass; {name_of(worst)} needs it."
 
 
 def decision_impact(report: Report) -> str:

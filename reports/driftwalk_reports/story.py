@@ -121,7 +121,7 @@ def _closest(report: Report) -> tuple[Part, ...]:
     """A pass: how near it came to not being one."""
     if not any(layer.tolerance and layer.metrics for layer in report.layers):
         return (Part("No point has a tolerance."),)
-    closest = sentences.closest_call(report)
+    closest = sentences.closest_call(report.layers)
     if closest is None:
         return (Part("Equal in every element of every point."),)
     layer, part = closest

@@ -9,7 +9,7 @@ from driftwalk.adapter import BackendInfo
 from driftwalk.mixture import Mixture
 from driftwalk.result import Report, RuleInfo
 
-from . import sentences
+from . import sentences, tolerances
 from .exercised import exercised_rows, exercised_sentences
 from .layout import Fact, Head, model_name
 from .meter import Meter, meter
@@ -100,7 +100,7 @@ def look(report: Report) -> View:
         coverage=sentences.covered(report),
         exercised=exercised_sentences(report.coverage.exercised),
         touched=exercised_rows(report.coverage.exercised),
-        tolerance=sentences.overall_tolerance(report),
+        tolerance=tolerances.overall_tolerance(report),
         decisions=sentences.decision_impact(report),
         meaning=sentences.in_meaning(report),
         effects=tuple(_effects(report)),

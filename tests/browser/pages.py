@@ -64,6 +64,7 @@ def blamed(
     texts = [[WORDS[i % len(WORDS)] for i in range(width)] for _ in range(rows)]
     texts[-1][width // 2 :] = ["<pad>"] * (width - width // 2)
     return Report(
+        finer_depth="module",
         tool=Tool("driftwalk", "0.1.0"),
         created="2026-01-02T03:04:05Z",
         command=f"driftwalk verify {model} --candidate {spec} --probe 'The drift'",

@@ -1,7 +1,8 @@
 """Stored documents of every kind: written by older code, never by the code that is tested.
 
 Of tests/data/documents: bench by `bench demo:decoder -b torch -b emulated:fp16 --batch 1,2`; fleet
-and job by `fleet hwcheck --address local --check repeat`; hwcheck by `hwcheck --check repeat
+and job by `fleet hwcheck --address local --check repeat`; generation by `generate` of a three-layer
+GPT-2 whose positions are one too high from step 2 on; hwcheck by `hwcheck --check repeat
 --check units --check invariance`; result by `verify demo:decoder --contrast default --propagation
 --patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`; visibility by
 `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a few tensors each

@@ -75,6 +75,10 @@ assert driftwalk.Trace.load("golden.trace").names == trace.names""",
     + """\
 driftwalk.Signature.of(trace).save("golden.signature.json")  # kilobytes, fit for git
 assert driftwalk.Signature.load("golden.signature.json").names == trace.names""",
+    "generate": """\
+found = driftwalk.generate("demo:decoder", "torch,attn=eager", prompt=[[5, 17, 42]], steps=4)
+assert found.ok and found.cause is None and len(found.steps) == 5  # step 0 is the prompt
+found.save("out")  # generation.json, generation.html, generation.md""",
     "weights": """\
 found = driftwalk.weights("demo:decoder", "demo:decoder")
 assert not found.differing""",

@@ -24,5 +24,5 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_a_changed_docstring_would_be_seen() -> None:
-    assert "Read a result.json" in api_page.section("load")
+    assert "Read a stored result" in api_page.section("load")
     assert "path: str | Path" in api_page.section("load")

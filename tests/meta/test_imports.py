@@ -20,7 +20,7 @@ from meta.sources import (
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
         *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "other_inputs"),
-        *("children", "names", "budget", "input_files", "cpu"),
+        *("children", "names", "budget", "input_files", "cpu", "decoding"),
         *("measure.ulp", "native", "workers", "measure.halves"),
         *(
             "measure.norms",
@@ -42,6 +42,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("exercised", "layer_drift", "weight_change", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
+        "tasks.generation.result",
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (

@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "The whole thing on a model that is built in: PyTorch against ONNX Runtime.",
     "backends": "What is usable here, and why the rest is not.",
     "report": "Render stored results again, anywhere: it needs no backend, no torch and no model.",
+    "generate": "Decode MODEL step by step on a reference and candidates: where and why they part.",
     "extract": "Write one layer of a run, its inputs and both outputs into a folder of its own.",
     "record": "Record all layer states of MODEL on one backend, in a folder or as a signature.",
     "compare": "Hold two recorded traces, or signatures, against each other; no model is needed.",

@@ -32,8 +32,10 @@ class Group(_PlainHelp, TyperGroup):
 
 
 _PANELS = {
-    "What is compared": "--reference --candidate --backend --blocks --depth --trust-remote-code",
-    "Inputs": "--prompt --ids --input --probe --batch --length --seed",
+    "What is compared": (
+        "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
+    ),
+    "Inputs": "--prompt --ids --input --probe --batch --length --seed --steps",
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
         "--blame/--no-blame --bench --contrast --propagation --patch"

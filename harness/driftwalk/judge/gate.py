@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from typing import Protocol
 
 from ..layer_drift import LayerDrift
-from ..result import Coverage, Observer, Report, RunVerdict
+from ..result import Coverage, Observer, RunVerdict
 
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
 
@@ -65,7 +66,12 @@ def _is_open(row: LayerDrift, chance: Container[str]) -> bool:
     return row.verdict == "drift" and row.point.name in chance and not own
 
 
-def exit_code(reports: Iterable[Report]) -> int:
+class HasVerdict(Protocol):
+    @property
+    def verdict(self) -> RunVerdict: ...
+
+
+def exit_code(reports: Iterable[HasVerdict]) -> int:
     """Drift outweighs a run that could not be verified, then a pass; no run is none."""
     codes = {EXIT_CODES[report.verdict] for report in reports}
     return next((code for code in (1, 3, 0) if code in codes), 3)

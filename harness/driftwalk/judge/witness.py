@@ -295,7 +295,8 @@ class Witness:
         evidence = model.evidence.of(probe, dtype, self._device) if stores else ""
         if not evidence:
             return make(None), "not stored"
-        of_model = model.arithmetic_on(self._device), str(model.versions), model.blocks or ""
+        named = model.blocks or "", "" if model.decoding is None else str(model.decoding)
+        of_model = model.arithmetic_on(self._device), str(model.versions), *named
         question = CACHE_VERSION, model.fingerprint, probe.sha256, self._depth, *of_model
         return stored_calibration(question, dtype, probe, evidence, self._exact, make)
 

@@ -22,6 +22,8 @@ from ..project.expected import judge, named
 from ..registry import load_target
 from ..result import Report
 from ..states import Trace
+from ..tasks.generation.result import Generation
+from ..tasks.generation.run import generate
 from ..tolerance import PolicyLike
 from ..verification import record
 from .golden import golden_at, golden_policy
@@ -32,6 +34,7 @@ _TEXTS = "driftwalk_reports.failing_test"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Checked = TypeVar("Checked", Report, Generation)
 
 
 def _quietly(method: Callable[P, R]) -> Callable[P, R]:
@@ -84,6 +87,32 @@ class Drift:
         return self._gate(self._titled(report), self._common.expected)
 
     @_quietly
+    def generate(self, model: object, candidate: object = None, **options: Any) -> Generation:
+        """`driftwalk.generate`, as an assertion; candidate, reference and policy as in `verify`."""
+        __tracebackhide__ = True
+        chosen = self._candidate() if candidate is None else candidate
+        known = self._common.arguments
+        given = {name: known[name] for name in ("reference", "policy") if name in known}
+        report = generate(model, chosen, **(given | options))
+        return self._decoded(replace(report, command=self._command()))
+
+    def _decoded(self, report: Generation) -> Generation:
+        """Keep the report of a generation, and fail where it does."""
+        __tracebackhide__ = True
+        folder = self._folder() if self._settings.report is not None or not report.ok else None
+        if folder is not None:
+            report.save(folder)
+        line = load_target(f"{_TEXTS}:generation_line")(report)
+        label, spec = report.model.get("label", ""), report.candidate.spec
+        where = str(folder or "")
+        kept = GateRecord(report.verdict, label, spec, line, report.ok, where, kind=report.kind)
+        self._tell(kept.to_json())
+        if not report.ok:
+            page = str(kept.file("html")) if folder else ""
+            raise AssertionError(load_target(f"{_TEXTS}:generation_failure")(report, page))
+        return report
+
+    @_quietly
     def run(self, case: DriftCase) -> Report:
         """One case of the configuration: the argument `drift_case`."""
         __tracebackhide__ = True
@@ -95,9 +124,13 @@ class Drift:
         return self._gate(self._titled(report), case.run.common.expected)
 
     @_quietly
-    def check(self, report: Report) -> Report:
+    def check(self, report: Checked) -> Checked:
         """Assert on a report that was made in another way: `driftwalk.compare`, `load` …"""
         __tracebackhide__ = True
+        if isinstance(report, Generation):
+            return self._decoded(report)
+        if not isinstance(report, Report):
+            raise UsageError(f"drift.check takes a report of verify or generate, not {report!r}.")
         return self._gate(report, self._common.expected)
 
     @_quietly
@@ -169,7 +202,10 @@ class Drift:
         return shlex.quote(f"{file}{colons}{inside}")
 
     def _titled(self, report: Report) -> Report:
-        return replace(report, command=f"pytest {self._typed()}")
+        return replace(report, command=self._command())
+
+    def _command(self) -> str:
+        return f"pytest {self._typed()}"
 
     def _gate(self, report: Report, expected: Path | None, advice: str = "") -> Report:
         """Compare it with what is expected, keep its report, and fail where it does."""

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ..document import KINDS, RESULT
+from ..document import KINDS, RESULT, load
 from ..errors import DriftwalkError
 from ..files import write_atomically
 from ..project.expected import unmet
 from ..registry import REPORT_INDEX, load_target
-from ..result import load
 from .settings import Settings, settings
 
 
@@ -31,6 +30,12 @@ class GateRecord:
     """Where its report was written."""
     expected: str = ""
     """The file of expected drift that it was compared with."""
+    kind: str = RESULT
+    """Of the report."""
+
+    def file(self, format: str) -> Path:
+        """Where its report is, in one of its formats."""
+        return Path(self.folder) / KINDS[self.kind].formats[format][0]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -57,7 +62,7 @@ def finish(config: pytest.Config, told: Sequence[tuple[str, str]]) -> tuple[list
 def _lines(gated: Gated) -> Iterator[str]:
     for nodeid, gate in gated:
         if gate.verdict != "pass" or not gate.ok:
-            where = f" -> {Path(gate.folder) / 'report.html'}" if gate.folder else ""
+            where = f" -> {gate.file('html')}" if gate.folder else ""
             yield f"{gate.line} [{nodeid}]{where}"
 
 
@@ -65,12 +70,9 @@ def _index(chosen: Settings, gated: Gated) -> Iterator[str]:
     """The index links to what this session wrote, and to nothing else."""
     if chosen.report is None:
         return
-    result, page = (KINDS[RESULT].formats[name][0] for name in ("json", "html"))
-    folders = dict.fromkeys(Path(gate.folder) for _, gate in gated if gate.folder)
+    files = dict.fromkeys((g.file("json"), g.file("html").name) for _, g in gated if g.folder)
     entries = [
-        (f"{folder.name}/{page}", load(folder / result))
-        for folder in folders
-        if (folder / result).is_file()
+        (f"{stored.parent.name}/{page}", load(stored)) for stored, page in files if stored.is_file()
     ]
     if entries:
         name, target = REPORT_INDEX

@@ -181,7 +181,7 @@
       cursor.setAttribute("x", left + column * wide);
       cursor.setAttribute("y", top + line * tall);
       const value = data.values[line][column];
-      const text = `${data.lines[line]}\n${data.columns[column]}\n${value === null ? "padding" : value}`;
+      const text = `${data.lines[line]}\n${data.columns[column]}\n${value === null ? data.blank : value}`;
       if (clientX === undefined) {
         const box = cursor.getBoundingClientRect();
         say(text, box.right, box.bottom);

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from driftwalk.result import Report
 from driftwalk_reports import markdown
 from driftwalk_reports.numbers import clean
-from driftwalk_reports.sentences import glob_of
+from driftwalk_reports.tolerances import glob_of
 from unit.reports import cases
 
 OWN_HTML = {"<code>", "</code>", "<sub>", "</sub>"}

@@ -14,7 +14,7 @@ from driftwalk.layer_drift import Blame, Culprit, TruthErrors
 from driftwalk.result import Report
 from driftwalk.states import Probe
 from driftwalk.tolerance import Tolerance, parse_rule
-from driftwalk_reports import numbers, sentences, story, terminal
+from driftwalk_reports import numbers, sentences, story, terminal, tolerances
 from driftwalk_reports.rows import Gap, labels, short, to_rows
 from driftwalk_reports.view import look
 from unit.reports import cases
@@ -133,7 +133,7 @@ def test_a_large_difference_within_its_own_room_is_not_blamed() -> None:
 @pytest.mark.parametrize("name", ["layer.3", "layer.5", "logits"])
 def test_the_tolerance_said_to_pass_does_pass(name: str) -> None:
     report = cases.drifting()
-    rule = parse_rule(sentences.would_pass(report.layer(name)))
+    rule = parse_rule(tolerances.would_pass(report.layer(name)))
     assert rule.tolerance is not None
     reference = cases.states()
     assert _with_rule(reference, name, rule.tolerance).layer(name).ok
@@ -152,9 +152,9 @@ def test_a_zero_tolerance_asks_for_the_difference_itself() -> None:
     assert first.tolerance is not None
     assert first.metrics is not None
     assert first.tolerance.needed == np.inf
-    (atol,) = sentences.passing_tolerance(first)
+    (atol,) = tolerances.passing_tolerance(first)
     assert first.metrics.max_abs <= float(atol) <= first.metrics.max_abs * 1.1
-    assert "no difference at all is allowed" in sentences.overall_tolerance(report)
+    assert "no difference at all is allowed" in tolerances.overall_tolerance(report)
 
 
 def test_decisions_in_words() -> None:

@@ -10,7 +10,7 @@ from driftwalk.layer_drift import Dtypes
 from driftwalk.point import Point
 from driftwalk.result import Report
 from driftwalk.tolerance import parse_rule
-from driftwalk_reports import sentences, story
+from driftwalk_reports import story, tolerances
 from unit.reports import cases
 
 
@@ -100,7 +100,7 @@ def test_many_points_are_allowed_by_one_rule() -> None:
 
 @pytest.mark.parametrize("name", ["a=b", "a b", "x[3]", "*", "layer.3"])
 def test_the_rule_for_a_point_matches_its_name(name: str) -> None:
-    rule = parse_rule(f"{sentences.glob_of(name)}=0.5")
+    rule = parse_rule(f"{tolerances.glob_of(name)}=0.5")
     assert rule.matches(name)
     assert not rule.matches("layer.30")
 

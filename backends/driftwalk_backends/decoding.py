@@ -1,0 +1,287 @@
+"""A sequence of tokens fed to a torch module step by step, on the cache that the module keeps.
+
+What is given for all tokens at once (positions, token types) is cut with them; a mask reaches from
+the first token to the last one fed; what an encoder is given is encoded once, in the first step.
+The states of all steps are joined along their tokens: they are then those of one run on the whole
+sequence, which is what the truth computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftwalk.decoding import Decoding
+from driftwalk.errors import BackendError, ProbeError
+from driftwalk.states import Point
+
+from .calls import Inputs, call_as_it_is, forward_of, own_copies
+from .eager_run import watched
+from .hooks import TensorSink
+from .layout import Layout, Stack
+from .model_outputs import named_outputs
+from .randomness import begin_alike
+
+TOKENS = ("decoder_input_ids", "input_ids")
+"""Inputs that may hold the sequence, those of a decoder behind an encoder first."""
+
+_CACHES = ("past_key_values", "cache_params", "state")
+"""What forwards call the cache that they take; their output has it under the same name."""
+
+_KEPT = {"keys": "key", "values": "value", "conv_states": "conv", "recurrent_states": "recurrent"}
+"""What a layer of a cache may hold, and what that is called in the name of a point."""
+
+Run = Callable[[int, Callable[[], Any]], Any]
+"""Makes one step: is handed its number, and how to call the module."""
+
+
+def tokens_of(inputs: Mapping[str, Any]) -> str:
+    """The name of the input that holds the sequence."""
+    found = next((name for name in TOKENS if name in inputs), None)
+    if found is None:
+        raise ProbeError(
+            f"Only a sequence of tokens ({' or '.join(TOKENS)}) can be decoded step by step; "
+            f"the probe has {', '.join(inputs)}."
+        )
+    return found
+
+
+def cache_name(module: nn.Module) -> str:
+    """What the module's forward calls its cache; an error where it takes none."""
+    names = forward_of(module).names
+    found = next((name for name in _CACHES if name in names and "use_cache" in names), None)
+    if found is None:
+        raise BackendError(
+            f"{type(module).__name__} keeps no cache: its forward takes none of "
+            f"{', '.join(_CACHES)}, so it cannot be decoded step by step."
+        )
+    return found
+
+
+def decoded(module: nn.Module, inputs: Inputs, plan: Decoding) -> dict[str, torch.Tensor]:
+    """The outputs for the whole sequence, nothing instrumented."""
+    return _Steps(module, inputs, plan).outputs(lambda _, call: call())
+
+
+def watched_decoding(
+    module: nn.Module, inputs: Inputs, plan: Decoding, layout: Layout, sink: TensorSink
+) -> dict[str, torch.Tensor]:
+    """The same, and every state of the whole sequence to the sink, and what the cache holds."""
+    return _watched(_Steps(module, inputs, plan), layout, sink)
+
+
+def generated(
+    module: nn.Module, inputs: Inputs, plan: Decoding, layout: Layout, sink: TensorSink
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The same on a sequence that grows: after each step, by the token that is likeliest then.
+
+    Also gives the inputs of the whole sequence.
+    """
+    steps = _Steps(module, inputs, plan, grows=True)
+    return _watched(steps, layout, sink), steps.inputs
+
+
+def _watched(steps: _Steps, layout: Layout, sink: TensorSink) -> dict[str, torch.Tensor]:
+    module = steps.module
+    states: dict[Point, list[torch.Tensor]] = {}
+    again = replace(layout, stacks=_behind_encoder(module, layout.stacks))
+
+    def run(number: int, call: Callable[[], Any]) -> Any:
+        return watched(module, again if number else layout, keep, call)
+
+    def keep(point: Point, tensor: torch.Tensor) -> None:
+        states.setdefault(point, []).append(tensor.detach().clone())
+
+    outputs = steps.outputs(run)
+    for point, tensors in states.items():
+        if len(tensors) in (1, len(steps.counts)):
+            sink(point, steps.joined(tensors))
+    for point, tensor in _kept(steps.cache, layout, steps.tokens):
+        sink(point, tensor)
+    return outputs
+
+
+class _Steps:
+    """The steps of one sequence; one that `grows` has no more than the tokens of the first."""
+
+    def __init__(
+        self, module: nn.Module, inputs: Inputs, plan: Decoding, grows: bool = False
+    ) -> None:
+        self.module, self._plan, self.inputs = module, plan, own_copies(inputs)
+        self._name = tokens_of(inputs)
+        self.rows, self._length = inputs[self._name].shape[:2]
+        self.tokens = sum(plan.chunks) if grows else self._length
+        self._bounds = list(plan.steps(self.tokens))
+        self.counts = [end - start for start, end in self._bounds]
+        if sum(self.counts) != self.tokens or (grows and self.counts[0] != self._length):
+            raise ProbeError(
+                f"The steps take {sum(self.counts)} tokens; the sequence has {self._length}."
+            )
+        self._cached = cache_name(module)
+        self.cache: Any = self._begun()
+
+    def _begun(self) -> Any:
+        """The cache of the first step; None: the module makes its own."""
+        if self._plan.cache != "static":
+            return None
+        from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+        config: Any = self.module.config
+        try:
+            own = StaticCache(config=config, max_cache_len=self.tokens)
+            return EncoderDecoderCache(own, DynamicCache()) if self._name == TOKENS[0] else own
+        except Exception as error:  # of a model that has no such cache
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise BackendError(
+                f"{type(self.module).__name__} takes no static cache: {said}"
+            ) from error
+
+    def outputs(self, run: Run) -> dict[str, torch.Tensor]:
+        """What all steps give, joined."""
+        parts: dict[str, list[torch.Tensor]] = {}
+        for output in self._run(run):
+            for name, tensor in named_outputs(output).items():
+                parts.setdefault(name, []).append(tensor)
+        return {name: self.joined(tensors) for name, tensors in parts.items()}
+
+    def _run(self, run: Run) -> Iterator[Any]:
+        begin_alike()
+        encoded: dict[str, Any] = {}
+        for number, (start, end) in enumerate(self._bounds):
+            given = self._cut(start, end)
+            if encoded:
+                given = {n: v for n, v in given.items() if self._is_for_decoder(n)} | encoded
+            output = run(number, partial(call_as_it_is, self.module, given))
+            if self._plan.cache != "none":
+                self.cache = getattr(output, self._cached, None)
+                if self.cache is None:
+                    raise BackendError(
+                        f"{type(self.module).__name__} gave no {self._cached} back, so its next "
+                        "token cannot be computed from it."
+                    )
+            encoded = encoded or self._encoded(output)
+            yield output
+            if end == self._length < self.tokens:
+                self._grow(output)
+
+    def _grow(self, output: Any) -> None:
+        """Have the sequence go on with the token that is likeliest."""
+        logits = named_outputs(output).get("logits")
+        if logits is None or logits.ndim != 3:
+            raise BackendError(f"{type(self.module).__name__} gives no logits to go on with.")
+        chosen = logits[:, -1].argmax(-1, keepdim=True)
+        for name, value in self.inputs.items():
+            if not self._is_along(name, value):
+                continue
+            last = value[:, -1:]
+            if name == self._name:
+                last = chosen
+            elif name.endswith("attention_mask"):
+                last = torch.ones_like(last)
+            elif name.endswith("position_ids"):
+                last = last + 1
+            self.inputs[name] = torch.cat([value, last.to(value.dtype)], 1)
+        self._length += 1
+
+    def _cut(self, start: int, end: int) -> dict[str, Any]:
+        """The inputs of one step."""
+        if self._plan.cache == "none":
+            start = 0
+        given = {name: self._part(name, value, start, end) for name, value in self.inputs.items()}
+        if self._plan.cache == "none":
+            return given
+        given["use_cache"] = True
+        if self.cache is not None:
+            given[self._cached] = self.cache
+        return given
+
+    def _part(self, name: str, value: Any, start: int, end: int) -> Any:
+        if not self._is_along(name, value):
+            return value
+        return value[:, :end] if name.endswith("attention_mask") else value[:, start:end]
+
+    def _is_along(self, name: str, value: Any) -> bool:
+        """Whether an input has something for each token of the sequence."""
+        if not isinstance(value, torch.Tensor) or value.ndim < 2:
+            return False
+        of_decoder = self._name == TOKENS[1] or name.startswith("decoder_")
+        return of_decoder and value.shape[1] == self._length
+
+    def _encoded(self, output: Any) -> dict[str, Any]:
+        """What stands for an encoder's inputs once it has run."""
+        states = getattr(output, "encoder_last_hidden_state", None)
+        if self._name == TOKENS[1] or states is None:
+            return {}
+        from transformers.modeling_outputs import BaseModelOutput
+
+        return {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
+
+    def _is_for_decoder(self, name: str) -> bool:
+        """Whether an input is still of use once an encoder has run."""
+        own = ("attention_mask", "use_cache", self._cached)
+        return name in own or name.startswith("decoder_")
+
+    def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What all steps gave, along their tokens; what only the first gave is as it is."""
+        if len(tensors) == 1:
+            return tensors[0]
+        if self._plan.cache == "none":
+            ends = [end for _, end in self._bounds]
+            fed = zip(tensors, self.counts, ends, strict=True)
+            tensors = [t[:, -n:] if t.shape[1] == end else t for t, n, end in fed]
+        sizes = list(zip(tensors, self.counts, strict=True))
+        if all(t.ndim >= 2 and t.shape[1] == n for t, n in sizes):
+            return torch.cat(list(tensors), 1)
+        if all(t.shape[0] == self.rows * n for t, n in sizes):  # rows and tokens as one axis
+            parts = [t.reshape(self.rows, -1, *t.shape[1:]) for t in tensors]
+            return torch.cat(parts, 1).flatten(0, 1)
+        return tensors[-1]
+
+
+def _behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
+    """The stacks that run in every step: an encoder's run in the first alone."""
+    get = getattr(module, "get_encoder", None)
+    config = getattr(module, "config", None)
+    if get is None or not getattr(config, "is_encoder_decoder", False):
+        return stacks
+    inside = {id(part) for part in get().modules()}
+    return tuple(s for s in stacks if id(module.get_submodule(s.blocks[0])) not in inside)
+
+
+def _kept(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torch.Tensor]]:
+    """What each layer of a cache holds at the end: keys and values by token, other states whole."""
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", ())
+    stack = next((s for s in reversed(layout.stacks) if len(s.layers) == len(layers)), None)
+    if stack is None:
+        return
+    for point, layer in zip(stack.layers, layers, strict=True):
+        for held, kind in _KEPT.items():
+            value = getattr(layer, held, None)
+            # A layer may hold several states of a kind, by number.
+            several = value.values() if isinstance(value, Mapping) else [value]
+            for number, tensor in enumerate(several):
+                if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+                    continue
+                name = f"{point.name}.{kind}" + (f".{number}" if number else "")
+                by_slot = held in ("keys", "values")
+                yield (
+                    Point(name, point.module),
+                    (_by_slot(layer, tensor, tokens) if by_slot else tensor),
+                )
+
+
+def _by_slot(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Keys or values, (row, head, slot, channel), as (row, slot, channel of all heads).
+
+    The slots in use; of a window, those that the next token can see.
+    """
+    window = getattr(layer, "sliding_window", None) or getattr(layer, "max_cache_len", None)
+    slides = getattr(layer, "is_sliding", False) and window is not None and tokens >= window
+    used = tensor[:, :, -(window - 1) :] if slides and window else tensor[:, :, :tokens]
+    return used.transpose(1, 2).flatten(2)

@@ -1,0 +1,92 @@
+"""The command `generate`: where decoding on a cache parts, in which step, and by whose doing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from . import options
+from .console import guarded
+from .options import option
+from .rendering import finish, make_document
+
+EXAMPLES = (
+    "driftwalk generate ./my-model --candidate emulated:bf16 --prompt 'Hello there' --report out/",
+    "driftwalk generate ./my-model -c torch,attn=eager -c emulated:fp16 --cache static",
+    "driftwalk generate demo:decoder -c emulated:fp16 --ids '5 17 3' --steps 64",
+)
+
+
+@guarded
+def generate(
+    model: options.ModelArgument,
+    reference: Annotated[
+        str | None, option("--reference -r SPEC", "The backend that is right, and chooses.")
+    ] = None,
+    candidate: Annotated[
+        list[str] | None,
+        option(
+            "--candidate -c SPEC",
+            "A backend to decode with, name[:device][:dtype][,option=value]; may be given several "
+            "times. `driftwalk backends` lists what there is.",
+        ),
+    ] = None,
+    prompt: options.PromptOption = None,
+    ids: options.IdsOption = None,
+    inputs: options.InputOption = None,
+    probe: options.ProbeOption = None,
+    steps: Annotated[int, option("--steps", "Tokens to generate after the prompt.", min=1)] = 32,
+    cache: Annotated[
+        str,
+        option("--cache KIND", "What is kept between steps: dynamic, static, or none."),
+    ] = "dynamic",
+    policy: options.PolicyOption = "calibrated",
+    rule: options.RuleOption = None,
+    blame: Annotated[
+        bool | None,
+        option("--blame/--no-blame", "Find the layer that is the cause; on drift, if not said."),
+    ] = None,
+    witness: Annotated[
+        str,
+        option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
+    ] = "auto",
+    blocks: options.BlocksOption = None,
+    batch: options.BatchOption = None,
+    length: options.LengthOption = None,
+    seed: options.SeedOption = 0,
+    trust_remote_code: options.TrustOption = False,
+    report: Annotated[
+        Path | None, option("--report DIR", "Write generation.json, HTML and Markdown here.")
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Decode MODEL step by step on a reference and candidates: where and why they part.
+
+    Both sides are fed the tokens that the reference chooses. Exit code 0: every step agrees within
+    tolerance; 1: drift; 3: could not be verified.
+    """
+    from ..errors import UsageError
+    from ..judge.gate import exit_code
+    from ..tasks.generation.run import generate_all
+
+    if not candidate:
+        raise UsageError("Name a backend to decode with: --candidate emulated:bf16.")
+    made = make_document(
+        generate_all,
+        report,
+        model,
+        candidate,
+        reference,
+        options.given_probe(prompt, ids, probe, inputs),
+        steps,
+        options.parse_policy(policy, rule or []),
+        cache,
+        "auto" if blame is None else blame,
+        witness=witness,
+        blocks=blocks,
+        batch=batch,
+        length=length,
+        seed=seed,
+        trust_remote_code=trust_remote_code,
+    )
+    finish(made, report, as_json, exit_code(made))

@@ -1,0 +1,131 @@
+"""What went wrong in a generation: what is kept between steps, the backend, or what layers share.
+
+decoding wrong, the run on the whole sequence right      the cache
+both wrong                                               the backend
+what all layers are handed is wrong itself               shared
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...dtypes import Array
+from ...layer_drift import LayerDrift
+from ...names import EMBED, is_shared, layer_of, place_of
+from ...result import Report
+from .cells import Span, first_token, has_slots, is_of_cache, places
+from .result import At, Cause
+
+
+@dataclass(frozen=True)
+class Found:
+    """The cause of a drift, where it is, and in words."""
+
+    cause: Cause | None = None
+    root: At | None = None
+    sentence: str = ""
+
+
+def first_divergence(report: Report, ratios: Mapping[str, Array], span: Span) -> At | None:
+    """The earliest step in which a point is off, and the first point there."""
+    bad = [row for row in report.layers if not row.ok]
+    tokens = [t for row in bad if (t := _token(row, ratios, span)) is not None]
+    # What is not known by token is wrong when what it is handed to is.
+    earliest = span.step_of(min(tokens)) if tokens else None
+    return min((_at(row, ratios, span, earliest) for row in bad), key=_step, default=None)
+
+
+def _step(at: At) -> int:
+    return at.step
+
+
+def _token(row: LayerDrift, ratios: Mapping[str, Array], span: Span) -> int | None:
+    """The first token at which a point that drifts does so; None: it is not known by token."""
+    name = row.point.name
+    along, first = places(row.shape, name, span), first_token(row, ratios.get(name))
+    return None if along is None or first is None else along[first]
+
+
+def _at(
+    row: LayerDrift, ratios: Mapping[str, Array], span: Span, otherwise: int | None = None
+) -> At:
+    """Where a point drifts first; `otherwise`, or where it was seen: a cache's sums at the end."""
+    token, name = _token(row, ratios, span), row.point.name
+    if token is not None:
+        return At(span.step_of(token), row.point, token if has_slots(name) else None)
+    seen = span.steps if is_of_cache(name) else 0
+    return At(seen if otherwise is None else otherwise, row.point)
+
+
+def cause_of(
+    decoded: Report,
+    whole: Report,
+    ratios: Mapping[str, Array],
+    introduced: Mapping[str, Array],
+    span: Span,
+) -> Found:
+    """From the two reports; `introduced` is what each layer made itself, by token, as ratios."""
+    if decoded.verdict != "drift":
+        return Found()
+    slots = [
+        _at(row, ratios, span)
+        for row in decoded.layers
+        if not row.ok and is_of_cache(row.point.name)
+    ]
+    at_once = [row for row in whole.layers if not row.ok and not is_of_cache(row.point.name)]
+    guilty = decoded.root_cause
+    if guilty is None:
+        states = [row for row in decoded.layers if not row.ok and not is_of_cache(row.point.name)]
+        if slots and not states:
+            return Found("cache", slots[0], _held(slots[0], "is wrong, and was not read since"))
+        first = first_divergence(decoded, ratios, span)
+        return Found("backend" if at_once else "cache", first, "")
+    root = _root(guilty, ratios, introduced, span)
+    if is_shared(guilty.point.name):
+        first = first_divergence(decoded, ratios, span)
+        root = replace(root, step=first.step) if first is not None else root
+        return Found("shared", root, _shared(guilty.point.name, root, bool(at_once)))
+    if at_once:
+        return Found("backend", root, "")
+    place = place_of(guilty.point.name)
+    if place is not None and place.end == EMBED:
+        return Found("shared", root, _shared("positions", root, False))
+    layer = layer_of(guilty.point.name)
+    held = [at for at in slots if layer_of(at.point.name) == layer]
+    if held:
+        first = min(held, key=lambda at: at.slot if at.slot is not None else -1)
+        root = At(root.step, root.point, first.slot)
+        return Found("cache", root, _held(first, "is not what the layer computed"))
+    words = (
+        f"{guilty.point.name}: decoding goes wrong in step {root.step}, though its cache holds the "
+        "right keys and values: it reads others, or masks them otherwise"
+    )
+    return Found("cache", root, words)
+
+
+def _root(
+    row: LayerDrift, ratios: Mapping[str, Array], introduced: Mapping[str, Array], span: Span
+) -> At:
+    """The step in which a guilty layer first made more error of its own than it may."""
+    name = row.point.name
+    own = introduced.get(name)
+    if own is None:
+        return _at(row, ratios, span)
+    along = places((*own.shape, 1), name, span)
+    if along is None:
+        return At(0, row.point)
+    worst = own.max(0)
+    beyond = [int(at) for at in (worst > 1).nonzero()[0]] or [int(worst.argmax())]
+    return At(span.step_of(along[beyond[0]]), row.point)
+
+
+def _held(at: At, what: str) -> str:
+    layer, _, kind = at.point.name.rpartition(".")
+    slot = "" if at.slot is None else f" in slot {at.slot}"
+    return f"{layer}: what its cache holds as {kind}{slot}, of step {at.step}, {what}"
+
+
+def _shared(which: str, root: At, at_once: bool) -> str:
+    when = "in every run" if at_once else f"from step {root.step} on, and not in one whole run"
+    return f"{which}, which all layers are handed: wrong {when}"

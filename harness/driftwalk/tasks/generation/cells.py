@@ -1,0 +1,180 @@
+"""Layer by step: how far each token of a sequence is off, in units of what one token may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...dtypes import Array, Float64
+from ...judge.calibrate import Calibration
+from ...judge.honest import Honest
+from ...layer_drift import Allowed, LayerDrift
+from ...measure.halves import widened
+from ...measure.metrics import measure
+from ...names import place_of
+from ...states import State, Trace
+from ...tolerance import Tolerance
+
+KEPT = ("key", "value")
+"""What a cache holds of each token."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The steps of a sequence: the first has the prompt, every other one token."""
+
+    prompt: int
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.steps
+
+    def step_of(self, token: int) -> int:
+        return max(0, token - self.prompt + 1)
+
+    def tokens_in(self, step: int) -> range:
+        return (
+            range(self.prompt) if step == 0 else range(self.prompt + step - 1, self.prompt + step)
+        )
+
+
+def is_of_cache(name: str) -> bool:
+    """Whether a point is what a cache holds, and no state of a layer."""
+    place = place_of(name)
+    return place is not None and place.inside.partition(".")[0] in (*KEPT, "conv", "recurrent")
+
+
+def has_slots(name: str) -> bool:
+    """Whether a point is what a cache holds by token."""
+    return is_of_cache(name) and name.rpartition(".")[2] in KEPT
+
+
+def places(shape: Sequence[int], name: str, span: Span) -> range | None:
+    """The tokens of the sequence that a state's second axis stands for; None: not by token."""
+    if len(shape) < 3:
+        return None
+    if shape[1] == span.tokens:
+        return range(span.tokens)
+    if has_slots(name) and shape[1] < span.tokens:  # of a window, the last ones
+        return range(span.tokens - shape[1], span.tokens)
+    return None
+
+
+def token_ratios(
+    state: State, true: Array, known: Honest, most: float, keep: Array | None
+) -> Array:
+    """By (row, position): the error of a token over what the worst may have; 0 where padded."""
+    off = np.abs(widened(state.array) - true).reshape(-1, true.shape[-1]).astype(np.float64)
+    rows = np.arange(len(off)) if keep is None else np.flatnonzero(keep)
+    if len(rows) != len(known.weights.tokens):
+        return np.zeros(true.shape[:2])
+    with np.errstate(all="ignore"):
+        sizes = np.sqrt(np.square(off[rows] * known.weights.channels).sum(1))
+        ratios = sizes * known.weights.tokens / most if most > 0 else sizes / np.float64(0)
+    found: Float64 = np.zeros(len(off))
+    found[rows] = np.nan_to_num(ratios, nan=np.inf, posinf=np.inf)
+    per_token = len(off) // (true.shape[0] * true.shape[1])
+    per_row: Array = found.reshape(true.shape[0], true.shape[1], per_token).max(-1)
+    return per_row
+
+
+def ratios_of(
+    trace: Trace, calibration: Calibration, rows: Sequence[LayerDrift]
+) -> dict[str, Array]:
+    """Of each point that has tokens, in units of what its worst token may be off."""
+    found = {}
+    for row in rows:
+        name = row.point.name
+        state, true = trace.state(name), calibration.truth.state(name)
+        known = calibration.total.get(name)
+        if row.truth is None or state is None or true is None or known is None:
+            continue
+        if true.array.ndim >= 3 and true.array.shape == state.shape:
+            most, keep = row.truth.norms["allowed"].token_worst, trace.probe.keep(name, state.shape)
+            found[name] = token_ratios(state, true.array, known, most, keep)
+    return found
+
+
+def introduced_ratios(calibration: Calibration, rows: Sequence[LayerDrift]) -> dict[str, Array]:
+    """The same for what each layer made itself, where blame was computed."""
+    found: dict[str, Array] = {}
+    for row in rows:
+        known = calibration.own.get(row.point.name)
+        if row.blame is None or not row.blame.tokens or known is None:
+            continue
+        lines = [[np.nan if one is None else one for one in line] for line in row.blame.tokens]
+        tokens, most = np.array(lines), row.blame.norms["allowed"].token_worst
+        counted = ~np.isnan(tokens)
+        if int(counted.sum()) != len(known.weights.tokens) or not most > 0:
+            continue
+        # Of the channels only their sum is known here: each counts as the typical one.
+        typical = float(np.sqrt(np.mean(np.square(known.weights.channels))))
+        ratios = np.zeros(tokens.shape)
+        ratios[counted] = tokens[counted] * known.weights.tokens * typical / most
+        found[row.point.name] = ratios
+    return found
+
+
+def first_token(row: LayerDrift, ratios: Array | None) -> int | None:
+    """Where along its axis a point that drifts does so first: beyond what is allowed, or most."""
+    if row.ok or ratios is None or not ratios.size:
+        return None
+    worst = ratios.max(0)
+    beyond = np.flatnonzero(worst > 1)
+    return int(beyond[0]) if len(beyond) else int(worst.argmax())
+
+
+def step_rows(
+    step: int,
+    span: Span,
+    sides: tuple[Trace, Trace],
+    rows: Sequence[LayerDrift],
+    ratios: Mapping[str, Array],
+) -> tuple[LayerDrift, ...]:
+    """Every point of one step; those that have no token in it are left out."""
+    reference, candidate = sides
+    found = []
+    for row in rows:
+        name = row.point.name
+        ours, theirs = reference.state(name), candidate.state(name)
+        if ours is None or theirs is None or ours.shape != theirs.shape or row.metrics is None:
+            continue
+        along = places(ours.shape, name, span)
+        wanted = set(span.tokens_in(step))
+        if along is None:
+            chosen = None if step else slice(None)
+        else:
+            at = [index for index, token in enumerate(along) if token in wanted]
+            chosen = slice(at[0], at[-1] + 1) if at else None
+        if chosen is not None:
+            found.append(_part(row, ours, theirs, chosen, reference, ratios.get(name)))
+    return tuple(replace(row, index=index) for index, row in enumerate(found))
+
+
+def _part(
+    row: LayerDrift, ours: State, theirs: State, at: slice, trace: Trace, ratios: Array | None
+) -> LayerDrift:
+    """One point in one step."""
+    keep = trace.probe.keep(row.point.name, ours.shape)
+    a, b = (np.ascontiguousarray(side.array[:, at]) for side in (ours, theirs))
+    allowed = row.tolerance
+    tolerance = Tolerance(allowed.atol, allowed.rtol) if allowed else Tolerance(0.0)
+    measured = measure(a, b, tolerance, None if keep is None else keep[:, at])
+    needed = measured.exceeded if ratios is None else float(ratios[:, at].max(initial=0.0))
+    first = first_token(row, ratios)
+    here = first is not None and at.start is not None and at.start <= first < (at.stop or first + 1)
+    beyond = not row.ok and (needed > 1 or here)
+    norm = allowed.norm if allowed and ratios is None else "token_worst"
+    side = allowed.side if allowed else "candidate"
+    return LayerDrift(
+        row.point,
+        0,
+        a.shape,
+        row.dtypes,
+        row.verdict if beyond else "ok",
+        measured.metrics,
+        Allowed(tolerance.atol, tolerance.rtol, 1.0, needed, norm=norm, side=side),
+    )

@@ -1,0 +1,74 @@
+"""What each side would say: the likeliest token of every step, and where the two part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...dtypes import Float64
+from ...errors import BackendError
+from ...layer_drift import Allowed
+from ...measure.halves import widened
+from ...states import Trace
+from .cells import Span
+from .result import Parted
+
+Texts = Callable[[Iterable[int]], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the reference chose in one step, row by row, and how many rows the candidate flips."""
+
+    tokens: tuple[int, ...]
+    margins: tuple[float, ...]
+    flips: int
+
+
+def logits_in(trace: Trace, step: int, span: Span) -> Float64:
+    """What a side gives for the token after a step, row by row."""
+    state = trace.state("logits")
+    if state is None or state.array.ndim != 3 or state.array.shape[1] != span.tokens:
+        raise BackendError(
+            f"{trace.backend.spec} gives no logits for every token, so that nothing can be chosen."
+        )
+    return widened(state.array[:, span.prompt - 1 + step]).astype(np.float64)
+
+
+def chosen(sides: tuple[Trace, Trace], step: int, span: Span) -> Choice:
+    """The choices of one step."""
+    ours, theirs = (logits_in(side, step, span) for side in sides)
+    best, top = ours.argmax(-1), np.sort(ours, -1)[:, -2:]
+    return Choice(
+        tuple(best.tolist()),
+        tuple((top[:, 1] - top[:, 0]).tolist()),
+        int((theirs.argmax(-1) != best).sum()),
+    )
+
+
+def parted(
+    sides: tuple[Trace, Trace],
+    true: Trace | None,
+    span: Span,
+    allowed: Allowed | None,
+    texts: Texts,
+) -> Parted | None:
+    """The first step in which the sides would have chosen different tokens.
+
+    Up to there both have been fed the same, so that each left to itself would part there as well.
+    A tie is what the allowance of both sides together could turn round.
+    """
+    room = allowed.atol + allowed.rtol * allowed.scale if allowed is not None else 0.0
+    for step in range(span.steps + 1):
+        ours, theirs = (logits_in(side, step, span) for side in sides)
+        rows = np.flatnonzero(ours.argmax(-1) != theirs.argmax(-1))
+        if len(rows):
+            row = int(rows[0])
+            a, b = int(ours[row].argmax()), int(theirs[row].argmax())
+            known = ours if true is None else logits_in(true, step, span)
+            margin = float(known[row, a] - known[row, b])
+            one, other = texts((a, b))
+            return Parted(step, row, (a, b), (one, other), margin, abs(margin) <= 2 * room)
+    return None

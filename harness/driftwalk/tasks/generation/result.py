@@ -1,0 +1,149 @@
+"""The outcome of a generation, frozen: numbers and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NoReturn
+
+from ...adapter import BackendInfo
+from ...document import Document
+from ...jsonable import Size
+from ...layer_drift import AtFault, Culprit, LayerDrift
+from ...result import PolicyInfo, ProbeInfo, RunVerdict
+from ...states import Point
+
+Cause = Literal["cache", "backend", "shared"]
+"""What went wrong: what is kept from one step to the next; the model's own arithmetic, with or
+without a cache; or what all layers are handed: positions, rotary angles, masks."""
+
+Agreement = Literal["bit-exact", "within noise", "broken"]
+
+
+@dataclass(frozen=True)
+class At:
+    """A point in a step; of what a cache holds, also the slot."""
+
+    step: int
+    """0 is the run on the prompt; step n feeds the n-th token that was generated."""
+    point: Point
+    slot: int | None = None
+    """Of the cache: the place of a token in the sequence."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what was chosen in it, and how far the sides are apart at every point."""
+
+    step: int
+    tokens: tuple[int, ...]
+    """What the reference chose, row by row; it is fed to both sides in the next step."""
+    texts: tuple[str, ...]
+    margins: tuple[Size, ...]
+    """By how much the reference's logit of its choice was above the next one, row by row."""
+    flips: int
+    """Rows in which the candidate would have chosen another token."""
+    layers: tuple[LayerDrift, ...]
+
+    @property
+    def token(self) -> int:
+        """Of the first row."""
+        return self.tokens[0]
+
+    @property
+    def text(self) -> str:
+        """Of the first row."""
+        return self.texts[0]
+
+    @property
+    def margin(self) -> float:
+        """The smallest."""
+        return min(self.margins)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Where the two sides, each left to itself, would begin to say different things."""
+
+    step: int
+    row: int
+    tokens: tuple[int, int]
+    """The reference's choice, and the candidate's."""
+    texts: tuple[str, str]
+    margin: Size
+    """By how much the truth's logit of the first is above that of the second; the reference's own
+    where there is no truth."""
+    tie: bool
+    """Whether honest noise alone could have chosen either."""
+
+
+@dataclass(frozen=True)
+class CachePath:
+    """One side's decoding, held against its own run on the whole sequence."""
+
+    agreement: Agreement
+    used: Size
+    """Times what is allowed, at the point where most."""
+    point: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Document):
+    """What `generate` returns."""
+
+    kind: ClassVar[str] = "generation"
+    FIRST: ClassVar[tuple[str, ...]] = (
+        *("tool", "created", "command", "model", "probe", "reference", "candidate", "policy"),
+        *("verdict", "reason", "cause", "first_divergence", "root_cause"),
+    )
+    probe: ProbeInfo
+    """The whole sequence."""
+    prompt: int
+    """How many of its tokens were the prompt's."""
+    cache: str
+    reference: BackendInfo
+    candidate: BackendInfo
+    policy: PolicyInfo
+    verdict: RunVerdict
+    reason: str = ""
+    """Why a run is unverified; empty otherwise."""
+    cause: Cause | None = None
+    at_fault: AtFault | None = None
+    first_divergence: At | None = None
+    root_cause: At | None = None
+    culprit: Culprit | None = None
+    """Where inside the root cause."""
+    explanation: str = ""
+    """The cause in one sentence."""
+    parted: Parted | None = None
+    """None where both sides chose the same tokens all along."""
+    steps: tuple[Step, ...]
+    layers: tuple[LayerDrift, ...]
+    """Every point over all steps: what decided."""
+    whole: tuple[LayerDrift, ...] = ()
+    """The same for runs on the whole sequence at once."""
+    cache_paths: Mapping[str, CachePath] = field(default_factory=dict)
+    """By side."""
+    timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def exit_code(self) -> int:
+        return {"pass": 0, "drift": 1, "unverified": 3}[self.verdict]
+
+    def layer(self, name: str) -> LayerDrift:
+        for layer in self.layers:
+            if layer.point.name == name:
+                return layer
+        raise KeyError(name)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("A report is neither true nor false: ask report.ok.")
+
+    def __repr__(self) -> str:
+        first = self.first_divergence
+        where = f", first divergence in step {first.step} at {first.point.name}" if first else ""
+        return f"<Generation {self.verdict}{where}; {len(self.steps)} steps>"
