@@ -96,6 +96,8 @@ def cause_of(
     if held:
         first = min(held, key=lambda at: at.slot if at.slot is not None else -1)
         root = At(root.step, root.point, first.slot)
+        if decoded.layer(first.point.name).verdict == "shape":
+            return Found("cache", root, f"{layer}: its cache does not hold one slot for each token")
         return Found("cache", root, _held(first, "is not what the layer computed"))
     words = (
         f"{guilty.point.name}: decoding goes wrong in step {root.step}, though its cache holds the "
