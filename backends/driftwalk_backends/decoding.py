@@ -127,8 +127,8 @@ class _Steps:
 
     def _begun(self) -> Any:
         """The cache of the first step; None: the module makes its own."""
-        if self._plan.cache != "static":
-            return None
+        if self._plan.cache != "static" or self._cached != _CACHES[0]:
+            return None  # what a state-space model keeps is of a fixed length anyway
         from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
         config: Any = self.module.config
@@ -198,6 +198,9 @@ class _Steps:
         given["use_cache"] = True
         if self.cache is not None:
             given[self._cached] = self.cache
+            if "cache_position" in forward_of(self.module).names:  # transformers before 5
+                device = self.inputs[self._name].device
+                given["cache_position"] = torch.arange(start, end, device=device)
         return given
 
     def _part(self, name: str, value: Any, start: int, end: int) -> Any:
@@ -223,7 +226,7 @@ class _Steps:
 
     def _is_for_decoder(self, name: str) -> bool:
         """Whether an input is still of use once an encoder has run."""
-        own = ("attention_mask", "use_cache", self._cached)
+        own = ("attention_mask", "use_cache", "cache_position", self._cached)
         return name in own or name.startswith("decoder_")
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
