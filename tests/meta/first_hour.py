@@ -94,6 +94,7 @@ NEEDS = (
         (
             "driftwalk verify ./my-model -c torch:cuda:fp16 -c torch:cuda:bf16 --report out/",
             "driftwalk record ./my-model -b torch:cuda:fp16 -o golden.trace",
+            "driftwalk generate ./my-model -r torch:cpu:fp32 -c torch:cuda:bf16 --json",
             "driftwalk verify ./my-model -r torch:cuda:fp16 "
             "-c torch:cuda:fp16,compile=inductor --policy dtype",
             "driftwalk hwcheck --device cuda --level standard --report out",
