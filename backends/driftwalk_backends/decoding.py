@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftwalk.decoding import Decoding
+from driftwalk.decoding import TOKENS, Decoding
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Point
 
@@ -26,9 +26,6 @@ from .hooks import TensorSink
 from .layout import Layout, Stack
 from .model_outputs import named_outputs
 from .randomness import begin_alike
-
-TOKENS = ("decoder_input_ids", "input_ids")
-"""Inputs that may hold the sequence, those of a decoder behind an encoder first."""
 
 _CACHES = ("past_key_values", "cache_params", "state")
 """What forwards call the cache that they take; their output has it under the same name."""

@@ -10,6 +10,10 @@ CACHES = ("dynamic", "static", "none")
 (all tokens so far are fed again in each step)."""
 
 
+TOKENS = ("decoder_input_ids", "input_ids")
+"""Inputs that may hold the sequence, those of a decoder behind an encoder first."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """The tokens of each step, and what is kept from one to the next."""

@@ -94,7 +94,7 @@ def is_on_stream(name: str) -> bool:
 def is_of_cache(name: str) -> bool:
     """Whether a point is what a cache holds, and no state of a layer."""
     place = place_of(name)
-    return place is not None and place.inside in _OF_CACHE
+    return place is not None and place.inside.partition(".")[0] in _OF_CACHE
 
 
 def layer(number: int) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from ...dtypes import Array
 from ...layer_drift import LayerDrift
-from ...names import EMBED, is_shared, layer_of, place_of
+from ...names import EMBED, is_of_cache, is_shared, layer_of, place_of
 from ...result import Report
-from .cells import Span, first_token, has_slots, is_of_cache, places
+from .cells import Span, first_token, has_slots, places
 from .result import At, Cause
 
 

@@ -13,7 +13,7 @@ from ...judge.honest import Honest
 from ...layer_drift import Allowed, LayerDrift
 from ...measure.halves import widened
 from ...measure.metrics import measure
-from ...names import place_of
+from ...names import is_of_cache
 from ...states import State, Trace
 from ...tolerance import Tolerance
 
@@ -39,12 +39,6 @@ class Span:
         return (
             range(self.prompt) if step == 0 else range(self.prompt + step - 1, self.prompt + step)
         )
-
-
-def is_of_cache(name: str) -> bool:
-    """Whether a point is what a cache holds, and no state of a layer."""
-    place = place_of(name)
-    return place is not None and place.inside.partition(".")[0] in (*KEPT, "conv", "recurrent")
 
 
 def has_slots(name: str) -> bool:

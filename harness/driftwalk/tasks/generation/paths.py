@@ -8,8 +8,8 @@ import numpy as np
 
 from ...layer_drift import LayerDrift, Side
 from ...measure.halves import widened
+from ...names import is_of_cache
 from ...states import Trace
-from .cells import is_of_cache
 from .result import Agreement, CachePath
 
 BOTH = 2.0

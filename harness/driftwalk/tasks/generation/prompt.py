@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...decoding import TOKENS
 from ...dtypes import Array
 from ...errors import ProbeError
 from ...states import Probe
-
-TOKENS = ("decoder_input_ids", "input_ids")
-"""Inputs that may hold the sequence, those of a decoder behind an encoder first."""
 
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
 

@@ -130,10 +130,6 @@ class Generation(Document):
     def ok(self) -> bool:
         return self.verdict == "pass"
 
-    @property
-    def exit_code(self) -> int:
-        return {"pass": 0, "drift": 1, "unverified": 3}[self.verdict]
-
     def layer(self, name: str) -> LayerDrift:
         for layer in self.layers:
             if layer.point.name == name:
