@@ -111,8 +111,10 @@ def _root(
 ) -> At:
     """The step in which a guilty layer first made more error of its own than it may."""
     name = row.point.name
-    own = introduced.get(name)
-    if own is None:
+    own, total = introduced.get(name), ratios.get(name)
+    # Nothing came in before: where all of its error is beyond, its own is. By channel, that is
+    # known better than what it made itself, which an attention sink's few channels outweigh.
+    if own is None or (not row.ok and total is not None and (total > 1).any()):
         return _at(row, ratios, span)
     along = places((*own.shape, 1), name, span)
     if along is None:
