@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from .widening import Args, Kwargs, written
+from .op_values import leaves_of, tensors_of, written
+from .widening import Args, Kwargs
 
 RANKINGS = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median"}
 """Ops that say which of the numbers along an axis is the largest, the next ..."""
@@ -78,11 +78,11 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = tensors_of(args, kwargs)
         computed = any(t.is_floating_point() and not _is_constant(t) for t in tensors)
         if computed:
             given = self._computed(func, args, kwargs)
-            for leaf in tree_leaves(given):
+            for leaf in leaves_of(given):
                 if isinstance(leaf, torch.Tensor) and not leaf.ndim and _alive(leaf) is None:
                     _mark(leaf, [False])
             for target in written(func, args, kwargs):
@@ -91,7 +91,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return given
         given = func(*args, **kwargs)
         shared = next((alive for t in tensors if (alive := _alive(t)) is not None), None)
-        for leaf in tree_leaves(given):
+        for leaf in leaves_of(given):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                 alive = shared if func.is_view and shared is not None else [True]
                 _mark(leaf, alive)

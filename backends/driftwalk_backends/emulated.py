@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from driftwalk.adapter import BackendInfo, Offer
 from driftwalk.errors import UsageError
@@ -28,9 +28,18 @@ from driftwalk.spec import Spec
 
 from . import scratch
 from .half_sums import CONVOLUTION, own_convolution
+from .op_values import (
+    called_with,
+    changed,
+    changed_arguments,
+    is_random,
+    leaves_of,
+    tensors_of,
+    written,
+)
 from .reading import announce
 from .torch_eager import TorchEager
-from .widening import MOVES, Args, EachOp, Kwargs, is_random, tensors_of, written
+from .widening import MOVES, Args, EachOp, Kwargs
 
 aten = torch.ops.aten
 
@@ -71,7 +80,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         if (own := kwargs.get("dtype")) in self._wide:
             kwargs = kwargs | {"dtype": self._wide[own]}
         read = functools.partial(self._widened, cast=_for_reading)
-        given = scratch.run(lambda: func(*tree_map(read, args), **tree_map(read, kwargs)))
+        given = scratch.run(lambda: called_with(read, func, args, kwargs))
         if self.own_convolutions and func is CONVOLUTION and args[0].dtype == args[1].dtype:
             return own_convolution(args, given)
         leaves, spec = tree_flatten(given)
@@ -81,7 +90,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
 
     def _in_place(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run on float32 copies of what is written, then write back, which rounds."""
-        wide_args, wide_kwargs = tree_map(self._widened, args), tree_map(self._widened, kwargs)
+        wide_args, wide_kwargs = changed_arguments(self._widened, args, kwargs)
         given = func(*wide_args, **wide_kwargs)
         targets = written(func, args, kwargs)
         for target, wide in zip(targets, written(func, wide_args, wide_kwargs), strict=True):
@@ -100,8 +109,8 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
         key = (func, kwargs.get("dtype"), *((t.dtype, t.ndim > 0) for t in flat))
         if key not in self._dtypes:
             try:
-                meta = func(*tree_map(_without_data, args), **tree_map(_without_data, kwargs))
-                self._dtypes[key] = [getattr(t, "dtype", torch.int64) for t in tree_leaves(meta)]
+                meta = called_with(_without_data, func, args, kwargs)
+                self._dtypes[key] = [getattr(t, "dtype", torch.int64) for t in leaves_of(meta)]
             except (RuntimeError, NotImplementedError, TypeError, ValueError):
                 self._dtypes[key] = None  # sizes that depend on the data, or no such kernel
         return self._dtypes[key]
@@ -122,7 +131,7 @@ class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
                 return value if complex_dtype is None else _rounded(value, complex_dtype)
             return _rounded(value, torch.float16 if complex_dtype else dtype)
 
-        return tree_map(rounded, given)
+        return changed(rounded, given)
 
     def _widened(self, value: Any, cast: Callable[..., torch.Tensor] = torch.Tensor.to) -> Any:
         half = isinstance(value, torch.Tensor) and value.dtype in self._wide

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from .op_values import changed
 from .tensors import unseen
 from .widening import MOVES, Args, EachOp, Kwargs, own_of, paired
 
@@ -44,7 +44,7 @@ class Jittered(EachOp):  # type: ignore[no-untyped-call]
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         given = func(*args, **kwargs)
         exact = func.is_view or func in _EXACT or func._schema.is_mutable
-        return given if exact else tree_map(self._off, given)
+        return given if exact else changed(self._off, given)
 
     def _off(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:

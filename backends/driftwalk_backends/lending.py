@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from . import scratch
+from .op_values import called_with
 from .reading import announce
 from .widening import Args, Kwargs, is_composite
 
@@ -98,7 +99,7 @@ class Lent(torch.Tensor):
             return func.decompose(*args, **kwargs)
         if func in _PRODUCTS and _is_vast(args[-1]):
             return _in_pieces(func, args, kwargs)
-        return scratch.run(lambda: func(*tree_map(_numbers, args), **tree_map(_numbers, kwargs)))
+        return scratch.run(lambda: called_with(_numbers, func, args, kwargs))
 
 
 def lent(source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Lent:

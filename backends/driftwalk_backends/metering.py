@@ -27,8 +27,9 @@ from .hooks import TensorSink
 from .layout import Layout
 from .lending import PIECE, Lent
 from .loaded import LoadedModel
+from .op_values import leaves_of, tensors_of
 from .torch_eager import TorchEager
-from .widening import HUGE, SUMS, Args, EachOp, Kwargs, tensors_of
+from .widening import HUGE, SUMS, Args, EachOp, Kwargs
 
 _WIDE = 8
 """Bytes of a number in the truth."""
@@ -101,7 +102,7 @@ class _Meter(EachOp):  # type: ignore[no-untyped-call]
         if func._overloadpacket.__name__ in RANKINGS | COMPARISONS:
             self.chooses |= any(t.is_floating_point() for t in tensors_of(args, kwargs))
         given = func(*args, **kwargs)
-        for leaf in tree_leaves(given):
+        for leaf in leaves_of(given):
             if made := self._follow(leaf):
                 self.peak = max(self.peak, self._total + made * _beside(func, leaf))
         return given

@@ -25,8 +25,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from .op_values import tensors_of, written
 from .precision import named_tensors
-from .widening import Args, EachOp, Kwargs, tensors_of, written
+from .widening import Args, EachOp, Kwargs
 
 aten = torch.ops.aten
 

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from .op_values import is_random, tensors_of
 from .tensors import tensors_in, to_numpy
 from .watching import Hook, hooked
 
@@ -173,10 +174,9 @@ class DrawnAlike(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        own = kwargs.get("generator") is not None
-        if own or torch.Tag.nondeterministic_seeded not in func.tags:
+        if kwargs.get("generator") is not None or not is_random(func):
             return func(*args, **kwargs)
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = tensors_of(args, kwargs)
         place = given[0].device if given else kwargs.get("device")
         floats = [tensor.dtype for tensor in given if tensor.is_floating_point()]
         wanted = kwargs.get("dtype") or next(iter(floats), None)

@@ -11,7 +11,8 @@ from threading import local
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from .op_values import leaves_of
 
 MOST = 2**30
 """Bytes that are kept; what is larger gets memory of its own."""
@@ -56,7 +57,7 @@ def run(operation: Callable[[], Any]) -> Any:
         given = operation()
         if _scratch.taken != taken or _scratch.memory is not memory:
             start = _address(_scratch.memory)
-            if any(_address(leaf) == start for leaf in tree_leaves(given)):
+            if any(_address(leaf) == start for leaf in leaves_of(given)):
                 _scratch.memory = torch.empty(0, dtype=torch.uint8)  # it gave what it was given
         return given
     finally:

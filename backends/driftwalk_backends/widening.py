@@ -18,7 +18,17 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from .op_values import (
+    called_with,
+    changed,
+    changed_arguments,
+    is_random,
+    leaves_of,
+    tensors_of,
+    written,
+)
 
 aten = torch.ops.aten
 
@@ -196,7 +206,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
         """An op on integers and constants, and on what was made of them."""
         if is_random(func) and kwargs.get("dtype") in _NARROW:
             kwargs["dtype"] = _NARROW[kwargs["dtype"]]
-        native = func(*tree_map(_native, args), **tree_map(_native, kwargs))
+        native = called_with(_native, func, args, kwargs)
         if targets := written(func, args, kwargs):
             return self._born_in_place(func, args, kwargs, targets, native)
         leaves, spec = tree_flatten(native)
@@ -206,7 +216,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             shared = next((own for t in tensors if (own := own_of(t)) is not None), None)
             if shared is None:
                 return native  # a view of a tensor that was float32 before the run
-            wide = tree_leaves(func(*args, **kwargs))
+            wide = leaves_of(func(*args, **kwargs))
             alive = shared.alive
         else:
             wide, alive = self._wide_of(func, args, kwargs, leaves), [True]
@@ -220,7 +230,7 @@ class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
             if kwargs.get("dtype") in _WIDE:
                 kwargs["dtype"] = _WIDE[kwargs["dtype"]]
             with _floats_in(torch.float64):  # of whole numbers and a float, too
-                wide = tree_leaves(func(*tree_map(_widened, args), **tree_map(_widened, kwargs)))
+                wide = leaves_of(called_with(_widened, func, args, kwargs))
             shapes = [
                 [getattr(leaf, "shape", None) for leaf in leaves] for leaves in (wide, natives)
             ]
@@ -252,10 +262,6 @@ def _floats_in(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def tensors_of(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    return [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
 
 
 def is_composite(func: Any) -> bool:
@@ -316,33 +322,17 @@ def _matched(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, dict[str, Any
     def fitted(value: Any) -> Any:
         return value if any(value is t for t in targets) else change(value)
 
-    return tree_map(fitted, args), tree_map(fitted, kwargs)
-
-
-def written(func: Any, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    """The tensors an op writes to."""
-    if not func._schema.is_mutable:
-        return []
-    found = []
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[number] if number < len(args) else kwargs.get(argument.name)
-            found += tensors_of((value,), {})
-    return found
-
-
-def is_random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
+    return changed_arguments(fitted, args, kwargs)
 
 
 def _drawn(func: Any, args: Args, kwargs: Kwargs, targets: list[torch.Tensor]) -> Any:
     """Random numbers as the float32 model draws them: float64 has others for the same seed."""
     if kwargs.get("dtype") in _NARROW:
         kwargs["dtype"] = _NARROW[kwargs["dtype"]]
-    args, kwargs = tree_map(_narrowed, args), tree_map(_narrowed, kwargs)
+    args, kwargs = changed_arguments(_narrowed, args, kwargs)
     drawn = func(*args, **kwargs)
     if not targets:
-        return tree_map(_widened, drawn)
+        return changed(_widened, drawn)
     for tensor, own in zip(targets, written(func, args, kwargs), strict=True):
         tensor.copy_(own)
     return targets[0]

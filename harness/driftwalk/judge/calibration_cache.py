@@ -86,7 +86,10 @@ class _Truths:
         if self._store.has(key):
             return ""
         arrays = {state.point.name: state.array for state in trace}
-        return self._store.store(key, lambda folder: write_tensors(folder / _STATES, arrays))
+        # Checked against its checksum when it is read: what a crash lost is made again.
+        return self._store.store(
+            key, lambda folder: write_tensors(folder / _STATES, arrays, sync=False)
+        )
 
     def read(self, backend: BackendInfo, evidence: str) -> Mapping[str, Array]:
         """The arrays by the names of their points; LookupError where there are none."""

@@ -33,8 +33,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
-    """Write and sync; the same tensors give the same bytes."""
+def write_tensors(path: Path, tensors: Mapping[str, Array], sync: bool = True) -> None:
+    """The same tensors give the same bytes; `sync` waits until the disk has them."""
     header: dict[str, Any] = {}
     names = {dtype: name for name, dtype in _DTYPES.items()}
     at = 0
@@ -50,8 +50,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
         file.write(struct.pack("<Q", len(text)) + text)
         for array in tensors.values():
             file.write(_bytes(array))
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
