@@ -46,7 +46,7 @@ def channel_chart(report: Report) -> ChannelChart | None:
     if culprit is None or culprit.channel is None or culprit.channels is None:
         return None
     found, channel = culprit.channels, culprit.channel
-    if not 0 <= channel < found.of or not found.rms or max(found.rms) <= 0:
+    if not 0 <= channel < found.of or not any(map(_is_size, found.rms)):
         return None
     where = cut(culprit.module, 80) or "the root cause"
     others = sorted(value for at, value in enumerate(found.rms) if at != channel // found.step)
@@ -59,9 +59,13 @@ def channel_chart(report: Report) -> ChannelChart | None:
     )
 
 
+def _is_size(value: float) -> bool:
+    return 0 < value < math.inf
+
+
 def _bars(sheet: Sheet, found: ChannelErrors, channel: int) -> ChannelBars:
     axis, named = sheet.axis, channel // found.step
-    known = [value for value in found.rms if 0 < value < math.inf]
+    known = [value for value in found.rms if _is_size(value)]
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     scale = LogScale(low, max(high, low + 1), TOP, TOP + HEIGHT, has_zero=0.0 in found.rms)
     wide = (axis.right - axis.left) / len(found.rms)

@@ -70,6 +70,7 @@ def test_many_channels_are_drawn_in_bins() -> None:
         (3, None),
         (99, ChannelErrors(2, (1.0, 1.0))),
         (0, ChannelErrors(2, (0.0, 0.0))),
+        (1, ChannelErrors(2, (0.0, float("inf")))),
     ],
 )
 def test_no_plot_without_a_finding(channel: int | None, found: ChannelErrors | None) -> None:
