@@ -52,7 +52,8 @@ class Line:
     @property
     def in_clone(self) -> bool:
         """Whether it is typed in the repository, not in a project of one's own."""
-        return bool(re.search(r"\btox\b|pip install|hatch_build|-m (pytest|build)\b", self.text))
+        ours = r"\btox\b|pip install|hatch_build|-m (pytest|build|twine)\b"
+        return bool(re.search(ours, self.text))
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ NEEDS = (
             "driftwalk hwcheck --device cuda:1 --level soak --minutes 120 --report out",
         ),
     ),
+    Need("this walk to be over", never, ("tox -e first-hour",)),
     Need(
         "containers, and an account at a registry",
         never,
