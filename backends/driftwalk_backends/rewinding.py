@@ -29,18 +29,15 @@ def cropped(module: nn.Module, cache: Any, tokens: int, first: bool) -> Any:
     """The cache without its last tokens, as assisted decoding leaves it after each step."""
     record = getattr(cache, "activate_past_recording", None)
     crop = getattr(cache, "crop", None)
+    refused = f"{type(module).__name__} cannot take drafted tokens back"
+    if not getattr(cache, "is_croppable", True) or crop is None:
+        raise BackendError(f"{refused}: its cache, a {type(cache).__name__}, cannot be cropped.")
+    if first and record is not None:  # windows keep what may be taken back, from here on
+        record()
     try:
-        if not getattr(cache, "is_croppable", True) or crop is None:
-            raise TypeError(f"a {type(cache).__name__} that cannot be cropped")
-        if first and record is not None:  # windows keep what may be taken back, from here on
-            record()
         if tokens or not first:
             crop(-tokens)
     except Exception as error:  # caches differ in what they raise
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BackendError(
-            f"{type(module).__name__} cannot take drafted tokens back: its cache is {said}"
-            if isinstance(error, TypeError)
-            else f"{type(module).__name__} cannot take drafted tokens back: {said}"
-        ) from error
+        raise BackendError(f"{refused}: {said}") from error
     return cache

@@ -95,9 +95,7 @@ class TorchEager(TorchRuntime):
             as_arrays(run, sink)
             return {n: to_numpy(v) for n, v in grown.items() if n in probe.inputs}
 
-    def search(
-        self, probe: Probe, plan: Decoding, beams: int
-    ) -> tuple[Mapping[str, Array], Beams]:
+    def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         with self.at_work(probe) as (module, inputs, _):
             whole, made = searched(module, inputs, plan, beams)
             return {n: to_numpy(v) for n, v in whole.items() if n in probe.inputs}, made

@@ -119,9 +119,7 @@ class Rewinds(Protocol):
     It then does so wherever a plan to `decode` by says so.
     """
 
-    def search(
-        self, probe: Probe, plan: Decoding, beams: int
-    ) -> tuple[Mapping[str, Array], Beams]:
+    def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         """A beam search in which each row of the probe, as often as there are beams, is one.
 
         Gives the inputs of the whole sequences that are left at the end, and how they were found.

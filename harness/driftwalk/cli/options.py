@@ -35,7 +35,9 @@ _PANELS = {
     "What is compared": (
         "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
     ),
-    "Inputs": "--prompt --ids --input --probe --batch --length --seed --steps",
+    "Inputs": (
+        "--prompt --ids --input --probe --batch --length --seed --steps --beams --chunk --draft"
+    ),
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
         "--blame/--no-blame --bench --contrast --propagation --patch"

@@ -29,6 +29,8 @@ class At:
     point: Point
     slot: int | None = None
     """Of the cache: the place of a token in the sequence."""
+    token: int | None = None
+    """The place in the sequence of the first token that is off, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,12 @@ class Generation(Document):
     prompt: int
     """How many of its tokens were the prompt's."""
     cache: str
+    beams: int = 1
+    """Rows of a beam search for each row of the prompt."""
+    chunk: int = 0
+    """Tokens of the prompt that were fed at once; 0: all."""
+    draft: int = 0
+    """Tokens that were drafted for each run, some of them wrong; 0: one token a run."""
     reference: BackendInfo
     candidate: BackendInfo
     policy: PolicyInfo
