@@ -155,7 +155,8 @@ def position_off_by_one(port: nn.Module) -> None:
 
 def mask_ignores_padding(port: nn.Module) -> None:
     def change(kwargs: dict[str, Any], seen: int, tokens: int) -> None:
-        kwargs["attention_mask"] = torch.ones_like(kwargs["attention_mask"])
+        if "attention_mask" in kwargs:
+            kwargs["attention_mask"] = torch.ones_like(kwargs["attention_mask"])
 
     _before(port, change)
 

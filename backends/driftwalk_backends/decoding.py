@@ -20,9 +20,8 @@ from driftwalk.decoding import TOKENS, Beams, Decoding
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Point
 
-from .choosing import BeamSearch, Choose, likeliest
-
 from .calls import Inputs, call_as_it_is, forward_of, own_copies
+from .choosing import BeamSearch, Choose, likeliest
 from .eager_run import watched
 from .hooks import TensorSink
 from .layout import Layout, Stack

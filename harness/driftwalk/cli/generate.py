@@ -57,6 +57,13 @@ def generate(
         bool | None,
         option("--blame/--no-blame", "Find the layer that is the cause; on drift, if not said."),
     ] = None,
+    invariance: Annotated[
+        bool,
+        option(
+            "--invariance",
+            "Also compare runs that should agree: pieces, batches, padding, all tokens fed again.",
+        ),
+    ] = False,
     witness: Annotated[
         str,
         option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
@@ -96,6 +103,7 @@ def generate(
         beams=beams,
         chunk=chunk,
         draft=draft,
+        invariance=invariance,
         witness=witness,
         blocks=blocks,
         batch=batch,

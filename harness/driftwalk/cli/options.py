@@ -40,7 +40,7 @@ _PANELS = {
     ),
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
-        "--blame/--no-blame --bench --contrast --propagation --patch"
+        "--blame/--no-blame --invariance --bench --contrast --propagation --patch"
     ),
     "Memory and time": "--cache/--no-cache --spill --stream --budget --witness",
     "What is written": "--report --json",

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NoReturn
 from ...adapter import BackendInfo
 from ...document import Document
 from ...jsonable import Size
-from ...layer_drift import AtFault, Culprit, LayerDrift
+from ...layer_drift import AtFault, Culprit, LayerDrift, Side
 from ...result import PolicyInfo, ProbeInfo, RunVerdict
 from ...states import Point
 
@@ -89,6 +89,22 @@ class CachePath:
     point: str
 
 
+@dataclass(frozen=True)
+class Invariance:
+    """Two ways to run the same sequence on one side, which should not matter."""
+
+    change: str
+    side: Side
+    agreement: Agreement | Literal["not run"]
+    used: Size = 0.0
+    """Times what is allowed, at the point: the first that is broken, or where most was used."""
+    point: str = ""
+    by_model: bool = False
+    """Whether float64 breaks as well: then the model itself depends on it."""
+    note: str = ""
+    """Why it was not run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generation(Document):
     """What `generate` returns."""
@@ -132,6 +148,8 @@ class Generation(Document):
     """The same for runs on the whole sequence at once."""
     cache_paths: Mapping[str, CachePath] = field(default_factory=dict)
     """By side."""
+    invariance: tuple[Invariance, ...] = ()
+    """By side, where it was asked for."""
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -15,6 +15,7 @@ from ...errors import BackendError, UsageError
 from ...judge.accusation import accuse
 from ...judge.walk import Walk
 from ...judge.witness import Witness, witness_device
+from ...layer_drift import Side
 from ...make_report import Terms, assemble
 from ...progress import Progress
 from ...result import Report
@@ -25,9 +26,10 @@ from .cause import Evidence, cause_of, first_divergence
 from .cells import KEPT, Span, introduced_ratios, of_other_rows, ratios_of, step_rows
 from .choices import chosen, parted
 from .feeding import Feeding, in_beams
+from .invariance import Judge, Matrix, Sequences, with_invariance
 from .paths import cache_path
 from .prompt import begun, left_padded, positions_of, tokens_of
-from .result import Generation, Step
+from .result import Generation, Invariance, Step
 
 STEPS = 32
 
@@ -65,6 +67,7 @@ def generate_all(
     beams: int = 1,
     chunk: int = 0,
     draft: int = 0,
+    invariance: bool = False,
     stored: bool = True,
     witness: str = "auto",
     command: str = "",
@@ -75,9 +78,10 @@ def generate_all(
 
     `cache` is what each side keeps between steps: `dynamic`, `static`, or `none`, where all tokens
     so far are fed again. `beams` rows of a beam search, `chunk` tokens of the prompt at once, and
-    `draft` tokens of an assistant are fed as feeding.py says. `stored=False` calibrates afresh;
-    `witness` is where truth and yardsticks run. The `setting` is what `stage.Setting` takes:
-    `blocks`, `trust_remote_code`, `batch`, `length` and `seed`.
+    `draft` tokens of an assistant are fed as feeding.py says; `invariance` also compares runs that
+    should agree (invariance.py), and calls it drift where they do not. `stored=False` calibrates
+    afresh; `witness` is where truth and yardsticks run. The `setting` is what `stage.Setting`
+    takes: `blocks`, `trust_remote_code`, `batch`, `length` and `seed`.
     """
     feeding = Feeding(steps, cache, beams, chunk, draft)
     if blame not in ("auto", True, False):
@@ -90,7 +94,7 @@ def generate_all(
     show.expect(4 + 2 * len(candidates))
     terms = Terms(make_policy(policy), command=command)
     with open_stage(Setting(model, prompt, **setting), sides, "block", show) as stage:
-        how = _How(feeding, blame, stored, witness)
+        how = _How(feeding, blame, invariance, stored, witness)
         return _Generating(stage, prompt, terms, how, show).reports()
 
 
@@ -116,6 +120,7 @@ def _decoding(backend: Backend, rewinds: bool) -> DecodingBackend:
 class _How:
     feeding: Feeding
     blame: bool | str
+    invariance: bool
     stored: bool
     witness: str
 
@@ -139,16 +144,18 @@ class _Generating:
         self._model = stage.torch_model
         feeding = how.feeding
         self._backends = tuple(_decoding(one, feeding.rewinds) for one in stage.backends)
-        from driftwalk_backends.vocabulary import Vocabulary, max_positions, takes_positions
+        from driftwalk_backends.vocabulary import Vocabulary, max_positions, taken_by
 
         prompt = begun(stage.probe, given)
         name = tokens_of(prompt)
-        prompt = left_padded(prompt, takes_positions(self._model, positions_of(name)))
+        self._takes = taken_by(self._model)
+        prompt = left_padded(prompt, positions_of(name) in self._takes)
         self._vocabulary, self._most = Vocabulary(self._model), max_positions(self._model, name)
         length = prompt.inputs[name].shape[1]
         self._check_room(length)
         self._span = Span(length, feeding.steps)
         self._plan = feeding.plan(length)
+        self._lines: dict[Side, list[Invariance]] = {}
         self._prompt, self._tokens = in_beams(prompt, feeding.beams), name
 
     def _check_room(self, length: int) -> None:
@@ -221,7 +228,11 @@ class _Generating:
             made = accuse(
                 made, {"candidate": (backend, witness), "reference": (reference.backend, witness)}
             )
-        return self._assembled(reference, candidate, made, at_once, witness)
+        found = self._assembled(reference, candidate, made, at_once, witness)
+        if not self._how.invariance:
+            return found
+        with self._show.stage(f"invariance: {backend.spec}", extra=True):
+            return with_invariance(found, self._invariance(found, reference, candidate, witness))
 
     def _judged(
         self, ours: Trace, theirs: Trace, reference: _Side, candidate: _Side, witness: Witness
@@ -299,6 +310,27 @@ class _Generating:
                 "calibration": dict(witness.seconds),
             },
         )
+
+    def _invariance(
+        self, found: Generation, reference: _Side, candidate: _Side, witness: Witness
+    ) -> Iterator[Invariance]:
+        """Of both sides: the reference's once."""
+        probe, feeding, span = reference.decoded.probe, self._how.feeding, self._span
+        of_input = self._tokens, span.prompt, feeding.cache, feeding.chunk, self._takes
+        calibrated = self._terms.policy.calibrated
+        matrix = Matrix(Sequences(probe, *of_input), witness.truth if calibrated else None)
+        shape = probe.inputs[self._tokens].shape
+        sides: tuple[tuple[Side, _Side], ...] = (
+            ("reference", reference),
+            ("candidate", candidate),
+        )
+        for name, side in sides:
+            if name not in self._lines or name == "candidate":
+                known = witness.calibration(side.backend.info) if calibrated else None
+                judge = Judge(name, found.layers, known, (shape[0], shape[1]))
+                ready = {Decoding(): side.whole, self._plan: side.decoded}
+                self._lines[name] = list(matrix.lines(side.backend, judge, ready))
+            yield from self._lines[name]
 
     @property
     def _search_notes(self) -> tuple[str, ...]:
