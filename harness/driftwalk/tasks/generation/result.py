@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NoReturn
 
 from ...adapter import BackendInfo
 from ...document import Document
-from ...jsonable import Size
+from ...jsonable import Later, Size
 from ...layer_drift import AtFault, Culprit, LayerDrift, Side
 from ...result import PolicyInfo, ProbeInfo, RunVerdict
 from ...states import Point
@@ -29,7 +29,7 @@ class At:
     point: Point
     slot: int | None = None
     """Of the cache: the place of a token in the sequence."""
-    token: int | None = None
+    token: Later[int | None] = None
     """The place in the sequence of the first token that is off, where that is known."""
 
 
@@ -39,10 +39,12 @@ class Step:
 
     step: int
     tokens: tuple[int, ...]
-    """What the reference chose, row by row; it is fed to both sides in the next step."""
+    """What the reference chose, row by row, or what a beam went on with; it is fed to both sides in
+    the next step."""
     texts: tuple[str, ...]
-    margins: tuple[Size, ...]
-    """By how much the reference's logit of its choice was above the next one, row by row."""
+    margins: tuple[float, ...]
+    """By how much the reference's logit of its choice was above the next one, row by row; a beam
+    search may choose one that is below."""
     flips: int
     """Rows in which the candidate would have chosen another token."""
     layers: tuple[LayerDrift, ...]
@@ -72,7 +74,7 @@ class Parted:
     tokens: tuple[int, int]
     """The reference's choice, and the candidate's."""
     texts: tuple[str, str]
-    margin: Size
+    margin: float
     """By how much the truth's logit of the first is above that of the second; the reference's own
     where there is no truth."""
     tie: bool
@@ -119,11 +121,11 @@ class Generation(Document):
     prompt: int
     """How many of its tokens were the prompt's."""
     cache: str
-    beams: int = 1
+    beams: Later[int] = 1
     """Rows of a beam search for each row of the prompt."""
-    chunk: int = 0
+    chunk: Later[int] = 0
     """Tokens of the prompt that were fed at once; 0: all."""
-    draft: int = 0
+    draft: Later[int] = 0
     """Tokens that were drafted for each run, some of them wrong; 0: one token a run."""
     reference: BackendInfo
     candidate: BackendInfo
@@ -148,7 +150,7 @@ class Generation(Document):
     """The same for runs on the whole sequence at once."""
     cache_paths: Mapping[str, CachePath] = field(default_factory=dict)
     """By side."""
-    invariance: tuple[Invariance, ...] = ()
+    invariance: Later[tuple[Invariance, ...]] = ()
     """By side, where it was asked for."""
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
