@@ -360,5 +360,7 @@ def _by_slot(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
     """
     window = getattr(layer, "sliding_window", None) or getattr(layer, "max_cache_len", None)
     slides = getattr(layer, "is_sliding", False) and window is not None and tokens >= window
-    used = tensor[:, :, -(window - 1) :] if slides and window else tensor[:, :, :tokens]
+    fixed = getattr(layer, "max_cache_len", None) is not None  # and what is not in use is zero
+    used = tensor[:, :, :tokens] if fixed else tensor
+    used = tensor[:, :, -(window - 1) :] if slides and window else used
     return used.transpose(1, 2).flatten(2)

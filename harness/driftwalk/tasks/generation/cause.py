@@ -45,7 +45,7 @@ def first_divergence(report: Report, ratios: Mapping[str, Array], span: Span) ->
     bad = [row for row in report.layers if not row.ok]
     tokens = [t for row in bad if (t := _token(row, ratios, span)) is not None]
     # What is not known by token is wrong when what it is handed to is.
-    earliest = span.step_of(min(tokens)) if tokens else None
+    earliest = min(tokens, default=None)
     return min((_at(row, ratios, span, earliest) for row in bad), key=_step, default=None)
 
 
@@ -67,8 +67,9 @@ def _at(
     token, name = _token(row, ratios, span), row.point.name
     if token is not None:
         return At(span.step_of(token), row.point, token if has_slots(name) else None, token)
-    seen = span.steps if is_of_cache(name) else 0
-    return At(seen if otherwise is None else otherwise, row.point)
+    if otherwise is not None:
+        return At(span.step_of(otherwise), row.point, token=otherwise)
+    return At(span.steps if is_of_cache(name) else 0, row.point)
 
 
 def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> Found:
@@ -90,6 +91,9 @@ def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> 
         first = first_divergence(decoded, ratios, span)
         return Found("backend" if at_once else "cache", first, "")
     root = _root(guilty, ratios, introduced, span)
+    wrong_length = _wrong_length(decoded, guilty, root)
+    if wrong_length is not None and not at_once:
+        return wrong_length
     if is_shared(guilty.point.name):
         first = first_divergence(decoded, ratios, span)
         if first is not None:
@@ -105,8 +109,6 @@ def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> 
     if held:
         first = min(held, key=lambda at: at.slot if at.slot is not None else -1)
         root = At(root.step, root.point, first.slot, root.token)
-        if decoded.layer(first.point.name).verdict == "shape":
-            return Found("cache", root, f"{layer}: its cache does not hold one slot for each token")
         # What was kept before any state was wrong cannot be wrong by another layer's doing.
         known = [at for at in slots if at.slot is not None and at.step < root.step]
         early = {layer_of(at.point.name) for at in known}
@@ -121,6 +123,26 @@ def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> 
         "right keys and values: it reads others, or masks them otherwise"
     )
     return Found("cache", root, words)
+
+
+def _wrong_length(decoded: Report, guilty: LayerDrift, root: At) -> Found | None:
+    """A cache that is too long or too short, where that explains the layer that is guilty.
+
+    Positions and masks are counted from its length: then what all layers are handed is wrong, too.
+    """
+    names = [
+        r.point.name for r in decoded.layers if r.verdict == "shape" and has_slots(r.point.name)
+    ]
+    layers = list(dict.fromkeys(layer for name in names if (layer := layer_of(name))))
+    place = place_of(guilty.point.name)
+    follows = is_shared(guilty.point.name) or (place is not None and place.end == EMBED)
+    if not layers or (layer_of(guilty.point.name) not in layers and not follows):
+        return None
+    layer = layers[0] if follows else layer_of(guilty.point.name)
+    point = next((row.point for row in decoded.layers if row.point.name == layer), root.point)
+    others = f" (and so it is in {len(layers)} layers)" if len(layers) > 1 else ""
+    words = f"{layer}: its cache does not hold one slot for each token{others}"
+    return Found("cache", At(root.step, point, token=root.token), words)
 
 
 def _root(
