@@ -258,13 +258,21 @@ def _parts(view: GenerationView, screen: Console) -> Iterator[RenderableType]:
     if view.paths:
         yield console.table(PATHS, view.paths, "l lrl")
     if view.matrix:
-        yield console.table(("what should not matter", *SIDES), view.matrix, " ll")
+        rows = ((name, *map(_outcome, signs)) for name, *signs in view.matrix)
+        yield console.table(("what should not matter", *SIDES), rows, " ll")
     if view.tokens:
         words = (f"{''.join(one.texts[:1])}{'' if not one.flips else '≠'}" for one in view.tokens)
         yield Text("Chosen, ≠ where the candidate chooses another: ").append(" ".join(words))
     yield from map(Text, view.sentences)
     yield from (Text(f"{one.text}: {one.command}") for one in view.advice[1:])
     yield from console.noted(view.notes)
+
+
+def _outcome(sign: Cell) -> Cell:
+    """With where it is broken; the page says it of all."""
+    if isinstance(sign, Sign) and sign.detail and sign.tone != "pass":
+        return Sign(sign.tone, sign.symbol, f"{sign.word}, {sign.detail}")
+    return sign
 
 
 def _line(point: PointRow | Gap) -> tuple[Cell | Text, ...]:

@@ -294,9 +294,10 @@ def with_invariance(report: Generation, lines: Iterable[Invariance]) -> Generati
     if not broken or report.verdict != "pass":
         return made
     first = next((one for one in broken if one.side == "candidate"), broken[0])
+    apart = f"{float(f'{first.used:.3g}'):,g} times the allowance apart at {first.point}"
     reason = (
-        f"{first.change} does not hold for the {first.side}: the two runs are {first.used:.3g} "
-        f"times the allowance apart at {first.point}, though every step agrees"
+        f"{first.change} does not hold for the {first.side}: the two runs are {apart}, though "
+        "every step agrees"
     )
     whose = both_or_one({one.side for one in broken})
     return replace(made, verdict="drift", reason=reason, at_fault=whose)

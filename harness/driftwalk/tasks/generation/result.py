@@ -18,6 +18,7 @@ Cause = Literal["cache", "backend", "shared"]
 without a cache; or what all layers are handed: positions, rotary angles, masks."""
 
 Agreement = Literal["bit-exact", "within noise", "broken"]
+Outcome = Literal["bit-exact", "within noise", "broken", "not run"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Invariance:
 
     change: str
     side: Side
-    agreement: Agreement | Literal["not run"]
+    agreement: Outcome
     used: Size = 0.0
     """Times what is allowed, at the point: the first that is broken, or where most was used."""
     point: str = ""
