@@ -35,7 +35,9 @@ def cropped(module: nn.Module, cache: Any, tokens: int, first: bool) -> Any:
     if first and record is not None:  # windows keep what may be taken back, from here on
         record()
     try:
-        if tokens or not first:
+        # Where windows were recorded, they are cut to size even if nothing is taken back;
+        # before transformers 5, 0 is a length.
+        if tokens or (record is not None and not first):
             crop(-tokens)
     except Exception as error:  # caches differ in what they raise
         said = str(error).splitlines()[0] if str(error) else type(error).__name__

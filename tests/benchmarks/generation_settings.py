@@ -51,6 +51,10 @@ COUNTS_POSITIONS = ("gpt2", *decoders.ROTARY)
 """Models that can be told their positions."""
 
 
+def say(words: str) -> None:
+    sys.stdout.write(words + "\n")
+
+
 def setting(name: str, model: str) -> dict[str, int]:
     behind = model in ("t5", "whisper")
     return {name: {"beams": 3, "chunk": 1 if behind else 3, "draft": 3}[name]}
@@ -93,15 +97,14 @@ def main(seeds: int, names: list[str]) -> int:
                     if not caught(report, fault):
                         said = f"{report.cause}, {report.root_cause}, {report.explanation}"
                         wrong.append(f"{name}, seed {seed}, {fault[0]}: {said}")
-                print(f"{name} {kind} {seed}", file=sys.stderr, flush=True)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {seeds} seeds\n")
-    print("| setting | clean runs | without an alarm | fault | seeded | caught, cause and layer |")
-    print("|---|--:|--:|---|--:|--:|")
+    say(f"torch {torch.__version__}, transformers {transformers.__version__}, {seeds} seeds\n")
+    say("| setting | clean runs | without an alarm | fault | seeded | caught, cause and layer |")
+    say("|---|--:|--:|---|--:|--:|")
     for kind, known in FAULTS.items():
         for number, (fault, *_) in enumerate(known):
             head = f"`{kind}` | {runs[kind]} | {clean[kind]}" if number == 0 else " | | "
-            print(f"| {head} | {fault} | {faulty[fault]} | {found[fault]} |")
-    print("\n" + "\n".join(f"- {line}" for line in wrong))
+            say(f"| {head} | {fault} | {faulty[fault]} | {found[fault]} |")
+    say("\n" + "\n".join(f"- {line}" for line in wrong))
     return bool(wrong)
 
 
