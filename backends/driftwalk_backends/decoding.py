@@ -268,7 +268,9 @@ class _Steps:
     def _part(self, name: str, value: Any, start: int, end: int) -> Any:
         if not self._is_along(name, value):
             return value
-        return value[:, :end] if name.endswith("attention_mask") else value[:, start:end]
+        # What attends is told of all tokens it may see, a state-space model of those it is fed.
+        seen = name.endswith("attention_mask") and self._cached == _CACHES[0]
+        return value[:, :end] if seen else value[:, start:end]
 
     def _is_along(self, name: str, value: Any) -> bool:
         """Whether an input has something for each token of the sequence."""

@@ -47,6 +47,9 @@ FAULTS: dict[str, list[Fault]] = {
         ("a wrong token stays", decoders.kept_of_the_draft, "cache", "layer.2"),
     ],
 }
+CANNOT = {("mamba", "chunk"), ("mamba", "draft")}
+"""Each piece begins its scan anew in transformers 5.22 (found as drift of both sides), and a state
+cannot be taken back (refused)."""
 COUNTS_POSITIONS = ("gpt2", *decoders.ROTARY)
 """Models that can be told their positions."""
 
@@ -75,7 +78,7 @@ def main(seeds: int, names: list[str]) -> int:
     runs, faulty = Counter[str](), Counter[str]()
     for name in names:
         for seed in range(seeds):
-            for kind in FAULTS:
+            for kind in (one for one in FAULTS if (name, one) not in CANNOT):
                 model, known = decoders.build(name, seed), faults_of(kind, name)
                 ports = [decoders.broken(model, fault[1]) for fault in known]
                 sound = [one for one in CLEAN if name != "mamba" or "attn" not in one]
