@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,8 @@ def position_off_by_one(port: nn.Module) -> None:
 
 def mask_ignores_padding(port: nn.Module) -> None:
     def change(kwargs: dict[str, Any], seen: int, tokens: int) -> None:
-        kwargs["attention_mask"] = torch.ones_like(kwargs["attention_mask"])
+        if "attention_mask" in kwargs:
+            kwargs["attention_mask"] = torch.ones_like(kwargs["attention_mask"])
 
     _before(port, change)
 
@@ -214,6 +216,80 @@ def window_off_by_one(port: nn.Module, layer: int = 2) -> None:
         if seen > WINDOW:
             layers[layer].keys[:, :, 0] = layers[layer].keys[:, :, 1]
             layers[layer].values[:, :, 0] = layers[layer].values[:, :, 1]
+
+    _after(port, change)
+
+
+def not_reordered(port: nn.Module, layers: tuple[int, ...] = (2,)) -> None:
+    """Of beam search: some layers' caches, or all, stay as they are while beams change places."""
+
+    def hook(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+        cache = output.get("past_key_values") or output.get("cache_params")
+        held = _layers(cache) if cache is not None else []
+        for number in layers or range(len(held)):
+            if held:
+                held[number].reorder_cache = lambda _: None
+
+    port.register_forward_hook(hook, with_kwargs=True)
+
+
+def cropped_too_far(port: nn.Module) -> None:
+    """Of drafted tokens: one that was right is taken back with those that were wrong."""
+
+    def change(layers: Any, seen: int) -> None:
+        for layer in layers:
+            layer.crop = partial(_crop, layer, 1)
+
+    _after(port, change)
+
+
+def cropped_too_little(port: nn.Module) -> None:
+    """Of drafted tokens: one that was wrong stays."""
+
+    def change(layers: Any, seen: int) -> None:
+        for layer in layers:
+            layer.crop = partial(_crop, layer, -1)
+
+    _after(port, change)
+
+
+def kept_of_the_draft(port: nn.Module, layer: int = 2) -> None:
+    """Of drafted tokens: in one layer, a wrong one takes the place of the last right one."""
+
+    def change(layers: Any, seen: int) -> None:
+        layers[layer].crop = partial(_swap, layers[layer])
+
+    _after(port, change)
+
+
+def _crop(layer: Any, more: int, count: int) -> None:
+    type(layer).crop(layer, count - more if count else 0)
+
+
+def _swap(layer: Any, count: int) -> None:
+    if count < 0:
+        for held in (layer.keys, layer.values):
+            held[:, :, count - 1] = held[:, :, count]
+    type(layer).crop(layer, count)
+
+
+def pieces_begin_at_0(port: nn.Module) -> None:
+    """Of a prompt in pieces: the positions of each begin again."""
+
+    def change(kwargs: dict[str, Any], seen: int, tokens: int) -> None:
+        if tokens > 1:
+            kwargs["position_ids"] = torch.arange(tokens)[None]
+
+    _before(port, change)
+
+
+def rows_mixed(port: nn.Module, layer: int = 2) -> None:
+    """Of a batch: each row but the first has the values of the one before it, for one slot."""
+
+    def change(layers: Any, seen: int) -> None:
+        values = layers[layer].values
+        if len(values) > 1 and seen == 10:
+            values[1:, :, 9] = values[:-1, :, 9].clone()
 
     _after(port, change)
 

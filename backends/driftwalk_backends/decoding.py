@@ -16,16 +16,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftwalk.decoding import TOKENS, Decoding
+from driftwalk.decoding import TOKENS, Beams, Decoding
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Point
 
 from .calls import Inputs, call_as_it_is, forward_of, own_copies
+from .choosing import BeamSearch, Choose, likeliest
 from .eager_run import watched
 from .hooks import TensorSink
 from .layout import Layout, Stack
 from .model_outputs import named_outputs
 from .randomness import begin_alike
+from .rewinding import cropped, reordered
+from .step_masks import JoinedMasks
 
 _CACHES = ("past_key_values", "cache_params", "state")
 """What forwards call the cache that they take; their output has it under the same name."""
@@ -79,8 +82,18 @@ def generated(
 
     Also gives the inputs of the whole sequence.
     """
-    steps = _Steps(module, inputs, plan, grows=True)
+    steps = _Steps(module, inputs, plan, likeliest)
     return _watched(steps, layout, sink), steps.inputs
+
+
+def searched(
+    module: nn.Module, inputs: Inputs, plan: Decoding, beams: int
+) -> tuple[dict[str, Any], Beams]:
+    """A beam search, nothing instrumented: the inputs that are left at its end, and its steps."""
+    search = BeamSearch(beams)
+    steps = _Steps(module, inputs, plan, search)
+    steps.outputs(lambda _, call: call())
+    return steps.inputs, search.made
 
 
 def _watched(steps: _Steps, layout: Layout, sink: TensorSink) -> dict[str, torch.Tensor]:
@@ -88,15 +101,26 @@ def _watched(steps: _Steps, layout: Layout, sink: TensorSink) -> dict[str, torch
     states: dict[Point, list[torch.Tensor]] = {}
     again = replace(layout, stacks=_behind_encoder(module, layout.stacks))
 
-    def run(number: int, call: Callable[[], Any]) -> Any:
+    masks = JoinedMasks(again.stacks, steps.bounds, steps.extras)
+    number = 0
+
+    def run(now: int, call: Callable[[], Any]) -> Any:
+        nonlocal number
+        number = now
         return watched(module, again if number else layout, keep, call)
 
     def keep(point: Point, tensor: torch.Tensor) -> None:
-        states.setdefault(point, []).append(tensor.detach().clone())
+        if masks.has(point, tensor):
+            masks.add(point, number, tensor)
+            states.setdefault(point, [])
+        else:
+            states.setdefault(point, []).append(tensor.detach().clone())
 
     outputs = steps.outputs(run)
     for point, tensors in states.items():
-        if len(tensors) in (1, len(steps.counts)):
+        if not tensors:
+            sink(point, masks.joined(point))
+        elif len(tensors) in (1, len(steps.counts)):
             sink(point, steps.joined(tensors))
     for point, tensor in _kept(steps.cache, layout, steps.tokens):
         sink(point, tensor)
@@ -104,21 +128,31 @@ def _watched(steps: _Steps, layout: Layout, sink: TensorSink) -> dict[str, torch
 
 
 class _Steps:
-    """The steps of one sequence; one that `grows` has no more than the tokens of the first."""
+    """The steps of one sequence; one that grows, by what is chosen, has only its first tokens."""
 
     def __init__(
-        self, module: nn.Module, inputs: Inputs, plan: Decoding, grows: bool = False
+        self, module: nn.Module, inputs: Inputs, plan: Decoding, choose: Choose | None = None
     ) -> None:
         self.module, self._plan, self.inputs = module, plan, own_copies(inputs)
-        self._name = tokens_of(inputs)
+        self._name, self._choose = tokens_of(inputs), choose
         self.rows, self._length = inputs[self._name].shape[:2]
-        self.tokens = sum(plan.chunks) if grows else self._length
-        self._bounds = list(plan.steps(self.tokens))
-        self.counts = [end - start for start, end in self._bounds]
-        if sum(self.counts) != self.tokens or (grows and self.counts[0] != self._length):
+        self.tokens = sum(plan.chunks) if choose else self._length
+        self.bounds = list(plan.steps(self.tokens))
+        self.counts = [end - start for start, end in self.bounds]
+        begins = any(end == self._length for _, end in self.bounds)
+        if sum(self.counts) != self.tokens or not begins:
             raise ProbeError(
                 f"The steps take {sum(self.counts)} tokens; the sequence has {self._length}."
             )
+        device = self.inputs[self._name].device
+        beams = plan.beams
+        self._lineage = torch.tensor(beams.lineage(), device=device) if beams else None
+        self._origins = torch.tensor(beams.origins, device=device) if beams else None
+        self._fed = beams.fed() if beams else []
+        """By row, for every step that feeds the choices of a search: all of them so far."""
+        self._rejected = [torch.tensor(rows, device=device) for rows in plan.rejected]
+        self.extras = [rows.shape[1] for rows in self._rejected] or [0] * len(self.counts)
+        """How many tokens each step is fed that are taken back."""
         self._cached = cache_name(module)
         self.cache: Any = self._begun()
 
@@ -149,8 +183,10 @@ class _Steps:
     def _run(self, run: Run) -> Iterator[Any]:
         begin_alike()
         encoded: dict[str, Any] = {}
-        for number, (start, end) in enumerate(self._bounds):
-            given = self._cut(start, end)
+        for number, (start, end) in enumerate(self.bounds):
+            if (searched := self._after_prompt(number)) > 0 and self._origins is not None:
+                self._reorder(self._origins[searched - 1])
+            given = self._cut(number, start, end)
             if encoded:
                 given = {n: v for n, v in given.items() if self._is_for_decoder(n)} | encoded
             output = run(number, partial(call_as_it_is, self.module, given))
@@ -161,6 +197,9 @@ class _Steps:
                         f"{type(self.module).__name__} gave no {self._cached} back, so its next "
                         "token cannot be computed from it."
                     )
+                if self._rejected:
+                    removed = self.extras[number]
+                    self.cache = cropped(self.module, self.cache, removed, number == 0)
             encoded = encoded or self._encoded(output)
             yield output
             if end == self._length < self.tokens:
@@ -171,25 +210,51 @@ class _Steps:
         logits = named_outputs(output).get("logits")
         if logits is None or logits.ndim != 3:
             raise BackendError(f"{type(self.module).__name__} gives no logits to go on with.")
-        chosen = logits[:, -1].argmax(-1, keepdim=True)
+        assert self._choose is not None
+        chosen, origins = self._choose(logits[:, -1])
+        if origins is not None:
+            self._reorder(origins)
         for name, value in self.inputs.items():
-            if not self._is_along(name, value):
-                continue
-            last = value[:, -1:]
-            if name == self._name:
-                last = chosen
-            elif name.endswith("attention_mask"):
-                last = torch.ones_like(last)
-            elif name.endswith("position_ids"):
-                last = last + 1
-            self.inputs[name] = torch.cat([value, last.to(value.dtype)], 1)
+            if self._is_along(name, value):
+                rows = value if origins is None else value[origins]
+                self.inputs[name] = self._longer(name, rows, chosen[:, None])
         self._length += 1
 
-    def _cut(self, start: int, end: int) -> dict[str, Any]:
+    def _longer(self, name: str, value: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """An input that has something for each token, with tokens behind those it is for."""
+        last = value[:, -1:].expand(-1, tokens.shape[1], *value.shape[2:])
+        if name == self._name:
+            last = tokens
+        elif name.endswith("attention_mask"):
+            last = torch.ones_like(last)
+        elif name.endswith("position_ids"):
+            last = last + torch.arange(1, tokens.shape[1] + 1, device=last.device)
+        return torch.cat([value, last.to(value.dtype)], 1)
+
+    def _reorder(self, origins: torch.Tensor) -> None:
+        if self.cache is not None:
+            self.cache = reordered(self.module, self.cache, origins)
+
+    def _after_prompt(self, step: int) -> int:
+        """The number of a step, counted from the last one that is fed of the prompt."""
+        beams = self._plan.beams
+        return step - (len(self.bounds) - 1 - len(beams.origins)) if beams else 0
+
+    def _cut(self, step: int, start: int, end: int) -> dict[str, Any]:
         """The inputs of one step."""
         if self._plan.cache == "none":
             start = 0
         given = {name: self._part(name, value, start, end) for name, value in self.inputs.items()}
+        if (searched := self._after_prompt(step)) > 0:
+            # Rows that are given up later are fed what they chose, too.
+            own = given[self._name]
+            fed = torch.tensor(self._fed[searched], device=own.device, dtype=own.dtype)
+            fed = fed[:, -own.shape[1] :]
+            given[self._name] = torch.cat([own[:, : own.shape[1] - fed.shape[1]], fed], 1)
+        if extra := self.extras[step]:
+            for name, value in self.inputs.items():
+                if self._is_along(name, value):
+                    given[name] = self._longer(name, given[name], self._rejected[step])
         if self._plan.cache == "none":
             return given
         given["use_cache"] = True
@@ -197,13 +262,15 @@ class _Steps:
             given[self._cached] = self.cache
             if "cache_position" in forward_of(self.module).names:  # transformers before 5
                 device = self.inputs[self._name].device
-                given["cache_position"] = torch.arange(start, end, device=device)
+                given["cache_position"] = torch.arange(start, end + extra, device=device)
         return given
 
     def _part(self, name: str, value: Any, start: int, end: int) -> Any:
         if not self._is_along(name, value):
             return value
-        return value[:, :end] if name.endswith("attention_mask") else value[:, start:end]
+        # What attends is told of all tokens it may see, a state-space model of those it is fed.
+        seen = name.endswith("attention_mask") and self._cached == _CACHES[0]
+        return value[:, :end] if seen else value[:, start:end]
 
     def _is_along(self, name: str, value: Any) -> bool:
         """Whether an input has something for each token of the sequence."""
@@ -230,17 +297,29 @@ class _Steps:
         """What all steps gave, along their tokens; what only the first gave is as it is."""
         if len(tensors) == 1:
             return tensors[0]
-        if self._plan.cache == "none":
-            ends = [end for _, end in self._bounds]
-            fed = zip(tensors, self.counts, ends, strict=True)
-            tensors = [t[:, -n:] if t.shape[1] == end else t for t, n, end in fed]
-        sizes = list(zip(tensors, self.counts, strict=True))
-        if all(t.ndim >= 2 and t.shape[1] == n for t, n in sizes):
-            return torch.cat(list(tensors), 1)
-        if all(t.shape[0] == self.rows * n for t, n in sizes):  # rows and tokens as one axis
-            parts = [t.reshape(self.rows, -1, *t.shape[1:]) for t in tensors]
-            return torch.cat(parts, 1).flatten(0, 1)
+        for flat in (False, True):  # True: rows and tokens are one axis
+            parts = [self._own(number, tensor, flat) for number, tensor in enumerate(tensors)]
+            own = [part for part in parts if part is not None]
+            if len(own) == len(parts):
+                whole = torch.cat(own, 1)
+                return whole.flatten(0, 1) if flat else whole
         return tensors[-1]
+
+    def _own(self, step: int, tensor: torch.Tensor, flat: bool) -> torch.Tensor | None:
+        """What a step gave for its own tokens; None: it is not by token."""
+        (_, end), count, extra = self.bounds[step], self.counts[step], self.extras[step]
+        fed = [count + extra, *([end + extra] if self._plan.cache == "none" else [])]
+        if flat:
+            several = [n for n in fed if tensor.ndim and tensor.shape[0] == self.rows * n]
+            if not several:
+                return None
+            tensor = tensor.reshape(self.rows, -1, *tensor.shape[1:])
+        if tensor.ndim < 2 or tensor.shape[1] not in fed:
+            return None
+        own = tensor[:, tensor.shape[1] - extra - count : tensor.shape[1] - extra]
+        if self._lineage is None or own.shape[0] != self.rows:
+            return own
+        return own[self._lineage[max(0, self._after_prompt(step))]]
 
 
 def _behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
@@ -283,5 +362,7 @@ def _by_slot(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
     """
     window = getattr(layer, "sliding_window", None) or getattr(layer, "max_cache_len", None)
     slides = getattr(layer, "is_sliding", False) and window is not None and tokens >= window
-    used = tensor[:, :, -(window - 1) :] if slides and window else tensor[:, :, :tokens]
+    fixed = getattr(layer, "max_cache_len", None) is not None  # and what is not in use is zero
+    used = tensor[:, :, :tokens] if fixed else tensor
+    used = tensor[:, :, -(window - 1) :] if slides and window else used
     return used.transpose(1, 2).flatten(2)

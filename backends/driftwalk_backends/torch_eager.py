@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Sink
-from driftwalk.decoding import Decoding
+from driftwalk.decoding import Beams, Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.names import is_output
@@ -30,7 +30,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import Inputs, arguments_of, call, kept_in, own_copies
-from .decoding import decoded, generated, watched_decoding
+from .decoding import decoded, generated, searched, watched_decoding
 from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
 from .given import GivenModel
@@ -94,6 +94,11 @@ class TorchEager(TorchRuntime):
 
             as_arrays(run, sink)
             return {n: to_numpy(v) for n, v in grown.items() if n in probe.inputs}
+
+    def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
+        with self.at_work(probe) as (module, inputs, _):
+            whole, made = searched(module, inputs, plan, beams)
+            return {n: to_numpy(v) for n, v in whole.items() if n in probe.inputs}, made
 
     @property
     def _plan(self) -> Decoding | None:

@@ -41,9 +41,9 @@ class Vocabulary:
             return str(token)
 
 
-def takes_positions(model: LoadedModel, name: str) -> bool:
-    """Whether the model can be told the positions of its tokens."""
-    return name in forward_of(model.module).names
+def taken_by(model: LoadedModel) -> frozenset[str]:
+    """What the model's forward takes: positions, masks."""
+    return frozenset(forward_of(model.module).names)
 
 
-__all__ = ["Vocabulary", "max_positions", "takes_positions"]
+__all__ = ["Vocabulary", "max_positions", "taken_by"]

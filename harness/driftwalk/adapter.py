@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from .decoding import Decoding
+from .decoding import Beams, Decoding
 from .dtypes import Array
 from .errors import BackendError, UsageError
 from .progress import Progress
@@ -109,6 +109,20 @@ class Decodes(Protocol):
         """Feed the probe's tokens, then in each step of the plan the one that is likeliest.
 
         Hands the states on as a trace of the whole sequence does, and gives its inputs.
+        """
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """Can also reorder and cut what it keeps between steps: beam search, drafts that were wrong.
+
+    It then does so wherever a plan to `decode` by says so.
+    """
+
+    def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
+        """A beam search in which each row of the probe, as often as there are beams, is one.
+
+        Gives the inputs of the whole sequences that are left at the end, and how they were found.
         """
 
 

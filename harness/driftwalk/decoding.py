@@ -15,12 +15,53 @@ TOKENS = ("decoder_input_ids", "input_ids")
 
 
 @dataclass(frozen=True)
+class Beams:
+    """A beam search that was made, step by step after the first."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    """What every row was fed."""
+    origins: tuple[tuple[int, ...], ...]
+    """The row of the step before that every row goes on from: so the cache is reordered."""
+
+    @property
+    def reorders(self) -> bool:
+        """Whether any row ever goes on from another than itself."""
+        return any(tuple(range(len(step))) != step for step in self.origins)
+
+    def lineage(self) -> list[list[int]]:
+        """By step, the first included: where each row of the last step was then."""
+        rows = list(range(len(self.origins[-1]))) if self.origins else []
+        lines = [rows]
+        for origins in reversed(self.origins):
+            rows = [origins[row] for row in rows]
+            lines.insert(0, rows)
+        return lines
+
+    def fed(self) -> list[list[list[int]]]:
+        """By step, row by row: all tokens that the row was fed up to it, the prompt's left out."""
+        lines: list[list[list[int]]] = [[[] for _ in range(len(self.origins[0]))]]
+        for tokens, origins in zip(self.tokens, self.origins, strict=True):
+            before = lines[-1]
+            lines.append([[*before[at], one] for one, at in zip(tokens, origins, strict=True)])
+        return lines
+
+
+Rows = tuple[tuple[int, ...], ...]
+"""Tokens, row by row."""
+
+
+@dataclass(frozen=True)
 class Decoding:
     """The tokens of each step, and what is kept from one to the next."""
 
     chunks: tuple[int, ...] = ()
     """How many tokens each step is fed, the prompt first; none: all at once."""
     cache: str = "dynamic"
+    beams: Beams | None = None
+    """Where rows change places between steps, and what each is fed then."""
+    rejected: tuple[Rows, ...] = ()
+    """By step: tokens that are fed behind its own, and taken back from the cache after it, as
+    assisted decoding does with a draft that was wrong."""
 
     def steps(self, tokens: int) -> Iterator[tuple[int, int]]:
         """Where each step begins and ends in a sequence of so many tokens."""

@@ -16,7 +16,8 @@ from driftwalk.tasks.generation.result import CachePath, Generation, Step
 
 from . import console, marked
 from .door import renderer
-from .generation_words import advice, headline, parting, shows_first, step_name, token
+from .generation_matrix import SIDES, matrix
+from .generation_words import advice, fed, headline, parting, shows_first, step_name, token
 from .heatmap import LEVELS, Heatmap, binned, heatmap, parted, scale
 from .layout import SYMBOLS, Cell, Head, Sign, model_name
 from .marked import Markdown
@@ -82,6 +83,8 @@ class GenerationView(Head[Generation]):
     tokens: tuple[Chosen, ...]
     paths: tuple[tuple[Cell, ...], ...]
     points: tuple[PointRow, ...]
+    matrix: tuple[tuple[Cell, ...], ...]
+    """What should not matter, for each side."""
 
 
 def look(report: Generation) -> GenerationView:
@@ -97,6 +100,7 @@ def look(report: Generation) -> GenerationView:
             ("candidate", _side(report.candidate)),
             ("policy", report.policy.name),
             ("cache", cut(report.cache, 40)),
+            *fed(report),
             ("decoded", _sequence(report)),
         ),
         notes=report.notes,
@@ -104,6 +108,7 @@ def look(report: Generation) -> GenerationView:
         tokens=tuple(_chosen(report, step) for step in report.steps[:MOST_TOKENS]),
         paths=tuple(_path(report, side, path) for side, path in report.cache_paths.items()),
         points=tuple(_points(report)),
+        matrix=matrix(report),
     )
 
 
@@ -252,12 +257,22 @@ def _parts(view: GenerationView, screen: Console) -> Iterator[RenderableType]:
         yield Text(f"{left} more points are what the caches hold, all within tolerance.")
     if view.paths:
         yield console.table(PATHS, view.paths, "l lrl")
+    if view.matrix:
+        rows = ((name, *map(_outcome, signs)) for name, *signs in view.matrix)
+        yield console.table(("what should not matter", *SIDES), rows, " ll")
     if view.tokens:
         words = (f"{''.join(one.texts[:1])}{'' if not one.flips else '≠'}" for one in view.tokens)
         yield Text("Chosen, ≠ where the candidate chooses another: ").append(" ".join(words))
     yield from map(Text, view.sentences)
     yield from (Text(f"{one.text}: {one.command}") for one in view.advice[1:])
     yield from console.noted(view.notes)
+
+
+def _outcome(sign: Cell) -> Cell:
+    """With where it is broken; the page says it of all."""
+    if isinstance(sign, Sign) and sign.detail and sign.tone != "pass":
+        return Sign(sign.tone, sign.symbol, f"{sign.word}, {sign.detail}")
+    return sign
 
 
 def _line(point: PointRow | Gap) -> tuple[Cell | Text, ...]:
@@ -312,9 +327,17 @@ def _sections(view: GenerationView) -> Iterator[Markdown]:
         yield marked.table(POINTS, map(_marked, _some(shown, MOST_MARKED)), " rrr r")
     if view.paths:
         yield marked.table(PATHS, [tuple(map(str, row)) for row in view.paths], "   r")
+    if view.matrix:
+        yield marked.table(("what should not matter", *SIDES), map(_with_detail, view.matrix))
     for one in view.advice[1:]:
         yield Markdown("{}: {}").format(one.text, marked.code(one.command))
     yield from marked.foot(view)
+
+
+def _with_detail(row: tuple[Cell, ...]) -> tuple[object, ...]:
+    change, *signs = row
+    known = (one for one in signs if isinstance(one, Sign))
+    return (change, *(f"{one} ({one.detail})" if one.detail else one for one in known))
 
 
 def _marked(point: PointRow | Gap) -> tuple[object, ...]:
@@ -341,6 +364,7 @@ def render_page(report: Generation, others: Sequence[tuple[str, Generation]] = (
         data=inline_json([one.data for one in maps]),
         path_titles=PATHS,
         point_titles=POINTS,
+        sides=SIDES,
         others=[
             (href, SYMBOLS[other.verdict], other.verdict, cut(other.candidate.spec, 60))
             for href, other in others

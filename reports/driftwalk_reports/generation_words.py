@@ -34,6 +34,13 @@ def step_name(step: int) -> str:
     return f"step {step}" if step else "the prompt"
 
 
+def when(report: Generation, at: At) -> str:
+    """The step, and of a prompt in pieces the piece and the token."""
+    if at.step or at.token is None or not report.chunk:
+        return step_name(at.step)
+    return f"the prompt, piece {at.token // report.chunk + 1}, token {at.token},"
+
+
 def place(at: At) -> str:
     """A step, a point, and of a cache the slot: step 6 at layer.2.key, slot 4."""
     slot = "" if at.slot is None else f", slot {at.slot}"
@@ -43,6 +50,16 @@ def place(at: At) -> str:
 def token(text: str, number_: int) -> str:
     """A token as it can be seen: spaces have a sign, and what has no text its number."""
     return cut(text, 24).replace(" ", "␣") or f"#{number_}"
+
+
+def fed(report: Generation) -> Iterator[tuple[str, str]]:
+    """How the tokens were fed, where that is not the prompt at once and then one by one."""
+    if report.beams > 1:
+        yield "beams", f"{report.beams} for each row"
+    if report.chunk:
+        yield "prompt", f"in pieces of {report.chunk} tokens"
+    if report.draft:
+        yield "drafted", f"{report.draft} tokens a run, some of them taken back"
 
 
 def _steps(report: Generation) -> str:
@@ -67,7 +84,7 @@ def _drifted(report: Generation) -> str:
         return cut(report.reason, 600).rstrip(". ") or "decoding parts from the model"
     whose = {"reference": "the reference's decoding", "both": "the decoding of both sides"}
     who = whose.get(report.at_fault or "", "decoding")
-    text = f"{who} parts from the model in {step_name(at.step)} at {cut(at.point.name, 80)}"
+    text = f"{who} parts from the model in {when(report, at)} at {cut(at.point.name, 80)}"
     text += f", {CAUSES[report.cause]}" if report.cause else ""
     said = why(report)
     return f"{text}: {said}" if said else text
@@ -100,10 +117,22 @@ def shows_first(report: Generation) -> str:
 def parting(report: Generation) -> str:
     """Where the two sides, each left to itself, would begin to say different things."""
     found = report.parted
+    if report.beams > 1:
+        return _beams(report, found)
     if found is None:
         return "Left to themselves, both sides choose the same tokens in every step."
     return (
         f"Left to themselves, the two sides part in {step_name(found.step)}{_choices(found)}: "
+        + (_tie(report, found) if found.tie else _no_tie(report, found))
+    )
+
+
+def _beams(report: Generation, found: Parted | None) -> str:
+    if found is None:
+        return "On the reference's beams, both sides rank the same token first in every step."
+    return (
+        f"On the reference's beams, the two sides first rank another token first in "
+        f"{step_name(found.step)}{_choices(found)}: "
         + (_tie(report, found) if found.tie else _no_tie(report, found))
     )
 
@@ -152,8 +181,16 @@ def advice(report: Generation) -> Iterator[Advice]:
             "See whether a cache of fixed length has it, too",
             f"{_without(command, '--cache')} --cache static",
         )
+    if report.cause in ("cache", "shared") and not report.invariance:
+        yield Advice(
+            "See what else it depends on: pieces, the batch, padding", f"{command} --invariance"
+        )
+    broken = {one.change for one in report.invariance if one.agreement == "broken"}
+    if report.root_cause is None and "chunked = whole" in broken and not report.chunk:
+        yield Advice("Find the layer: walk the prompt in pieces", f"{_without(command)} --chunk 4")
     if report.cause == "backend":
-        rest = _without(command, "--cache", "--steps").removeprefix("driftwalk generate ")
+        fed_by = "--cache", "--steps", "--beams", "--chunk", "--draft"
+        rest = _without(command, *fed_by).removeprefix("driftwalk generate ")
         at = report.root_cause
         inside = f" inside {cut(at.point.name, 80)}" if at is not None else ""
         yield Advice(
@@ -162,13 +199,15 @@ def advice(report: Generation) -> Iterator[Advice]:
 
 
 def _without(command: str, *options: str) -> str:
-    """A command without some options and their values."""
+    """A command without some options and their values, and without the matrix."""
     try:
         words = shlex.split(command)
     except ValueError:
         return command
     kept, skip = [], False
     for word in words:
+        if word == "--invariance":
+            continue
         if (
             not skip
             and word not in options

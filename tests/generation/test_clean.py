@@ -27,7 +27,7 @@ def test_clean_decoding_passes(name, candidate):
     assert {one.agreement for one in report.cache_paths.values()} <= {"bit-exact", "within noise"}
 
 
-@pytest.mark.parametrize("name", ["gpt2", *decoders.ROTARY])
+@pytest.mark.parametrize("name", ["gpt2", *decoders.ROTARY, "mamba"])
 def test_rows_of_unequal_length_pass(name):
     model, given = decoders.build(name), decoders.padded(name)
     report = driftwalk.generate(model, candidate="emulated:bf16", prompt=given, steps=12)

@@ -83,9 +83,10 @@ def test_a_window_whose_boundary_is_off_by_one(name):
 @pytest.mark.parametrize("name", CACHED)
 def test_a_mask_that_ignores_padding(name):
     report = generated(name, decoders.mask_ignores_padding, decoders.padded(name))
-    assert report.verdict == "drift"
-    assert report.cause in ("cache", "shared")
+    assert report.cause == "shared"
+    assert report.root_cause.point.name == "shared.mask"
     assert report.root_cause.step == 1
+    assert report.explanation.startswith("shared.mask, which all layers are handed: wrong from")
 
 
 @pytest.mark.parametrize("name", decoders.ROTARY)

@@ -111,8 +111,8 @@ def test_a_tie_is_no_drift() -> None:
     ("name", "commands"),
     [
         ("pass", []),
-        ("cache", [" --steps 5 --cache none", " --steps 5 --cache static"]),
-        ("shared", [" --steps 5 --cache none"]),
+        ("cache", [" --steps 5 --cache none", " --steps 5 --cache static", " --invariance"]),
+        ("shared", [" --steps 5 --cache none", " --steps 5 --invariance"]),
         ("backend", ["driftwalk verify ./small --candidate port:small --depth module"]),
     ],
 )

@@ -14,6 +14,7 @@ EXAMPLES = (
     "driftwalk generate ./my-model --candidate emulated:bf16 --prompt 'Hello there' --report out/",
     "driftwalk generate ./my-model -c torch,attn=eager -c emulated:fp16 --cache static",
     "driftwalk generate demo:decoder -c emulated:fp16 --ids '5 17 3' --steps 64",
+    "driftwalk generate demo:decoder -c torch,attn=eager --ids '5 17 3' --steps 8 --beams 4",
 )
 
 
@@ -40,12 +41,29 @@ def generate(
         str,
         option("--cache KIND", "What is kept between steps: dynamic, static, or none."),
     ] = "dynamic",
+    beams: Annotated[
+        int, option("--beams", "Rows of a beam search for each prompt; 1: no search.", min=1)
+    ] = 1,
+    chunk: Annotated[
+        int, option("--chunk", "Tokens of the prompt to feed at once; 0: all.", min=0)
+    ] = 0,
+    draft: Annotated[
+        int,
+        option("--draft", "Tokens that an assistant drafts for each run, some wrong.", min=0),
+    ] = 0,
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
     blame: Annotated[
         bool | None,
         option("--blame/--no-blame", "Find the layer that is the cause; on drift, if not said."),
     ] = None,
+    invariance: Annotated[
+        bool,
+        option(
+            "--invariance",
+            "Also compare runs that should agree: pieces, batches, padding, all tokens fed again.",
+        ),
+    ] = False,
     witness: Annotated[
         str,
         option("--witness PLACE", "Where truth and yardsticks run: cpu, cuda or auto (by a side)."),
@@ -82,6 +100,10 @@ def generate(
         options.parse_policy(policy, rule or []),
         cache,
         "auto" if blame is None else blame,
+        beams=beams,
+        chunk=chunk,
+        draft=draft,
+        invariance=invariance,
         witness=witness,
         blocks=blocks,
         batch=batch,

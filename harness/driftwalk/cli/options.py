@@ -35,10 +35,12 @@ _PANELS = {
     "What is compared": (
         "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
     ),
-    "Inputs": "--prompt --ids --input --probe --batch --length --seed --steps",
+    "Inputs": (
+        "--prompt --ids --input --probe --batch --length --seed --steps --beams --chunk --draft"
+    ),
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
-        "--blame/--no-blame --bench --contrast --propagation --patch"
+        "--blame/--no-blame --invariance --bench --contrast --propagation --patch"
     ),
     "Memory and time": "--cache/--no-cache --spill --stream --budget --witness",
     "What is written": "--report --json",

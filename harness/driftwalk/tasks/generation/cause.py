@@ -8,7 +8,7 @@ what all layers are handed is wrong itself               shared
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...dtypes import Array
 from ...layer_drift import LayerDrift
@@ -27,12 +27,25 @@ class Found:
     sentence: str = ""
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the side at fault beside the reports."""
+
+    ratios: Mapping[str, Array] = field(default_factory=dict)
+    """How far each point is off, by token, in units of what is allowed."""
+    introduced: Mapping[str, Array] = field(default_factory=dict)
+    """The same for what each layer made itself."""
+    mixed: frozenset[str] = frozenset()
+    """What caches hold that is another row's."""
+    beams: int = 1
+
+
 def first_divergence(report: Report, ratios: Mapping[str, Array], span: Span) -> At | None:
     """The earliest step in which a point is off, and the first point there."""
     bad = [row for row in report.layers if not row.ok]
     tokens = [t for row in bad if (t := _token(row, ratios, span)) is not None]
     # What is not known by token is wrong when what it is handed to is.
-    earliest = span.step_of(min(tokens)) if tokens else None
+    earliest = min(tokens, default=None)
     return min((_at(row, ratios, span, earliest) for row in bad), key=_step, default=None)
 
 
@@ -53,19 +66,15 @@ def _at(
     """Where a point drifts first; `otherwise`, or where it was seen: a cache's sums at the end."""
     token, name = _token(row, ratios, span), row.point.name
     if token is not None:
-        return At(span.step_of(token), row.point, token if has_slots(name) else None)
-    seen = span.steps if is_of_cache(name) else 0
-    return At(seen if otherwise is None else otherwise, row.point)
+        return At(span.step_of(token), row.point, token if has_slots(name) else None, token)
+    if otherwise is not None:
+        return At(span.step_of(otherwise), row.point, token=otherwise)
+    return At(span.steps if is_of_cache(name) else 0, row.point)
 
 
-def cause_of(
-    decoded: Report,
-    whole: Report,
-    ratios: Mapping[str, Array],
-    introduced: Mapping[str, Array],
-    span: Span,
-) -> Found:
-    """From the two reports; `introduced` is what each layer made itself, by token, as ratios."""
+def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> Found:
+    """From the two reports, and the rest of the evidence."""
+    ratios, introduced = evidence.ratios, evidence.introduced
     if decoded.verdict != "drift":
         return Found()
     slots = [
@@ -82,9 +91,13 @@ def cause_of(
         first = first_divergence(decoded, ratios, span)
         return Found("backend" if at_once else "cache", first, "")
     root = _root(guilty, ratios, introduced, span)
+    wrong_length = _wrong_length(decoded, guilty, root)
+    if wrong_length is not None and not at_once:
+        return wrong_length
     if is_shared(guilty.point.name):
         first = first_divergence(decoded, ratios, span)
-        root = replace(root, step=first.step) if first is not None else root
+        if first is not None:
+            root = replace(root, step=first.step, token=first.token)
         return Found("shared", root, _shared(guilty.point.name, root, bool(at_once)))
     if at_once:
         return Found("backend", root, "")
@@ -95,15 +108,41 @@ def cause_of(
     held = [at for at in slots if layer_of(at.point.name) == layer]
     if held:
         first = min(held, key=lambda at: at.slot if at.slot is not None else -1)
-        root = At(root.step, root.point, first.slot)
-        if decoded.layer(first.point.name).verdict == "shape":
-            return Found("cache", root, f"{layer}: its cache does not hold one slot for each token")
-        return Found("cache", root, _held(first, "is not what the layer computed"))
+        root = At(root.step, root.point, first.slot, root.token)
+        # What was kept before any state was wrong cannot be wrong by another layer's doing.
+        known = [at for at in slots if at.slot is not None and at.step < root.step]
+        early = {layer_of(at.point.name) for at in known}
+        mixed = [at for at in held if at.point.name in evidence.mixed]
+        what = "is what another row should have" if mixed else "is not what the layer computed"
+        what += f" (and so it is in {len(early)} layers)" if len(early) > 1 else ""
+        if mixed and evidence.beams > 1:
+            what += ": it was not reordered as the beams were"
+        return Found("cache", root, _held((mixed or [first])[0], what))
     words = (
         f"{guilty.point.name}: decoding goes wrong in step {root.step}, though its cache holds the "
         "right keys and values: it reads others, or masks them otherwise"
     )
     return Found("cache", root, words)
+
+
+def _wrong_length(decoded: Report, guilty: LayerDrift, root: At) -> Found | None:
+    """A cache that is too long or too short, where that explains the layer that is guilty.
+
+    Positions and masks are counted from its length: then what all layers are handed is wrong, too.
+    """
+    names = [
+        r.point.name for r in decoded.layers if r.verdict == "shape" and has_slots(r.point.name)
+    ]
+    layers = list(dict.fromkeys(layer for name in names if (layer := layer_of(name))))
+    place = place_of(guilty.point.name)
+    follows = is_shared(guilty.point.name) or (place is not None and place.end == EMBED)
+    if not layers or (layer_of(guilty.point.name) not in layers and not follows):
+        return None
+    layer = layers[0] if follows else layer_of(guilty.point.name)
+    point = next((row.point for row in decoded.layers if row.point.name == layer), root.point)
+    others = f" (and so it is in {len(layers)} layers)" if len(layers) > 1 else ""
+    words = f"{layer}: its cache does not hold one slot for each token{others}"
+    return Found("cache", At(root.step, point, token=root.token), words)
 
 
 def _root(
@@ -121,7 +160,8 @@ def _root(
         return At(0, row.point)
     worst = own.max(0)
     beyond = [int(at) for at in (worst > 1).nonzero()[0]] or [int(worst.argmax())]
-    return At(span.step_of(along[beyond[0]]), row.point)
+    token = along[beyond[0]]
+    return At(span.step_of(token), row.point, token=token)
 
 
 def _held(at: At, what: str) -> str:
@@ -131,5 +171,6 @@ def _held(at: At, what: str) -> str:
 
 
 def _shared(which: str, root: At, at_once: bool) -> str:
-    when = "in every run" if at_once else f"from step {root.step} on, and not in one whole run"
+    since = f"step {root.step}" if root.step or root.token is None else f"token {root.token}"
+    when = "in every run" if at_once else f"from {since} on, and not in one whole run"
     return f"{which}, which all layers are handed: wrong {when}"

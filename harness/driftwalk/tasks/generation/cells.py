@@ -112,6 +112,36 @@ def introduced_ratios(calibration: Calibration, rows: Sequence[LayerDrift]) -> d
     return found
 
 
+LIKE = 0.05
+"""Of a row's error: who is nearer than this to another row has that row's numbers."""
+
+
+def of_other_rows(trace: Trace, truth: Trace, rows: Sequence[LayerDrift]) -> frozenset[str]:
+    """What caches hold that is wrong, where it is what another row should have."""
+    return frozenset(
+        name
+        for row in rows
+        if not row.ok and is_of_cache(name := row.point.name) and _is_mixed(name, trace, truth)
+    )
+
+
+def _is_mixed(name: str, trace: Trace, truth: Trace) -> bool:
+    mine, true = trace.state(name), truth.state(name)
+    if mine is None or true is None or mine.shape != true.shape or mine.array.ndim < 2:
+        return False
+    slots = mine.shape[1] if has_slots(name) else 1
+    ours, exact = (
+        widened(side.array).astype(np.float64).reshape(len(side.array), slots, -1)
+        for side in (mine, true)
+    )
+    for row, held in enumerate(ours):
+        apart = np.linalg.norm(exact - held, axis=-1)  # by row and slot
+        others = np.delete(apart, row, 0)
+        if len(others) and (others.min(0) < LIKE * apart[row]).any():
+            return True
+    return False
+
+
 def first_token(row: LayerDrift, ratios: Array | None) -> int | None:
     """Where along its axis a point that drifts does so first: beyond what is allowed, or most."""
     if row.ok or ratios is None or not ratios.size:

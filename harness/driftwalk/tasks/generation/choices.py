@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...dtypes import Float64
+from ...dtypes import Array, Float64
 from ...errors import BackendError
 from ...layer_drift import Allowed
 from ...measure.halves import widened
@@ -37,13 +37,17 @@ def logits_in(trace: Trace, step: int, span: Span) -> Float64:
     return widened(state.array[:, span.prompt - 1 + step]).astype(np.float64)
 
 
-def chosen(sides: tuple[Trace, Trace], step: int, span: Span) -> Choice:
-    """The choices of one step."""
+def chosen(sides: tuple[Trace, Trace], step: int, span: Span, ids: Array) -> Choice:
+    """The choices of one step; `ids` is the whole sequence, which has what was fed after it."""
     ours, theirs = (logits_in(side, step, span) for side in sides)
-    best, top = ours.argmax(-1), np.sort(ours, -1)[:, -2:]
+    best = ours.argmax(-1)
+    next_ids = ids[:, span.prompt + step] if step < span.steps else best
+    own = np.take_along_axis(ours, next_ids[:, None], 1)[:, 0]
+    others = ours.copy()
+    np.put_along_axis(others, next_ids[:, None], -np.inf, 1)
     return Choice(
-        tuple(best.tolist()),
-        tuple((top[:, 1] - top[:, 0]).tolist()),
+        tuple(next_ids.tolist()),
+        tuple((own - others.max(-1)).tolist()),
         int((theirs.argmax(-1) != best).sum()),
     )
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, NoReturn
 
 from ...adapter import BackendInfo
 from ...document import Document
-from ...jsonable import Size
-from ...layer_drift import AtFault, Culprit, LayerDrift
+from ...jsonable import Later, Size
+from ...layer_drift import AtFault, Culprit, LayerDrift, Side
 from ...result import PolicyInfo, ProbeInfo, RunVerdict
 from ...states import Point
 
@@ -18,6 +18,7 @@ Cause = Literal["cache", "backend", "shared"]
 without a cache; or what all layers are handed: positions, rotary angles, masks."""
 
 Agreement = Literal["bit-exact", "within noise", "broken"]
+Outcome = Literal["bit-exact", "within noise", "broken", "not run"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class At:
     point: Point
     slot: int | None = None
     """Of the cache: the place of a token in the sequence."""
+    token: Later[int | None] = None
+    """The place in the sequence of the first token that is off, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,12 @@ class Step:
 
     step: int
     tokens: tuple[int, ...]
-    """What the reference chose, row by row; it is fed to both sides in the next step."""
+    """What the reference chose, row by row, or what a beam went on with; it is fed to both sides in
+    the next step."""
     texts: tuple[str, ...]
-    margins: tuple[Size, ...]
-    """By how much the reference's logit of its choice was above the next one, row by row."""
+    margins: tuple[float, ...]
+    """By how much the reference's logit of its choice was above the next one, row by row; a beam
+    search may choose one that is below."""
     flips: int
     """Rows in which the candidate would have chosen another token."""
     layers: tuple[LayerDrift, ...]
@@ -70,7 +75,7 @@ class Parted:
     tokens: tuple[int, int]
     """The reference's choice, and the candidate's."""
     texts: tuple[str, str]
-    margin: Size
+    margin: float
     """By how much the truth's logit of the first is above that of the second; the reference's own
     where there is no truth."""
     tie: bool
@@ -87,6 +92,22 @@ class CachePath:
     point: str
 
 
+@dataclass(frozen=True)
+class Invariance:
+    """Two ways to run the same sequence on one side, which should not matter."""
+
+    change: str
+    side: Side
+    agreement: Outcome
+    used: Size = 0.0
+    """Times what is allowed, at the point: the first that is broken, or where most was used."""
+    point: str = ""
+    by_model: bool = False
+    """Whether float64 breaks as well: then the model itself depends on it."""
+    note: str = ""
+    """Why it was not run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generation(Document):
     """What `generate` returns."""
@@ -101,6 +122,12 @@ class Generation(Document):
     prompt: int
     """How many of its tokens were the prompt's."""
     cache: str
+    beams: Later[int] = 1
+    """Rows of a beam search for each row of the prompt."""
+    chunk: Later[int] = 0
+    """Tokens of the prompt that were fed at once; 0: all."""
+    draft: Later[int] = 0
+    """Tokens that were drafted for each run, some of them wrong; 0: one token a run."""
     reference: BackendInfo
     candidate: BackendInfo
     policy: PolicyInfo
@@ -124,6 +151,8 @@ class Generation(Document):
     """The same for runs on the whole sequence at once."""
     cache_paths: Mapping[str, CachePath] = field(default_factory=dict)
     """By side."""
+    invariance: Later[tuple[Invariance, ...]] = ()
+    """By side, where it was asked for."""
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
