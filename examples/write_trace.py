@@ -6,8 +6,11 @@ import struct
 from pathlib import Path
 
 
-def write_trace(folder, states):
-    """`states`: a dict of name -> (shape, float32 values as little-endian bytes), in order."""
+def write_trace(folder, states, decoding=None):
+    """`states`: a dict of name -> (shape, float32 values as little-endian bytes), in order.
+
+    `decoding` is what the probe file asked for, where the sequence was fed step by step.
+    """
     header, at = {}, 0
     for name, (shape, data) in states.items():
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(data)]}
@@ -20,5 +23,7 @@ def write_trace(folder, states):
         for _, data in states.values():
             file.write(data)
     manifest = {"schema_version": 1, "points": [{"name": name} for name in states]}
+    if decoding:
+        manifest |= {"schema_version": 2, "decoding": decoding}
     (path / "manifest.tmp").write_text(json.dumps(manifest))
     os.replace(path / "manifest.tmp", path / "manifest.json")

@@ -321,3 +321,13 @@ def broken(model: nn.Module, fault: Callable[[nn.Module], None]) -> nn.Module:
     port = copy.deepcopy(model)
     fault(port)
     return port
+
+
+def with_sink(name: str = "llama", token: int = 1, size: float = 3000.0) -> nn.Module:
+    """A model in which one token, by a few channels, outweighs all others in every layer, as the
+    first one does in large language models that were trained."""
+    model: Any = build(name)
+    with torch.no_grad():
+        rows = model.get_input_embeddings().weight
+        rows[token, [5, 17, 40]] = torch.tensor([-size, size, -size])
+    return model

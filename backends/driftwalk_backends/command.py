@@ -6,6 +6,7 @@ is run as `./port --model weights.bin PROBE OUT`: PROBE is a safetensors file wi
 each of the model's inputs, OUT the folder to write (docs/trace-format.md). No shell is involved.
 What is asked for beyond blocks stands in the environment: DRIFTWALK_DEPTH, DRIFTWALK_LAYER. A
 program may always write all that it has: of states inside a layer, the unasked are left out.
+That a sequence is to be fed step by step stands in PROBE.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import ClassVar
 
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.children import Child
+from driftwalk.decoding import Decoding
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk.names import place_of
+from driftwalk.names import is_of_cache, place_of
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, Trace
 
@@ -62,6 +64,7 @@ class Command(Backend):
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._made: tuple[str, Trace] | None = None
         self._look = ("block", "")
+        self._plan: Decoding | None = None
 
     @classmethod
     def offers(cls) -> Sequence[Offer]:
@@ -92,6 +95,18 @@ class Command(Backend):
         if self._look != (depth, layer):
             self._look, self._made = (depth, layer), None
 
+    def decode(self, plan: Decoding | None) -> None:
+        """Ask the program to feed sequences so; all at once is what it is asked anyway."""
+        asked = plan if plan is not None and plan.chunks else None
+        if asked != self._plan:
+            self._plan, self._made = asked, None
+
+    def generate(self, probe: Probe, plan: Decoding, sink: Sink) -> Mapping[str, Array]:
+        raise UsageError(
+            f"{self._words[0]!r} is fed tokens, and chooses none: make it the candidate. As the "
+            "reference, give a trace of what it decoded: trace:FOLDER (docs/trace-format.md)."
+        )
+
     def prepare(self, probe: Probe) -> None:
         """Run it: what it computes in is known by what it writes."""
         if self._made is None or self._made[0] != probe.sha256:
@@ -110,7 +125,8 @@ class Command(Backend):
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="driftwalk-command-")
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
-        given, out = probe.save(folder / "probe.safetensors"), folder / "out.trace"
+        given = probe.save(folder / "probe.safetensors", self._plan)
+        out = folder / "out.trace"
         text = os.environ.get(TIMEOUT) or _SECONDS
         try:
             seconds = float(text)
@@ -143,11 +159,27 @@ class Command(Backend):
                 f"{self._words[0]!r} ended with exit code {child.returncode}.{_last(said)}"
             )
         try:
-            return self._asked_for(self._named(Trace.load(out, probe), *self._look))
+            made = Trace.load(out, probe)
+            self._check_steps(made)
+            return self._asked_for(self._named(made, *self._look))
         except UsageError as error:
             raise BackendError(
                 f"What {self._words[0]!r} wrote cannot be used: {error}{_last(said)}"
             ) from None
+
+    def _check_steps(self, made: Trace) -> None:
+        """A program that did not decode as it was asked would pass for one that did."""
+        asked, did = (plan and plan.chunks for plan in (self._plan, made.decoding))
+        if asked == did:
+            return
+        if self._plan is None:
+            raise UsageError("it decoded step by step, and was asked for one run.")
+        said = f"in steps of {made.decoding.words} tokens" if made.decoding else "in one run"
+        raise UsageError(
+            f"it was asked for steps of {self._plan.words} tokens, and its manifest says that it "
+            f'ran {said}; "decoding" in the probe file\'s metadata is the request, and in the '
+            "manifest the answer (docs/trace-format.md). "
+        )
 
     def _asked_for(self, trace: Trace) -> Trace:
         """The blocks, and of the states inside them those that somebody wants to see."""
@@ -157,6 +189,8 @@ class Command(Backend):
             place = place_of(name)
             if place is None or place.is_state:
                 return True
+            if is_of_cache(name):
+                return self._plan is not None
             return depth != "block" and layer in ("", place.layer)
 
         kept = tuple(state for state in trace if wanted(state.point.name))

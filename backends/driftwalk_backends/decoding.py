@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -96,25 +97,42 @@ def searched(
     return steps.inputs, search.made
 
 
-def _watched(steps: _Steps, layout: Layout, sink: TensorSink) -> dict[str, torch.Tensor]:
+def restored(
+    module: nn.Module,
+    inputs: Inputs,
+    plan: Decoding,
+    layout: Layout,
+    given: Mapping[str, torch.Tensor],
+    sink: TensorSink,
+) -> dict[str, torch.Tensor]:
+    """As `watched_decoding`, with the given states, of the whole sequence, in place of its own."""
+    return _watched(_Steps(module, inputs, plan), layout, sink, given)
+
+
+def _watched(
+    steps: _Steps,
+    layout: Layout,
+    sink: TensorSink,
+    given: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> dict[str, torch.Tensor]:
     module = steps.module
     states: dict[Point, list[torch.Tensor]] = {}
     again = replace(layout, stacks=_behind_encoder(module, layout.stacks))
 
     masks = JoinedMasks(again.stacks, steps.bounds, steps.extras)
-    number = 0
 
-    def run(now: int, call: Callable[[], Any]) -> Any:
-        nonlocal number
-        number = now
-        return watched(module, again if number else layout, keep, call)
+    def run(number: int, call: Callable[[], Any]) -> Any:
+        return watched(module, again if number else layout, partial(keep, number), call)
 
-    def keep(point: Point, tensor: torch.Tensor) -> None:
+    def keep(number: int, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
         if masks.has(point, tensor):
             masks.add(point, number, tensor)
             states.setdefault(point, [])
-        else:
-            states.setdefault(point, []).append(tensor.detach().clone())
+            return None
+        whole = given.get(point.name)
+        other = None if whole is None else steps.part_of(whole, number, tensor)
+        states.setdefault(point, []).append((tensor if other is None else other).detach().clone())
+        return other
 
     outputs = steps.outputs(run)
     for point, tensors in states.items():
@@ -292,6 +310,13 @@ class _Steps:
         """Whether an input is still of use once an encoder has run."""
         own = ("attention_mask", "use_cache", "cache_position", self._cached)
         return name in own or name.startswith("decoder_")
+
+    def part_of(self, whole: torch.Tensor, number: int, like: torch.Tensor) -> torch.Tensor | None:
+        """What a step has of a state of the whole sequence; None where that cannot be told."""
+        if whole.shape != like.shape and whole.ndim == like.ndim >= 2:
+            end = self.bounds[number][1]
+            whole = whole[:, end - like.shape[1] : end]
+        return whole.to(like) if whole.shape == like.shape else None
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """What all steps gave, along their tokens; what only the first gave is as it is."""

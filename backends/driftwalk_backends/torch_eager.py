@@ -30,7 +30,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .calls import Inputs, arguments_of, call, kept_in, own_copies
-from .decoding import decoded, generated, searched, watched_decoding
+from .decoding import decoded, generated, restored, searched, watched_decoding
 from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
 from .given import GivenModel
@@ -99,6 +99,17 @@ class TorchEager(TorchRuntime):
         with self.at_work(probe) as (module, inputs, _):
             whole, made = searched(module, inputs, plan, beams)
             return {n: to_numpy(v) for n, v in whole.items() if n in probe.inputs}, made
+
+    def restored(
+        self, probe: Probe, plan: Decoding, given: Mapping[str, Array], sink: Sink
+    ) -> None:
+        with self.at_work(probe) as (module, inputs, layout):
+            states = {name: from_numpy(array, self._device) for name, array in given.items()}
+
+            def run(hand_on: TensorSink) -> Any:
+                return restored(module, inputs, plan, layout, states, hand_on)
+
+            as_arrays(run, sink)
 
     @property
     def _plan(self) -> Decoding | None:

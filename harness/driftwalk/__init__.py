@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .adapter import Backend as Backend
     from .adapter import BackendInfo as BackendInfo
+    from .api import record as record
     from .api import verify as verify
     from .api import verify_all as verify_all
     from .comparison import compare as compare
@@ -33,11 +34,10 @@ if TYPE_CHECKING:
     from .tasks.weights.run import weights as weights
     from .tolerance import Tolerance as Tolerance
     from .verification import backend as backend
-    from .verification import record as record
 
 _NAMES = {
     "adapter": ("Backend", "BackendInfo"),
-    "api": ("verify", "verify_all"),
+    "api": ("record", "verify", "verify_all"),
     "comparison": ("compare",),
     "document": ("load",),
     "errors": ("DriftwalkError",),
@@ -53,7 +53,7 @@ _NAMES = {
     "tasks.generation.run": ("generate",),
     "tasks.weights.run": ("weights",),
     "tolerance": ("Tolerance",),
-    "verification": ("backend", "record"),
+    "verification": ("backend",),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 

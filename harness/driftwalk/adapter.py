@@ -127,6 +127,27 @@ class Rewinds(Protocol):
 
 
 @runtime_checkable
+class Restores(Protocol):
+    """Can decode with given states in place of its own: `generate --patch`."""
+
+    def restored(
+        self, probe: Probe, plan: Decoding, given: Mapping[str, Array], sink: Sink
+    ) -> None:
+        """Hand on what a decoding gives in which each step has its part of the given states."""
+
+
+@runtime_checkable
+class BringsSteps(Protocol):
+    """Has decoded already: a recording of steps; it may have one of the whole run, too."""
+
+    @property
+    def own_steps(self) -> Decoding | None: ...
+
+    @property
+    def has_whole(self) -> bool: ...
+
+
+@runtime_checkable
 class GivesShared(Protocol):
     """Gives what its blocks share as states, `shared.rotary.0`, `shared.mask`, while told to.
 

@@ -1,4 +1,4 @@
-"""`verify` and `verify_all` as the world calls them: a verification, and what tasks add to it."""
+"""`verify` and `record` as the world calls them: a verification, and what tasks add to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import verification
+from .errors import UsageError
 from .result import Report
+from .states import Trace
 from .tasks.bench.run import Timings
+from .tasks.generation.recording import record_steps
 from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
 from .tasks.weights.cause import WeightsOfGuilty
 from .tolerance import DEFAULT_POLICY, PolicyLike
@@ -61,3 +64,30 @@ def verify_all(
     )
     sides = (candidates, reference, probe, policy, depth, blame)
     return verification.verify_all(model, *sides, additions=additions, **options)
+
+
+def record(
+    model: object,
+    backend: object = "torch",
+    probe: object = None,
+    depth: str = "block",
+    *,
+    steps: int | None = None,
+    cache: str = "dynamic",
+    like: Trace | None = None,
+    **options: Any,
+) -> Trace:
+    """A trace to save: with the model it was made from, and the machine it was made on.
+
+    With `steps`, of decoding: the probe is the prompt, and as many tokens are generated after it,
+    each the likeliest; `cache` is what is kept between steps. `like` is such a trace, whose tokens
+    are then fed in the same steps; with `steps=0`, all at once. All other options are those of
+    `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`), and `progress`.
+    """
+    if steps is None and like is None:
+        return verification.record(model, backend, probe, depth, **options)
+    if depth != "block":
+        raise UsageError("A decoding is recorded block by block: leave the depth out.")
+    if like is not None and (probe is not None or steps):
+        raise UsageError("A trace to be like brings prompt and steps: leave those out, or steps=0.")
+    return record_steps(model, backend, probe, steps, cache, like, **options)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+
+from .jsonable import Sparse
 
 CACHES = ("dynamic", "static", "none")
 """What a model keeps of the tokens before: tensors that grow, tensors of a fixed length, nothing
@@ -57,9 +60,9 @@ class Decoding:
     chunks: tuple[int, ...] = ()
     """How many tokens each step is fed, the prompt first; none: all at once."""
     cache: str = "dynamic"
-    beams: Beams | None = None
+    beams: Sparse[Beams | None] = None
     """Where rows change places between steps, and what each is fed then."""
-    rejected: tuple[Rows, ...] = ()
+    rejected: Sparse[tuple[Rows, ...]] = ()
     """By step: tokens that are fed behind its own, and taken back from the cache after it, as
     assisted decoding does with a draft that was wrong."""
 
@@ -69,3 +72,9 @@ class Decoding:
         for count in self.chunks or (tokens,):
             yield start, start + count
             start += count
+
+    @property
+    def words(self) -> str:
+        """The tokens of each step, for people: `8, then 24 x 1`."""
+        runs = [(size, len(list(same))) for size, same in groupby(self.chunks)]
+        return ", then ".join(f"{many} x {size}" if many > 1 else f"{size}" for size, many in runs)

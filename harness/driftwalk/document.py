@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from .errors import UsageError, nearest
 from .files import read_json
-from .jsonable import VERSION, decode, encode, to_text
+from .json_tables import to_text
+from .jsonable import VERSION, decode, encode
 from .registry import REPORT_PUBLISHER, load_target
 
 BENCH_VERSION = f"bench_{VERSION}"
@@ -125,6 +126,7 @@ KINDS: dict[str, Kind] = {
             "generation",
             "generation:render_page",
             md=("generation.md", "driftwalk_reports.generation:render_markdown"),
+            junit=("junit.xml", "driftwalk_reports.junit:render_generation"),
         ),
         beside=True,
     ),

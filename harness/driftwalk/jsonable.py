@@ -8,6 +8,7 @@ the same types:
     Size, Share    a number that is never negative; one between 0 and 1
     Named("n")     written under another name than the attribute has
     Beside("n")    a dataclass whose fields stand beside this field's own; its `n` under its name
+    Table[X]       many objects of one form, by columns (json_tables.py); a list is read, too
 
 `WRITTEN`, on a class, names properties that are written beside the fields for readers without
 Python: the name in JSON, and the property. They are computed again, not read.
@@ -16,7 +17,6 @@ Python: the name in JSON, and the property. They are computed again, not read.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import types
 import typing
@@ -25,6 +25,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from .errors import UsageError
+from .json_tables import from_table, to_table
 
 T = TypeVar("T")
 
@@ -49,9 +50,10 @@ class Beside:
     name: str
 
 
-LATER, SPARSE = "later", "sparse"
+LATER, SPARSE, TABLE = "later", "sparse", "table"
 Later = Annotated[T, LATER]
 Sparse = Annotated[T, LATER, SPARSE]
+Table = Annotated[T, TABLE]
 Size = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 
@@ -68,6 +70,7 @@ class Written:
     """With its annotations."""
     sparse: bool
     later: bool
+    table: bool
     beside: str
     """What stands under `key` of a dataclass whose other fields stand beside it; else empty."""
     needed: bool
@@ -85,18 +88,14 @@ def fields_of(kind: type) -> tuple[Written, ...]:
         key = next((m.name for m in marks if isinstance(m, Named)), f.name)
         beside = next((m.name for m in marks if isinstance(m, Beside)), "")
         needed = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        written.append(Written(f.name, key, hint, SPARSE in marks, LATER in marks, beside, needed))
+        sparse, later, table = (mark in marks for mark in (SPARSE, LATER, TABLE))
+        written.append(Written(f.name, key, hint, sparse, later, table, beside, needed))
     return tuple(written)
 
 
 def written_of(kind: type) -> Mapping[str, str]:
     """The properties that are written with a dataclass: the name in JSON, and the property."""
     return typing.cast(Mapping[str, str], getattr(kind, "WRITTEN", {}))
-
-
-def to_text(document: Any) -> str:
-    """Strict JSON: `allow_nan=False` raises if a non-finite number were left."""
-    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def encode(value: Any) -> Any:
@@ -117,6 +116,8 @@ def _encode_dataclass(value: Any) -> dict[str, Any]:
     kind: type = type(value)
     for f in fields_of(kind):
         plain = encode(getattr(value, f.name))
+        if f.table:
+            plain = to_table(plain)
         if f.beside:
             data |= {f.key: plain[f.beside]} | {k: v for k, v in plain.items() if k != f.beside}
         elif not f.sparse or plain not in (None, "", [], {}):
@@ -134,6 +135,8 @@ def decode(kind: type[T], data: Any, where: str = "result") -> T:
 def _decode(kind: Any, data: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
+        if TABLE in kind.__metadata__ and isinstance(data, dict):
+            data = _rows(data, where)
         return _decode(arguments[0], data, where)
     if origin in (typing.Union, types.UnionType):
         (kind,) = (a for a in arguments if a is not type(None))
@@ -147,6 +150,13 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         _expect(isinstance(data, dict), where, "an object", data)
         return {k: _decode(arguments[1], v, f"{where}.{k}") for k, v in data.items()}
     return _decode_plain(kind, data, where)
+
+
+def _rows(data: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    try:
+        return from_table(data)
+    except ValueError as error:
+        raise UsageError(f"Not a driftwalk result: {where} is no table: {error}.") from None
 
 
 def _decode_tuple(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:

@@ -14,10 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from .decoding import Decoding
 from .dtypes import Array, dtype_name
 from .errors import ProbeError, UsageError
 from .files import write_atomically
-from .jsonable import Later, Sparse, decode
+from .jsonable import Later, Sparse, decode, encode
 from .names import is_shared
 from .other_inputs import ARRAY, as_array, content, from_plain, in_words, is_array, kept, to_plain
 
@@ -231,14 +232,19 @@ class Probe:
         ]
         return (*left_out, *self.remarks)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the probe to one safetensors file; an input that is an object is refused."""
+    def save(self, path: str | Path, decoding: Decoding | None = None) -> Path:
+        """Write the probe to one safetensors file; an input that is an object is refused.
+
+        `decoding` tells who reads it to feed the sequence step by step.
+        """
         from safetensors.numpy import save
 
         notes: dict[str, Any] = {"origin": self.origin, "texts": self.texts, "tokens": self.tokens}
         arrays, others = self.plain_others()
         if others:
             notes["others"] = others
+        if decoding is not None:
+            notes["decoding"] = encode(decoding)
         tensors = {**self.inputs, **arrays}
         data = save(tensors, metadata={"driftwalk.probe": json.dumps(notes)})
         return write_atomically(Path(path), data)

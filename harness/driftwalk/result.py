@@ -118,6 +118,14 @@ class ExpectedDrift:
     expires: str
 
 
+def all_known(layers: Iterable[LayerDrift], expected: Iterable[ExpectedDrift]) -> bool:
+    """Whether there is drift, all of it known."""
+    known = {item.point for item in expected}
+    bad = [layer for layer in layers if not layer.ok]
+    fits = all(layer.verdict == "drift" and layer.point.name in known for layer in bad)
+    return bool(bad) and fits
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report(Document):
     """What `verify` and `compare` return."""
@@ -172,10 +180,7 @@ class Report(Document):
     @property
     def as_expected(self) -> bool:
         """Whether it drifts, and all of the drift was known."""
-        known = {item.point for item in self.expected}
-        bad = [layer for layer in self.layers if not layer.ok]
-        fits = all(layer.verdict == "drift" and layer.point.name in known for layer in bad)
-        return self.verdict == "drift" and bool(bad) and fits
+        return self.verdict == "drift" and all_known(self.layers, self.expected)
 
     @property
     def first_divergence(self) -> LayerDrift | None:

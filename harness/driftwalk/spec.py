@@ -20,8 +20,9 @@ _DTYPE_ALIASES = {
 }
 TAKES_TEXT = ("trace", "command")
 """Backends that read all that follows their name as one text: a path, a command line."""
-_MAP = re.compile(r"(.*),\s*map=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
-"""The one option that may stand behind such a text."""
+_LAST = re.compile(r"(.*),\s*(map|whole)=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
+_BEHIND_TEXT = {"trace": ("map", "whole"), "command": ("map",)}
+"""The options that may stand behind such a text."""
 _DEVICE = re.compile(r"[a-z]+\Z")
 
 THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
@@ -44,10 +45,7 @@ class Spec:
         """Parse `torch:cuda:1:fp16,attn=eager`."""
         first, _, rest = text.strip().partition(":")
         if first in TAKES_TEXT:
-            mapped = _MAP.fullmatch(rest.strip())
-            if mapped is None:
-                return cls(first, text=rest.strip())
-            return cls(first, options={"map": _unquoted(mapped[2].strip())}, text=mapped[1].strip())
+            return cls._with_text(first, rest.strip())
         head, *option_texts = _split(text.strip())
         name, *parts = head.split(":")
         if not name:
@@ -94,6 +92,16 @@ class Spec:
         if not text.isdecimal() or int(text) < 1:
             raise UsageError(f"Option {option}={text}: expected a whole number, 1 or more.")
         return int(text)
+
+    @classmethod
+    def _with_text(cls, name: str, text: str) -> Spec:
+        """Of a backend that takes a text: the options at its end, each once, and the rest."""
+        options: dict[str, str] = {}
+        while last := _LAST.fullmatch(text):
+            if last[2] in options or last[2] not in _BEHIND_TEXT[name]:
+                break
+            options, text = {last[2]: _unquoted(last[3].strip()), **options}, last[1].strip()
+        return cls(name, options=options, text=text)
 
     def __str__(self) -> str:
         if self.name in TAKES_TEXT:

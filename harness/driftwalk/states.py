@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .decoding import Decoding
 from .dtypes import Array
 from .names import OUTPUT, SHARED
 from .point import BackendInfo, Held, HeldState, Point, Probe, State, read_only
@@ -42,6 +43,8 @@ class Trace:
     """Which model it was, as far as is known: its label, the hash of its weights."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The machine, where it was written down."""
+    decoding: Decoding | None = None
+    """How the sequence was fed, where it was decoded step by step; its states are joined."""
 
     def save(self, folder: str | Path) -> Path:
         """Write it to a folder, from which `Trace.load` maps it; see trace_file.py."""

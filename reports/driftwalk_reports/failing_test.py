@@ -38,17 +38,27 @@ def failure(
 
 
 @renderer
-def generation_line(report: Generation) -> str:
+def generation_line(report: Generation, verdict: str, failures: Sequence[str]) -> str:
     model, candidate = report.model.get("label", ""), report.candidate.spec
+    stale = _is_stale(verdict, failures)
     said = generation.look(report).headline.partition(": ")[2].rstrip(".")
-    return f"{report.verdict.upper()} {cut(model, 80)} on {cut(candidate, 80)}: {cut(said, 300)}"
+    if stale:
+        said = failures[0]
+    elif verdict == "expected":
+        said = _as_expected(report)
+    word = "STALE" if stale else verdict.upper()
+    return f"{word} {cut(model, 80)} on {cut(candidate, 80)}: {cut(said, 300)}"
 
 
 @renderer
-def generation_failure(report: Generation, page: str = "") -> str:
+def generation_failure(
+    report: Generation, verdict: str, failures: Sequence[str], page: str = ""
+) -> str:
     """The same of a generation: where, when and why, and where to read on."""
     view = generation.look(report)
-    lines = [view.headline, *(f"  {label:<10} {value}" for label, value in view.about)]
+    stale = _is_stale(verdict, failures)
+    lines = ["The expected drift is out of date." if stale else view.headline]
+    lines += (f"  {label:<10} {value}" for label, value in view.about)
     lines += [f"  {text}" for text in view.sentences]
     for one in (one for one in view.points if one.row.marks):
         lines.append(f"  {one.row.name} ({', '.join(one.row.marks)}): {one.row.sentence}")
@@ -79,6 +89,11 @@ def _opening(report: Report) -> str:
     return f"{_layer(report)} is the root cause; drift shows at {cut(first.point.name, 60)}"
 
 
+def _as_expected(report: Report | Generation) -> str:
+    reasons = dict.fromkeys(cut(item.reason, 200) for item in report.expected)
+    return f"{len(report.expected)} points drift as expected: {'; '.join(reasons)}"
+
+
 def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
     first, root = report.first_divergence, report.root_cause
     if _is_stale(verdict, failures):
@@ -86,8 +101,7 @@ def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
     if report.verdict == "unverified":
         return cut(report.reason, 300)
     if verdict == "expected":
-        reasons = dict.fromkeys(cut(item.reason, 200) for item in report.expected)
-        return f"{len(report.expected)} points drift as expected: {'; '.join(reasons)}"
+        return _as_expected(report)
     if first is None:
         return "within tolerance"
     text = what_happened(first, report)

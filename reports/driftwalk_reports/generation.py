@@ -17,12 +17,13 @@ from driftwalk.tasks.generation.result import CachePath, Generation, Step
 from . import console, marked
 from .door import renderer
 from .generation_matrix import SIDES, matrix
+from .generation_tokens import Chosen, chosen, ids_of, marked_tokens
 from .generation_words import advice, fed, headline, parting, shows_first, step_name, token
 from .heatmap import LEVELS, Heatmap, binned, heatmap, parted, scale
 from .layout import SYMBOLS, Cell, Head, Sign, model_name
 from .marked import Markdown
 from .next_steps import Step as Advice
-from .numbers import NOTHING, count, cut, number, times
+from .numbers import NOTHING, count, cut, times
 from .page import fill, inline_json
 from .rows import FIRST, ROOT, Gap, Row, short, to_row
 from .sentences import share_used
@@ -42,19 +43,6 @@ AGREEMENTS = {
 }
 PATHS = ("side", "backend", "decoding against one run", "apart at most", "at")
 POINTS = ("point", "rel L2", "max abs", "used", "most in", "all at once", "verdict")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What was chosen in one step."""
-
-    step: int
-    texts: tuple[str, ...]
-    """Row by row."""
-    margin: str
-    flips: int
-    sign: Sign
-    """Whether the candidate would have chosen the same."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +69,8 @@ class PointRow:
 class GenerationView(Head[Generation]):
     advice: tuple[Advice, ...]
     tokens: tuple[Chosen, ...]
+    ids: tuple[str, ...]
+    """The whole sequence, a line for each row."""
     paths: tuple[tuple[Cell, ...], ...]
     points: tuple[PointRow, ...]
     matrix: tuple[tuple[Cell, ...], ...]
@@ -105,7 +95,8 @@ def look(report: Generation) -> GenerationView:
         ),
         notes=report.notes,
         advice=tuple(advice(report)),
-        tokens=tuple(_chosen(report, step) for step in report.steps[:MOST_TOKENS]),
+        tokens=tuple(chosen(report, step) for step in report.steps[:MOST_TOKENS]),
+        ids=tuple(ids_of(row, report.prompt) for row in report.ids),
         paths=tuple(_path(report, side, path) for side, path in report.cache_paths.items()),
         points=tuple(_points(report)),
         matrix=matrix(report),
@@ -126,22 +117,6 @@ def _sequence(report: Generation) -> str:
     text = f"{count(report.prompt)} tokens of prompt and {count(len(report.steps) - 1)} steps"
     text += f", {count(rows)} rows" if rows > 1 else ""
     return f"{text} · {report.probe.sha256[:12]}"
-
-
-def _chosen(report: Generation, step: Step) -> Chosen:
-    parted = report.parted
-    texts = tuple(token(text, id_) for text, id_ in zip(step.texts, step.tokens, strict=True))
-    if not step.flips:
-        sign = Sign("pass", "✓", "same")
-    elif parted is not None and parted.step == step.step:
-        other = token(parted.texts[1], parted.tokens[1])
-        tone, symbol = ("unverified", "≈") if parted.tie else ("drift", "✗")
-        sign = Sign(tone, symbol, f"candidate: {other}", "a tie" if parted.tie else "")
-    else:
-        many = f"{step.flips} of {len(step.tokens)} rows" if len(step.tokens) > 1 else "flips"
-        sign = Sign("drift" if report.verdict == "drift" else "unverified", "≠", many)
-    least = min(step.margins, default=math.nan)
-    return Chosen(step.step, texts, number(least), step.flips, sign)
 
 
 def _path(report: Generation, side: str, path: CachePath) -> tuple[Cell, ...]:
@@ -329,6 +304,7 @@ def _sections(view: GenerationView) -> Iterator[Markdown]:
         yield marked.table(PATHS, [tuple(map(str, row)) for row in view.paths], "   r")
     if view.matrix:
         yield marked.table(("what should not matter", *SIDES), map(_with_detail, view.matrix))
+    yield from marked_tokens(view.tokens, view.ids)
     for one in view.advice[1:]:
         yield Markdown("{}: {}").format(one.text, marked.code(one.command))
     yield from marked.foot(view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from driftwalk.effects import Patching
 from driftwalk.tasks.generation.result import At, Generation, Parted
 
 from .next_steps import Step as Advice
@@ -157,7 +158,22 @@ def _tie(report: Generation, found: Parted) -> str:
 
 def _no_tie(report: Generation, found: Parted) -> str:
     what = "a consequence of the drift" if report.verdict == "drift" else "no tie"
-    return f"{what}. {_capital(_margin(report, found))}, more than honest noise explains."
+    text = f"{what}. {_capital(_margin(report, found))}, more than honest noise explains."
+    return f"{text} {_whose_drift(found.patching)}".rstrip()
+
+
+def _whose_drift(patching: Patching | None) -> str:
+    """Which layer's drift it was, by restoring one after the other."""
+    if patching is None or not patching.patches:
+        return ""
+    last = patching.stops_at
+    if last is None:
+        return "No restored layer brings the reference's choice back."
+    names = [patch.point for patch in patching.patches]
+    before = names[: names.index(last)]
+    text = f"It is the drift of {cut(last, 80)}: with the reference's states there, the candidate "
+    text += "chooses the same"
+    return f"{text}; restored at {cut(before[-1], 80)}, it does not yet." if before else f"{text}."
 
 
 def _capital(text: str) -> str:

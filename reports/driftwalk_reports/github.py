@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from driftwalk.result import Report
+from driftwalk.tasks.generation.result import Generation
 
-from . import markdown
+from . import generation, markdown
 from .door import renderer
 from .numbers import cut
 from .view import look
@@ -25,18 +26,22 @@ _RULE = "\n---\n\n"
 _COMMAND = re.compile(r"(?:^|(?<=\r))[\s\u200b]*:(?=:)|#(?=#\[)", re.MULTILINE)
 
 
+Judged = Report | Generation
+"""Results with a verdict that a build goes by."""
+
+
 @renderer
-def annotate(reports: Sequence[Report]) -> str:
+def annotate(reports: Sequence[Judged]) -> str:
     """One workflow command for each report that is not a pass, drift before the unverified."""
     lines = [line for verdict in LEVELS for line in _of_verdict(verdict, reports)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of_verdict(verdict: str, reports: Sequence[Report]) -> Iterator[str]:
+def _of_verdict(verdict: str, reports: Sequence[Judged]) -> Iterator[str]:
     found = [r for r in reports if ("expected" if r.as_expected else r.verdict) == verdict]
     fits = len(found) <= MOST_ANNOTATIONS
     for report in found if fits else found[: MOST_ANNOTATIONS - 1]:
-        view = look(report)
+        view = look(report) if isinstance(report, Report) else generation.look(report)
         candidate = cut(report.candidate.spec, 80)
         title = f"driftwalk: {cut(view.model, 100)} on {candidate} {_WORDS[verdict]}"
         yield command(LEVELS[verdict], title, view.headline)
@@ -45,6 +50,12 @@ def _of_verdict(verdict: str, reports: Sequence[Report]) -> Iterator[str]:
         who = ", ".join(cut(report.candidate.spec, 80) for report in rest[:20])
         title = f"driftwalk: {len(rest)} more: {_WORDS[verdict]}"
         yield command(LEVELS[verdict], title, who + (" and others" if len(rest) > 20 else ""))
+
+
+def _marked(report: Judged) -> str:
+    if isinstance(report, Report):
+        return markdown.render(report)
+    return generation.render_markdown(report)
 
 
 def command(level: str, title: str, message: str) -> str:
@@ -63,7 +74,7 @@ def harmless(text: str) -> str:
 
 
 @renderer
-def step_summary(reports: Sequence[Report], already: int = 0) -> str:
+def step_summary(reports: Sequence[Judged], already: int = 0) -> str:
     """The Markdown of all reports, those that are no pass first; whole reports, as many as fit.
 
     `already` is how many bytes the summary holds: the limit is on the whole of it.
@@ -71,7 +82,7 @@ def step_summary(reports: Sequence[Report], already: int = 0) -> str:
     room = MOST_BYTES - already - 200  # for the note, and to stay below
     kept: list[str] = []
     for report in sorted(reports, key=lambda item: item.ok):
-        text = markdown.render(report)
+        text = _marked(report)
         room -= len(text.encode(errors="backslashreplace")) + len(_RULE)
         if room < 0:
             break

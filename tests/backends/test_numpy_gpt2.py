@@ -26,9 +26,13 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-def verified(folder: Path, *flags: str, **options) -> driftwalk.Report:
+def port(folder: Path, *flags: str) -> str:
     words = [sys.executable, str(EXAMPLE / "port.py"), str(folder), *flags]
-    spec = f"command:{' '.join(words)},map={EXAMPLE / 'map.toml'}"
+    return f"command:{' '.join(words)},map={EXAMPLE / 'map.toml'}"
+
+
+def verified(folder: Path, *flags: str, **options) -> driftwalk.Report:
+    spec = port(folder, *flags)
     return driftwalk.verify(str(folder), candidate=spec, probe=PADDED, **options)
 
 
@@ -62,3 +66,20 @@ def test_finer_depths_are_asked_of_the_program(folder, monkeypatch):
     assert "layer.3.mlp.act" in [layer.point.name for layer in inside]
     assert report.verdict == "pass"
     assert "DRIFTWALK_DEPTH" not in os.environ
+
+
+def test_the_port_decodes(folder):
+    report = driftwalk.generate(str(folder), port(folder), prompt=PADDED, steps=4)
+    assert report.verdict == "pass", report
+    assert report.cache_paths["candidate"].agreement == "within noise"
+    assert report.layer("layer.5.value").metrics is not None
+
+
+def test_a_slot_that_is_lost_where_the_cache_grows_is_placed(folder):
+    """The ninth token needs another page; what is copied there lacks the eighth."""
+    spec = port(folder, "--lose-slot", "2")
+    report = driftwalk.generate(str(folder), spec, prompt=[[5, 17, 3, 9]], steps=7)
+    assert report.cause == "cache"
+    assert (report.root_cause.point.name, report.root_cause.slot) == ("layer.2", 7)
+    assert report.root_cause.step == 5
+    assert "layer.2: what its cache holds as key in slot 7" in report.explanation

@@ -2,12 +2,13 @@
 
 Of tests/data/documents: bench by `bench demo:decoder -b torch -b emulated:fp16 --batch 1,2`; fleet
 and job by `fleet hwcheck --address local --check repeat`; generation by `generate` of a three-layer
-GPT-2 whose positions are one too high from step 2 on; hwcheck by `hwcheck --check repeat
---check units --check invariance`; result by `verify demo:decoder --contrast default --propagation
---patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`; visibility by
-`visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a few tensors each
-that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which is no result, by
-`extract`.
+GPT-2 whose positions are one too high from step 2 on, and patched, with the rows of each step as a
+table, by `generate --patch` of one of two layers with a wrong block; hwcheck by `hwcheck --check
+repeat --check units --check invariance`; result by `verify demo:decoder --contrast default
+--propagation --patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`;
+visibility by `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a
+few tensors each that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which
+is no result, by `extract`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from documents.stored import DATA, STORED, name_of
 from driftwalk.document import KINDS, load, to_dict
-from driftwalk.jsonable import to_text
+from driftwalk.json_tables import to_text
 from driftwalk_reports.schema import load_schema
 from driftwalk_reports.schema.made import schema_of
 

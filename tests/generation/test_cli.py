@@ -23,7 +23,7 @@ def test_a_pass(tmp_path: Path) -> None:
     assert "✓ PASS: 3 steps and the prompt agree within tolerance at all 21 points" in done.out
     assert "Left to themselves, both sides choose the same tokens" in done.out
     assert {file.name for file in out.iterdir()} == {
-        *("generation.json", "generation.html", "generation.md")
+        *("generation.json", "generation.html", "generation.md", "junit.xml")
     }
     again = driftwalk.load(out / "generation.json")
     assert isinstance(again, Generation)

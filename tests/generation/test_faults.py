@@ -109,3 +109,21 @@ def test_a_weight_is_the_backends_fault(name):
     assert report.cause == "backend"
     assert report.root_cause.point.name.endswith("layer.2")
     assert report.root_cause.step == 0
+
+
+@pytest.mark.parametrize(
+    "policy", ["dtype", driftwalk.Tolerance(1e-6, 1e-6), {"layer.*": driftwalk.Tolerance(1e-6)}]
+)
+def test_a_tolerance_places_the_step_as_well(policy):
+    """Without the truth's distances, each step is measured by the tolerance in use."""
+    model = decoders.build("llama")
+    port = decoders.broken(model, decoders.position_off_by_one)
+    given = decoders.prompt("llama")
+    report = driftwalk.generate(model, port, prompt=given, steps=3, policy=policy, blame=False)
+    assert report.first_divergence.step == 1
+    assert report.first_divergence.point.name == "layer.0"
+    at_prompt, *after = (
+        next(row for row in step.layers if row.point.name == "layer.0") for step in report.steps
+    )
+    assert (at_prompt.ok, at_prompt.tolerance.needed) == (True, 0)
+    assert all(not row.ok and row.tolerance.needed > 1 for row in after)

@@ -6,14 +6,17 @@ import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from driftwalk.document import load
 from driftwalk.tasks.generation.result import CachePath, Generation, Parted
+from driftwalk_reports import github, junit
 from driftwalk_reports.generation import heatmaps, look, render, render_markdown, render_page
 from driftwalk_reports.heatmap import LEVELS
 from generation.reported import outcome
+from unit.reports import cases
 
 HEADLINES = {
     "pass": r"PASS: 5 steps and the prompt agree within tolerance at all 12 points; the closest "
@@ -187,3 +190,40 @@ def test_long_generations_stay_readable() -> None:
     assert "a sign stands for" in render(long)
     assert max(map(len, render(long).splitlines()[:-1])) <= 100
     assert len(render_markdown(long)) < 60_000
+
+
+@every_outcome
+def test_a_point_is_a_test_case_of_junit(name: str) -> None:
+    report = outcome(name)
+    suite = ET.fromstring(junit.render_generation(report).encode()).find("testsuite")
+    assert suite is not None
+    failures = {case.attrib["name"]: case.find("failure") for case in suite.iter("testcase")}
+    assert list(failures) == [layer.point.name for layer in report.layers]
+    assert {n for n, found in failures.items() if found is not None} == {
+        layer.point.name for layer in report.layers if not layer.ok
+    }
+    if name == "cache":
+        failure = failures["layer.1"]
+        assert failure is not None
+        assert failure.attrib["message"].endswith("(root cause), most in step 3")
+        assert (failure.text or "").startswith("DRIFT: decoding parts from the model in step 3")
+
+
+def test_junit_calls_an_unverified_run_an_error() -> None:
+    report = replace(outcome("pass"), verdict="unverified", reason="the truth is in doubt.")
+    suite = ET.fromstring(junit.render_generation(report).encode()).find("testsuite")
+    assert suite is not None
+    assert (suite.attrib["errors"], suite.attrib["failures"]) == ("1", "0")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.attrib["message"] == "UNVERIFIED: the truth is in doubt."
+
+
+def test_github_annotates_and_sums_up_generations_beside_reports() -> None:
+    both = [outcome("pass"), outcome("cache"), cases.drifting()]
+    lines = github.annotate(both).splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["::error", "::error"]
+    assert "decoding parts from the model in step 3 at layer.1" in lines[0]
+    text = github.step_summary(both)
+    assert text.startswith("### ✗ driftwalk generate: ")
+    assert text.count("### ") == 3

@@ -78,7 +78,7 @@ assert driftwalk.Signature.load("golden.signature.json").names == trace.names"""
     "generate": """\
 found = driftwalk.generate("demo:decoder", "torch,attn=eager", prompt=[[5, 17, 42]], steps=4)
 assert found.ok and found.cause is None and len(found.steps) == 5  # step 0 is the prompt
-found.save("out")  # generation.json, generation.html, generation.md""",
+found.save("out")  # generation.json, generation.html, generation.md, junit.xml""",
     "weights": """\
 found = driftwalk.weights("demo:decoder", "demo:decoder")
 assert not found.differing""",

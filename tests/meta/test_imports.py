@@ -19,7 +19,8 @@ from meta.sources import (
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "data types and errors": (
-        *("errors", "dtypes", "progress", "spec", "files", "jsonable", "cache", "other_inputs"),
+        *("errors", "dtypes", "progress", "spec", "files", "json_tables", "jsonable", "cache"),
+        "other_inputs",
         *("children", "names", "budget", "input_files", "cpu", "decoding"),
         *("measure.ulp", "native", "workers", "measure.halves"),
         *(

@@ -59,3 +59,45 @@ def test_the_configuration_says_what_a_call_leaves_open(project: pytest.Pytester
     result = run()
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["E*driftwalk: steps=0: at least one token must be generated.*"])
+
+
+def test_drift_that_is_known_passes_and_an_entry_that_nothing_needs_fails(
+    project: pytest.Pytester, run: Run
+) -> None:
+    project.makepyfile(
+        """
+        from generation.reported import outcome
+
+        def test_known(drift):
+            drift.check(outcome("backend"))
+
+        def test_stale(drift):
+            drift.check(outcome("pass"))
+        """
+    )
+    (project.path / "known.toml").write_text(
+        '[[expected]]\npoint = "*"\nmetric = "rel_l2"\nbound = 10.0\n'
+        'reason = "a wrong weight"\nexpires = 2999-12-31\n'
+    )
+    result = run("--drift-expected=known.toml")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["EXPECTED * points drift as expected: a wrong weight*"])
+    result.stdout.fnmatch_lines(["STALE *nothing drifts at * any more*"])
+
+
+def test_points_that_may_be_missing_are_configured(project: pytest.Pytester, run: Run) -> None:
+    project.makefile(".toml", driftwalk='policy = "dtype"\nallow-missing = ["*.key", "*.value"]\n')
+    project.makepyfile(
+        """
+        from dataclasses import replace
+        import driftwalk
+        from generation.reported import PROMPT, decoder
+
+        def test_it(drift, tmp_path):
+            made = driftwalk.record(decoder(), probe=PROMPT, steps=1)
+            states = tuple(s for s in made if not s.point.name.endswith((".key", ".value")))
+            folder = replace(made, states=states).save(tmp_path / "a")
+            assert drift.generate(decoder(), f"trace:{folder}").layer("layer.0.key").allowed
+        """
+    )
+    run().assert_outcomes(passed=1)

@@ -30,6 +30,12 @@ from driftwalk.spec import DTYPE_NAMES, TAKES_TEXT, Spec
         ("emulated:fp8", Spec("emulated", "", "fp8")),
         ("trace:a,b.trace", Spec("trace", text="a,b.trace")),
         ("trace:a,b.trace,map=m.toml", Spec("trace", options={"map": "m.toml"}, text="a,b.trace")),
+        (
+            'trace:d,whole="a, b",map=m.toml',
+            Spec("trace", options={"whole": "a, b", "map": "m.toml"}, text="d"),
+        ),
+        ("trace:d,map=a,map=b", Spec("trace", options={"map": "b"}, text="d,map=a")),
+        ("command:./p --x,whole=1", Spec("command", text="./p --x,whole=1")),
         ("command:./p --x=1,2", Spec("command", text="./p --x=1,2")),
         (
             'command:./p -m a,map="m,n.toml"',

@@ -111,7 +111,7 @@ def test_what_a_manifest_may_not_say(tmp_path):
         ({"file": str(tmp_path / "outside.safetensors")}, "outside its folder"),
         ({"file": "link.safetensors"}, "outside its folder"),
         ({"file": ".."}, "outside its folder"),
-        ({"schema_version": 2}, "version 2"),
+        ({"schema_version": 3}, "version 3"),
         ({"points": []}, "lists no points"),
         ({"points": twice}, "one of them twice"),
         ({"points": [{"name": "other"}]}, "lacks 'other'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import shlex
@@ -40,7 +39,9 @@ def show(text: str) -> None:
 
 def show_json(data: object) -> None:
     """JSON on stdout, to the last character."""
-    text = json.dumps(data, indent=1, allow_nan=False)
+    from ..json_tables import to_text
+
+    text = to_text(data, ascii_only=True).removesuffix("\n")
     # Only a string can hold this; written as an escape it is the same string, and no command.
     _write(sys.stdout, text.replace("##[", "#\\u0023["))
 

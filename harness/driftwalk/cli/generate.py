@@ -15,6 +15,7 @@ EXAMPLES = (
     "driftwalk generate ./my-model -c torch,attn=eager -c emulated:fp16 --cache static",
     "driftwalk generate demo:decoder -c emulated:fp16 --ids '5 17 3' --steps 64",
     "driftwalk generate demo:decoder -c torch,attn=eager --ids '5 17 3' --steps 8 --beams 4",
+    "driftwalk generate ./my-model --candidate 'command:./engine --weights w.bin'",
 )
 
 
@@ -36,7 +37,14 @@ def generate(
     ids: options.IdsOption = None,
     inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
-    steps: Annotated[int, option("--steps", "Tokens to generate after the prompt.", min=1)] = 32,
+    steps: Annotated[
+        int | None,
+        option(
+            "--steps N",
+            "Tokens to generate after the prompt: 32, or as many as a recording has.",
+            min=1,
+        ),
+    ] = None,
     cache: Annotated[
         str,
         option("--cache KIND", "What is kept between steps: dynamic, static, or none."),
@@ -53,6 +61,7 @@ def generate(
     ] = 0,
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
+    allow_missing: options.AllowMissingOption = None,
     blame: Annotated[
         bool | None,
         option("--blame/--no-blame", "Find the layer that is the cause; on drift, if not said."),
@@ -62,6 +71,13 @@ def generate(
         option(
             "--invariance",
             "Also compare runs that should agree: pieces, batches, padding, all tokens fed again.",
+        ),
+    ] = False,
+    patch: Annotated[
+        bool,
+        option(
+            "--patch",
+            "Find the layer whose drift parts the two sides: a decoding for each, up to there.",
         ),
     ] = False,
     witness: Annotated[
@@ -74,7 +90,7 @@ def generate(
     seed: options.SeedOption = 0,
     trust_remote_code: options.TrustOption = False,
     report: Annotated[
-        Path | None, option("--report DIR", "Write generation.json, HTML and Markdown here.")
+        Path | None, option("--report DIR", "Write generation.json, HTML, Markdown and JUnit here.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -104,6 +120,8 @@ def generate(
         chunk=chunk,
         draft=draft,
         invariance=invariance,
+        allow_missing=tuple(allow_missing or ()),
+        patch=patch,
         witness=witness,
         blocks=blocks,
         batch=batch,

@@ -16,6 +16,7 @@ from .options import option
 if TYPE_CHECKING:
     from ..document import Document
     from ..result import Report
+    from ..tasks.generation.result import Generation
 
 R = TypeVar("R")
 FolderOption = Annotated[
@@ -73,6 +74,7 @@ def finish(
     from ..judge.gate import exit_code
     from ..registry import load_target
     from ..result import Report
+    from ..tasks.generation.result import Generation
 
     if as_json:
         data = [to_dict(document) for document in documents]
@@ -84,8 +86,9 @@ def finish(
         )
         show("\n".join(texts))
     reports = [document for document in documents if isinstance(document, Report)]
-    if reports:
-        _tell_github(reports)
+    judged = [document for document in documents if isinstance(document, Report | Generation)]
+    if judged:
+        _tell_github(judged)
     if folder is not None:
         _save(documents, folder)
     if failed:
@@ -121,7 +124,7 @@ def _save(
         say(f"{words.get(file.name, 'Wrote')}: {file}")
 
 
-def _tell_github(reports: Sequence[Report]) -> None:
+def _tell_github(reports: Sequence[Report | Generation]) -> None:
     """Annotations for the workflow, and a summary for its page, where the environment asks."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not (on_github() or summary):

@@ -37,6 +37,22 @@ def record(
     ids: options.IdsOption = None,
     inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
+    steps: Annotated[
+        int | None,
+        option(
+            "--steps N", "Decode: feed the prompt, then so many tokens, each the likeliest.", min=0
+        ),
+    ] = None,
+    cache: Annotated[
+        str,
+        option("--cache KIND", "What is kept between steps: dynamic, static, or none."),
+    ] = "dynamic",
+    like: Annotated[
+        Path | None,
+        option(
+            "--like TRACE", "Feed the tokens and steps of that trace; with --steps 0, all at once."
+        ),
+    ] = None,
     depth: Annotated[str, option("--depth D", "block, sublayer or module.")] = "block",
     blocks: options.BlocksOption = None,
     batch: options.BatchOption = None,
@@ -45,8 +61,9 @@ def record(
     trust_remote_code: options.TrustOption = False,
 ) -> None:
     """Record all layer states of MODEL on one backend, in a folder or as a signature."""
+    from ..api import record as make
     from ..signatures import Signature
-    from ..verification import record as make
+    from ..states import Trace
 
     with working() as bar:
         trace = make(
@@ -54,6 +71,9 @@ def record(
             backend,
             options.given_probe(prompt, ids, probe, inputs),
             depth,
+            steps=steps,
+            cache=cache,
+            like=None if like is None else Trace.load(like),
             blocks=blocks,
             trust_remote_code=trust_remote_code,
             batch=batch,

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from ..errors import nearest
 from ..judge.gate import EXIT_CODES
 from ..layer_drift import LayerDrift
 from ..measure.metric_list import METRICS
 from ..result import ExpectedDrift, Report, RunVerdict
+from ..tasks.generation.result import Generation
 from .toml_table import Table, read_toml
 
 BOUNDED = tuple(metric.name for metric in METRICS if metric.bigger_is_worse)
@@ -27,6 +28,7 @@ BOUNDED = tuple(metric.name for metric in METRICS if metric.bigger_is_worse)
 
 KEYS = ("point", "metric", "bound", "reason", "expires", "model", "candidate")
 
+Judged = TypeVar("Judged", bound=Report | Generation)
 GateVerdict = RunVerdict | Literal["expected"]
 
 
@@ -69,10 +71,10 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Generic[Judged]):
     """What a report means for a build, given what was expected."""
 
-    report: Report
+    report: Judged
     """With what was expected in it; its own verdict is untouched."""
     verdict: GateVerdict
     failures: tuple[str, ...] = ()
@@ -121,12 +123,12 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def named(report: Report) -> tuple[str, str]:
+def named(report: Report | Generation) -> tuple[str, str]:
     """What an entry's globs are matched with: the model, and the candidate."""
     return report.model.get("label", ""), report.candidate.spec
 
 
-def judge(report: Report, known: Sequence[Known], on: date | None = None) -> Gate:
+def judge(report: Judged, known: Sequence[Known], on: date | None = None) -> Gate[Judged]:
     """Compare a report with what is known of such runs."""
     spoken = [entry for entry in known if entry.speaks_of(*named(report))]
     if not spoken or report.verdict == "unverified":
@@ -201,7 +203,7 @@ def _notes(
             )
 
 
-def _stale(entry: Known, report: Report) -> str:
+def _stale(entry: Known, report: Report | Generation) -> str:
     names = [layer.point.name for layer in report.layers]
     if not any(fnmatchcase(name, entry.point) for name in names):
         return f"{entry.where}: {entry.point!r} matches no point. {nearest(entry.point, names)}"

@@ -88,29 +88,33 @@ class Drift:
 
     @_quietly
     def generate(self, model: object, candidate: object = None, **options: Any) -> Generation:
-        """`driftwalk.generate`, as an assertion; candidate, reference and policy as in `verify`."""
+        """`driftwalk.generate`, as an assertion; what is not said here is said as in `verify`."""
         __tracebackhide__ = True
         chosen = self._candidate() if candidate is None else candidate
         known = self._common.arguments
-        given = {name: known[name] for name in ("reference", "policy") if name in known}
+        taken = ("reference", "policy", "allow_missing")
+        given = {name: known[name] for name in taken if name in known}
         report = generate(model, chosen, **(given | options))
-        return self._decoded(replace(report, command=self._command()))
+        titled = replace(report, command=self._command())
+        return self._decoded(titled, self._common.expected)
 
-    def _decoded(self, report: Generation) -> Generation:
-        """Keep the report of a generation, and fail where it does."""
+    def _decoded(self, report: Generation, expected: Path | None) -> Generation:
+        """As `_gate`, for a generation."""
         __tracebackhide__ = True
-        folder = self._folder() if self._settings.report is not None or not report.ok else None
+        file = self._settings.expected or expected
+        gate = judge(report, self._settings.known(file))
+        said = gate.report, gate.verdict, gate.failures
+        folder = self._folder() if self._settings.report is not None or not gate.ok else None
         if folder is not None:
-            report.save(folder)
-        line = load_target(f"{_TEXTS}:generation_line")(report)
-        label, spec = report.model.get("label", ""), report.candidate.spec
-        where = str(folder or "")
-        kept = GateRecord(report.verdict, label, spec, line, report.ok, where, kind=report.kind)
+            gate.report.save(folder)
+        line = load_target(f"{_TEXTS}:generation_line")(*said)
+        where = str(folder or ""), str(file or "")
+        kept = GateRecord(gate.verdict, *named(report), line, gate.ok, *where, kind=report.kind)
         self._tell(kept.to_json())
-        if not report.ok:
+        if not gate.ok:
             page = str(kept.file("html")) if folder else ""
-            raise AssertionError(load_target(f"{_TEXTS}:generation_failure")(report, page))
-        return report
+            raise AssertionError(load_target(f"{_TEXTS}:generation_failure")(*said, page))
+        return gate.report
 
     @_quietly
     def run(self, case: DriftCase) -> Report:
@@ -128,7 +132,7 @@ class Drift:
         """Assert on a report that was made in another way: `driftwalk.compare`, `load` …"""
         __tracebackhide__ = True
         if isinstance(report, Generation):
-            return self._decoded(report)
+            return self._decoded(report, self._common.expected)
         if not isinstance(report, Report):
             raise UsageError(f"drift.check takes a report of verify or generate, not {report!r}.")
         return self._gate(report, self._common.expected)

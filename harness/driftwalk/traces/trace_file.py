@@ -20,18 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..decoding import Decoding
 from ..dtypes import Array, dtype_name
 from ..errors import UsageError
 from ..files import read_json, write_atomically
 from ..jsonable import Sparse, decode, encode
 from ..other_inputs import from_plain
 from ..point import BackendInfo, Point, Probe, State
+from .steps import by_step, check_plan
 from .tensor_file import MOST_HEADER, read_tensors, sha256_of_all, write_tensors
 
 if TYPE_CHECKING:
     from ..states import Trace
 
-VERSION = 1
+VERSION, WITHOUT_STEPS = 2, 1
+"""The newest version; a trace of one run is still written as older driftwalks read it."""
 MANIFEST, STATES = "manifest.json", "states.safetensors"
 _TEMPORARY = (".states.", f".{MANIFEST}.")
 INPUT, OUTPUT = "input:", "output:"
@@ -74,13 +77,15 @@ class Manifest:
     """All that a trace says of itself. A program that writes one must give `points`, in order."""
 
     points: tuple[Stored, ...]
-    schema_version: int = VERSION
+    schema_version: int = WITHOUT_STEPS
     file: str = STATES
     outputs: tuple[Stored, ...] = ()
     probe: StoredProbe = StoredProbe()
     backend: BackendInfo = _NOBODY
     model: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    decoding: Sparse[Decoding | None] = None
+    """Where the sequence was fed step by step: in which steps, and what was kept between them."""
 
 
 def save_trace(trace: Trace, folder: str | Path) -> Path:
@@ -107,11 +112,13 @@ def save_trace(trace: Trace, folder: str | Path) -> Path:
         arrays = tuple(stored(INPUT, *item) for item in inside.items())
         return Manifest(
             points=tuple(stored("", s.point.name, s.array, s.point.module) for s in trace),
+            schema_version=WITHOUT_STEPS if trace.decoding is None else VERSION,
             outputs=tuple(stored(OUTPUT, *item) for item in trace.outputs.items()),
             probe=StoredProbe(*said, arrays),
             backend=trace.backend,
             model=trace.model,
             environment=trace.environment,
+            decoding=trace.decoding,
         )
 
     try:
@@ -199,8 +206,10 @@ def _is_trace(path: Path) -> bool:
 
 
 Texts = Mapping[str, str]
-Contents = tuple[tuple[State, ...], Probe, BackendInfo, Mapping[str, Array], Texts, Texts]
-"""What a trace is made of: states, probe, backend, outputs, model, environment."""
+Contents = tuple[
+    tuple[State, ...], Probe, BackendInfo, Mapping[str, Array], Texts, Texts, Decoding | None
+]
+"""What a trace is made of: states, probe, backend, outputs, model, environment, decoding."""
 
 
 def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
@@ -238,7 +247,10 @@ def read_trace(folder: str | Path, probe: Probe | None = None) -> Contents:
     dtypes = manifest.backend.dtypes  # in order of execution, which JSON does not keep
     ordered = {s.name: dtypes[s.name] for s in manifest.points if s.name in dtypes}
     backend = replace(manifest.backend, dtypes=ordered | dict(dtypes))
-    return states, made, backend, outputs, manifest.model, manifest.environment
+    plan = manifest.decoding
+    if plan is not None:
+        check_plan(f"The trace {str(path)!r}", plan, made)
+    return states, made, backend, outputs, manifest.model, manifest.environment, plan
 
 
 def _others(path: Path, note: StoredProbe, found: Mapping[str, Array]) -> dict[str, Any]:
@@ -251,7 +263,7 @@ def _others(path: Path, note: StoredProbe, found: Mapping[str, Array]) -> dict[s
 
 def _manifest(path: Path) -> Manifest:
     data = read_json(path / MANIFEST, MOST_HEADER)
-    version = data.get("schema_version", VERSION) if isinstance(data, dict) else VERSION
+    version = data.get("schema_version", WITHOUT_STEPS) if isinstance(data, dict) else VERSION
     if isinstance(version, int) and version > VERSION:
         raise UsageError(
             f"The trace {str(path)!r} has version {version}; this driftwalk reads up to {VERSION}."
@@ -271,6 +283,11 @@ def _checked(path: Path, tensors: Mapping[str, Array], manifest: Manifest) -> di
     inputs = (*manifest.probe.inputs, *manifest.probe.inside)
     kinds = (("", manifest.points), (OUTPUT, manifest.outputs), (INPUT, inputs))
     listed = [(kind + stored.name, stored) for kind, items in kinds for stored in items]
+    if manifest.decoding is not None:
+        lacking = [s.name for s in manifest.points if s.name not in tensors]
+        room = (path / manifest.file).stat().st_size
+        whole = by_step(f"The trace {str(path)!r}", lacking, tensors, manifest.decoding, room)
+        tensors = {**tensors, **whole}
     for name, stored in listed:
         if name not in tensors:
             raise UsageError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from driftwalk.document import KINDS
 from driftwalk.files import write_atomically
-from driftwalk.jsonable import to_text
+from driftwalk.json_tables import to_text
 
 from .made import schema_of
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from driftwalk.document import KINDS
-from driftwalk.jsonable import Range, fields_of, written_of
+from driftwalk.jsonable import TABLE, Range, fields_of, written_of
 
 Schema = dict[str, Any]
 
@@ -27,6 +27,20 @@ _PLAIN: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer", "minimum": 0},
     types.NoneType: {"type": "null"},
+}
+
+
+_TABLE: Schema = {
+    "description": "Objects of one form, by columns: each value of a row stands in a column under "
+    "its keys with dots between, in `same` where all rows have it, or in `some` by row.",
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["columns"],
+    "properties": {
+        "columns": {"type": "object", "additionalProperties": {"type": "array"}},
+        "same": {"type": "object"},
+        "some": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
 }
 
 
@@ -92,6 +106,9 @@ def _schema(hint: Any, defs: dict[str, Schema]) -> Schema:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         limits = next((mark for mark in hint.__metadata__ if isinstance(mark, Range)), None)
+        if TABLE in hint.__metadata__:
+            defs["table"] = _TABLE
+            return {"anyOf": [_schema(arguments[0], defs), {"$ref": "#/$defs/table"}]}
         return _number(limits, defs) if limits else _schema(arguments[0], defs)
     if len(_options(hint)) > 1:
         return _either([_schema(one, defs) for one in arguments])

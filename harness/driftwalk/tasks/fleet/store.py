@@ -16,7 +16,8 @@ from typing import Any
 from ...document import FLEET_JOB as KIND
 from ...errors import DriftwalkError
 from ...files import read_json, write_atomically
-from ...jsonable import decode, encode, to_text
+from ...json_tables import to_text
+from ...jsonable import decode, encode
 from .job import Job, Place
 from .result import Attempt, Finding, Record
 

@@ -2,6 +2,7 @@
 
 decoding wrong, the run on the whole sequence right      the cache
 both wrong                                               the backend
+where there is no such run: wrong in the prompt already  the backend; else the cache
 what all layers are handed is wrong itself               shared
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...dtypes import Array
-from ...layer_drift import LayerDrift
+from ...layer_drift import AtFault, LayerDrift
 from ...names import EMBED, is_of_cache, is_shared, layer_of, place_of
 from ...result import Report
 from .cells import Span, first_token, has_slots, places
@@ -72,7 +73,7 @@ def _at(
     return At(span.steps if is_of_cache(name) else 0, row.point)
 
 
-def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> Found:
+def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Span) -> Found:
     """From the two reports, and the rest of the evidence."""
     ratios, introduced = evidence.ratios, evidence.introduced
     if decoded.verdict != "drift":
@@ -82,11 +83,13 @@ def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> 
         for row in decoded.layers
         if not row.ok and is_of_cache(row.point.name)
     ]
-    at_once = [row for row in whole.layers if not row.ok and not is_of_cache(row.point.name)]
     guilty = decoded.root_cause
+    if whole is None:
+        at_once = any(_at(row, ratios, span).step == 0 for row in _wrong(decoded))
+    else:
+        at_once = any(_is_of(row, decoded.at_fault) for row in _wrong(whole))
     if guilty is None:
-        states = [row for row in decoded.layers if not row.ok and not is_of_cache(row.point.name)]
-        if slots and not states:
+        if slots and not _wrong(decoded):
             return Found("cache", slots[0], _held(slots[0], "is wrong, and was not read since"))
         first = first_divergence(decoded, ratios, span)
         return Found("backend" if at_once else "cache", first, "")
@@ -98,7 +101,7 @@ def cause_of(decoded: Report, whole: Report, evidence: Evidence, span: Span) -> 
         first = first_divergence(decoded, ratios, span)
         if first is not None:
             root = replace(root, step=first.step, token=first.token)
-        return Found("shared", root, _shared(guilty.point.name, root, bool(at_once)))
+        return Found("shared", root, _shared(guilty.point.name, root, at_once))
     if at_once:
         return Found("backend", root, "")
     place = place_of(guilty.point.name)
@@ -145,14 +148,23 @@ def _wrong_length(decoded: Report, guilty: LayerDrift, root: At) -> Found | None
     return Found("cache", At(root.step, point, token=root.token), words)
 
 
+def _wrong(report: Report) -> list[LayerDrift]:
+    """The states that are off; not what a cache holds."""
+    return [row for row in report.layers if not row.ok and not is_of_cache(row.point.name)]
+
+
+def _is_of(row: LayerDrift, side: AtFault | None) -> bool:
+    """Whether a point is off by the doing of a side, as far as that is known."""
+    return not row.sides_at_fault or side in (None, "both", *row.sides_at_fault)
+
+
 def _root(
     row: LayerDrift, ratios: Mapping[str, Array], introduced: Mapping[str, Array], span: Span
 ) -> At:
     """The step in which a guilty layer first made more error of its own than it may."""
     name = row.point.name
     own, total = introduced.get(name), ratios.get(name)
-    # Nothing came in before: where all of its error is beyond, its own is. By channel, that is
-    # known better than what it made itself, which an attention sink's few channels outweigh.
+    # Nothing came in before: where all of its error is beyond, its own is.
     if own is None or (not row.ok and total is not None and (total > 1).any()):
         return _at(row, ratios, span)
     along = places((*own.shape, 1), name, span)

@@ -10,6 +10,7 @@ import numpy as np
 from ...dtypes import Array, Float64
 from ...judge.calibrate import Calibration
 from ...judge.honest import Honest
+from ...judge.replay import replay_pairs
 from ...layer_drift import Allowed, LayerDrift
 from ...measure.halves import widened
 from ...measure.metrics import measure
@@ -75,40 +76,88 @@ def token_ratios(
     return per_row
 
 
+def room_of(allowed: Allowed, reference: Array) -> Array:
+    """What each element may be off."""
+    room: Array = allowed.atol * allowed.scale + allowed.rtol * np.abs(widened(reference))
+    return room
+
+
+def shares(off: Array, room: Array, keep: Array | None) -> Array:
+    """By (row, position): the largest share of its room that an element is off; 0 where padded."""
+    with np.errstate(all="ignore"):
+        each = np.where(off == 0, 0.0, off / room)
+    most: Array = np.nan_to_num(each, nan=np.inf, posinf=np.inf).reshape(*off.shape[:2], -1).max(-1)
+    return most if keep is None else np.where(keep, most, 0.0)
+
+
 def ratios_of(
-    trace: Trace, calibration: Calibration, rows: Sequence[LayerDrift]
+    sides: tuple[Trace, Trace],
+    at_fault: Trace,
+    calibration: Calibration | None,
+    rows: Sequence[LayerDrift],
 ) -> dict[str, Array]:
-    """Of each point that has tokens, in units of what its worst token may be off."""
+    """Of each point that has tokens, in units of what its worst token may be off.
+
+    That is the distance from the truth, of the side at fault; where a tolerance decides, that
+    between the sides.
+    """
     found = {}
     for row in rows:
-        name = row.point.name
-        state, true = trace.state(name), calibration.truth.state(name)
-        known = calibration.total.get(name)
-        if row.truth is None or state is None or true is None or known is None:
-            continue
-        if true.array.ndim >= 3 and true.array.shape == state.shape:
-            most, keep = row.truth.norms["allowed"].token_worst, trace.probe.keep(name, state.shape)
-            found[name] = token_ratios(state, true.array, known, most, keep)
+        ratios = _by_truth(at_fault, calibration, row) if row.truth else _by_tolerance(sides, row)
+        if ratios is not None:
+            found[row.point.name] = ratios
     return found
 
 
-def introduced_ratios(calibration: Calibration, rows: Sequence[LayerDrift]) -> dict[str, Array]:
-    """The same for what each layer made itself, where blame was computed."""
+def _by_tolerance(sides: tuple[Trace, Trace], row: LayerDrift) -> Array | None:
+    name, allowed = row.point.name, row.tolerance
+    ours, theirs = (side.state(name) for side in sides)
+    if ours is None or theirs is None or allowed is None or row.metrics is None:
+        return None
+    if ours.array.ndim < 3 or ours.shape != theirs.shape:
+        return None
+    a, b = (widened(side.array).astype(np.float64) for side in (ours, theirs))
+    with np.errstate(all="ignore"):
+        off = np.where(a == b, 0.0, np.abs(b - a))  # equal infinities are no difference
+    return shares(off, room_of(allowed, a), sides[0].probe.keep(name, ours.shape))
+
+
+def _by_truth(trace: Trace, calibration: Calibration | None, row: LayerDrift) -> Array | None:
+    if calibration is None or row.truth is None:
+        return None
+    name = row.point.name
+    state, true = trace.state(name), calibration.truth.state(name)
+    known = calibration.total.get(name)
+    if state is None or true is None or known is None:
+        return None
+    if true.array.ndim < 3 or true.array.shape != state.shape:
+        return None
+    most, keep = row.truth.norms["allowed"].token_worst, trace.probe.keep(name, state.shape)
+    return token_ratios(state, true.array, known, most, keep)
+
+
+def introduced_ratios(
+    truth: object, trace: Trace, calibration: Calibration, rows: Sequence[LayerDrift]
+) -> dict[str, Array]:
+    """The same for what each layer made itself, where blame was computed.
+
+    One more replay of the truth: a token's size alone would not do beside an attention sink, whose
+    few channels outweigh all others.
+    """
+    blamed = {row.point.name: row.blame for row in rows if row.blame is not None}
     found: dict[str, Array] = {}
-    for row in rows:
-        known = calibration.own.get(row.point.name)
-        if row.blame is None or not row.blame.tokens or known is None:
-            continue
-        lines = [[np.nan if one is None else one for one in line] for line in row.blame.tokens]
-        tokens, most = np.array(lines), row.blame.norms["allowed"].token_worst
-        counted = ~np.isnan(tokens)
-        if int(counted.sum()) != len(known.weights.tokens) or not most > 0:
-            continue
-        # Of the channels only their sum is known here: each counts as the typical one.
-        typical = float(np.sqrt(np.mean(np.square(known.weights.channels))))
-        ratios = np.zeros(tokens.shape)
-        ratios[counted] = tokens[counted] * known.weights.tokens * typical / most
-        found[row.point.name] = ratios
+
+    def meet(own: State, made: State) -> None:
+        name = made.point.name
+        blame, known = blamed.get(name), calibration.own.get(name)
+        if blame is None or known is None or made.array.ndim < 3:
+            return
+        most, keep = blame.norms["allowed"].token_worst, trace.probe.keep(name, own.shape)
+        found[name] = token_ratios(own, made.array, known, most, keep)
+
+    if blamed:
+        fitting = tuple(state for state in trace if _fits(state, calibration.truth))
+        replay_pairs(truth, replace(trace, states=fitting), meet)
     return found
 
 
@@ -140,6 +189,11 @@ def _is_mixed(name: str, trace: Trace, truth: Trace) -> bool:
         if len(others) and (others.min(0) < LIKE * apart[row]).any():
             return True
     return False
+
+
+def _fits(state: State, truth: Trace) -> bool:
+    true = truth.state(state.point.name)
+    return true is None or true.shape == state.shape
 
 
 def first_token(row: LayerDrift, ratios: Array | None) -> int | None:
@@ -185,13 +239,16 @@ def _part(
     keep = trace.probe.keep(row.point.name, ours.shape)
     a, b = (np.ascontiguousarray(side.array[:, at]) for side in (ours, theirs))
     allowed = row.tolerance
-    tolerance = Tolerance(allowed.atol, allowed.rtol) if allowed else Tolerance(0.0)
+    tolerance = Tolerance(0.0)
+    if allowed is not None:  # the scale is that of all steps together
+        tolerance = Tolerance(allowed.atol * allowed.scale, allowed.rtol)
     measured = measure(a, b, tolerance, None if keep is None else keep[:, at])
     needed = measured.exceeded if ratios is None else float(ratios[:, at].max(initial=0.0))
     first = first_token(row, ratios)
     here = first is not None and at.start is not None and at.start <= first < (at.stop or first + 1)
     beyond = not row.ok and (needed > 1 or here)
-    norm = allowed.norm if allowed and ratios is None else "token_worst"
+    norm = "token_worst" if row.truth is not None and ratios is not None else ""
+    norm = norm or (allowed.norm if allowed else "max_abs")
     side = allowed.side if allowed else "candidate"
     return LayerDrift(
         row.point,

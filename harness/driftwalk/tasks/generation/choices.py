@@ -12,7 +12,7 @@ from ...errors import BackendError
 from ...layer_drift import Allowed
 from ...measure.halves import widened
 from ...states import Trace
-from .cells import Span
+from .cells import Span, room_of
 from .result import Parted
 
 Texts = Callable[[Iterable[int]], tuple[str, ...]]
@@ -20,11 +20,13 @@ Texts = Callable[[Iterable[int]], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the reference chose in one step, row by row, and how many rows the candidate flips."""
+    """What each side chooses in one step, row by row, and by how much the reference does."""
 
     tokens: tuple[int, ...]
+    theirs: tuple[int, ...]
     margins: tuple[float, ...]
     flips: int
+    """Rows in which the candidate finds another token likeliest."""
 
 
 def logits_in(trace: Trace, step: int, span: Span) -> Float64:
@@ -47,6 +49,7 @@ def chosen(sides: tuple[Trace, Trace], step: int, span: Span, ids: Array) -> Cho
     np.put_along_axis(others, next_ids[:, None], -np.inf, 1)
     return Choice(
         tuple(next_ids.tolist()),
+        tuple(theirs.argmax(-1).tolist()),
         tuple((own - others.max(-1)).tolist()),
         int((theirs.argmax(-1) != best).sum()),
     )
@@ -64,7 +67,6 @@ def parted(
     Up to there both have been fed the same, so that each left to itself would part there as well.
     A tie is what the allowance of both sides together could turn round.
     """
-    room = allowed.atol + allowed.rtol * allowed.scale if allowed is not None else 0.0
     for step in range(span.steps + 1):
         ours, theirs = (logits_in(side, step, span) for side in sides)
         rows = np.flatnonzero(ours.argmax(-1) != theirs.argmax(-1))
@@ -73,6 +75,7 @@ def parted(
             a, b = int(ours[row].argmax()), int(theirs[row].argmax())
             known = ours if true is None else logits_in(true, step, span)
             margin = float(known[row, a] - known[row, b])
+            of_both = room_of(allowed, known[row, [a, b]]).sum() if allowed is not None else 0.0
             one, other = texts((a, b))
-            return Parted(step, row, (a, b), (one, other), margin, abs(margin) <= 2 * room)
+            return Parted(step, row, (a, b), (one, other), margin, bool(abs(margin) <= of_both))
     return None

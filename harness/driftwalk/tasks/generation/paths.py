@@ -10,6 +10,7 @@ from ...layer_drift import LayerDrift, Side
 from ...measure.halves import widened
 from ...names import is_of_cache
 from ...states import Trace
+from .cells import room_of, shares
 from .result import Agreement, CachePath
 
 BOTH = 2.0
@@ -29,10 +30,8 @@ def cache_path(whole: Trace, decoded: Trace, rows: Iterable[LayerDrift], side: S
         keep = whole.probe.keep(name, a.shape)
         with np.errstate(all="ignore"):
             off = np.abs(widened(a.array).astype(np.float64) - widened(b.array))
-        most = float((off if keep is None else off[keep]).max(initial=0.0))
-        room = allowed.atol + allowed.rtol * allowed.scale
-        equal = equal and most == 0
-        used[name] = most / room if room else 0.0 if most == 0 else np.inf
+        equal = equal and not (off if keep is None else off[keep]).any()
+        used[name] = float(shares(off, room_of(allowed, a.array), keep).max(initial=0.0))
     point = max(used, key=lambda name: used[name], default="")
     worst = used.get(point, 0.0)
     agreement: Agreement = "broken"

@@ -43,6 +43,19 @@ def begun(probe: Probe, given: object) -> Probe:
     return replace(probe, inputs={**probe.inputs, **cut})
 
 
+def cut_to(probe: Probe, length: int) -> Probe:
+    """The beginning of a sequence: the prompt of one that was recorded whole."""
+    name = tokens_of(probe)
+    rows, tokens = probe.inputs[name].shape
+    cut = {
+        n: a[:, :length]
+        for n, a in probe.inputs.items()
+        if _is_own(n, name) and a.ndim >= 2 and a.shape[:2] == (rows, tokens)
+    }
+    words = tuple(row[:length] if len(row) == tokens else row for row in probe.tokens)
+    return replace(probe, inputs={**probe.inputs, **cut}, tokens=words, kept=None)
+
+
 def left_padded(probe: Probe, takes_positions: bool) -> Probe:
     """Rows of unequal length end together, so that all of them go on at the same place.
 

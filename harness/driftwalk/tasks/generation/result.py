@@ -8,9 +8,10 @@ from typing import ClassVar, Literal, NoReturn
 
 from ...adapter import BackendInfo
 from ...document import Document
-from ...jsonable import Later, Size
+from ...effects import Patching
+from ...jsonable import Later, Size, Sparse, Table
 from ...layer_drift import AtFault, Culprit, LayerDrift, Side
-from ...result import PolicyInfo, ProbeInfo, RunVerdict
+from ...result import ExpectedDrift, PolicyInfo, ProbeInfo, RunVerdict, all_known
 from ...states import Point
 
 Cause = Literal["cache", "backend", "shared"]
@@ -48,7 +49,10 @@ class Step:
     search may choose one that is below."""
     flips: int
     """Rows in which the candidate would have chosen another token."""
-    layers: tuple[LayerDrift, ...]
+    layers: Table[tuple[LayerDrift, ...]]
+    theirs: Later[tuple[int, ...]] = ()
+    """What the candidate would have chosen, row by row."""
+    their_texts: Later[tuple[str, ...]] = ()
 
     @property
     def token(self) -> int:
@@ -80,6 +84,9 @@ class Parted:
     where there is no truth."""
     tie: bool
     """Whether honest noise alone could have chosen either."""
+    patching: Sparse[Patching | None] = None
+    """Which layer's drift it was, where that was asked for: the rows that still choose otherwise in
+    this step, with the reference's states at each point in turn."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,9 @@ class Generation(Document):
     """The whole sequence."""
     prompt: int
     """How many of its tokens were the prompt's."""
+    ids: Later[tuple[tuple[int, ...], ...]] = ()
+    """The whole sequence, row by row: the prompt, and what was generated and fed; the choice of the
+    last step is in `steps` alone."""
     cache: str
     beams: Later[int] = 1
     """Rows of a beam search for each row of the prompt."""
@@ -147,17 +157,24 @@ class Generation(Document):
     steps: tuple[Step, ...]
     layers: tuple[LayerDrift, ...]
     """Every point over all steps: what decided."""
-    whole: tuple[LayerDrift, ...] = ()
+    whole: Table[tuple[LayerDrift, ...]] = ()
     """The same for runs on the whole sequence at once."""
     cache_paths: Mapping[str, CachePath] = field(default_factory=dict)
     """By side."""
     invariance: Later[tuple[Invariance, ...]] = ()
     """By side, where it was asked for."""
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    expected: Sparse[tuple[ExpectedDrift, ...]] = ()
+    """Known deviations that were found; the verdict does not hide them."""
 
     @property
     def ok(self) -> bool:
         return self.verdict == "pass"
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether it drifts, and all of the drift was known."""
+        return self.verdict == "drift" and all_known(self.layers, self.expected)
 
     def layer(self, name: str) -> LayerDrift:
         for layer in self.layers:
