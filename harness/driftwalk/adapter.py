@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
@@ -29,6 +28,7 @@ import numpy as np
 from .decoding import Beams, Decoding
 from .dtypes import Array
 from .errors import BackendError, UsageError
+from .offers import Lap, Offer
 from .progress import Progress
 from .spec import Spec
 from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
@@ -39,31 +39,9 @@ if TYPE_CHECKING:
 
     from .exercised import Exercised
 
-__all__ = ["Backend", "BackendInfo"]  # the public ones; BackendInfo stands in point.py
+__all__ = ["Backend", "BackendInfo", "Lap", "Offer"]  # the last three stand elsewhere
 
 Sink = Callable[[State], None]
-
-
-@dataclass(frozen=True)
-class Offer:
-    """One thing a backend can or cannot do on this machine, and why not."""
-
-    spec: str
-    usable: bool
-    note: str
-
-
-@dataclass(frozen=True)
-class Lap:
-    """One plain run, in seconds of wall clock, waited for to the end."""
-
-    seconds: float
-    """The run itself."""
-    copy_in: float = 0.0
-    copy_out: float = 0.0
-    """Copies of inputs and outputs between host and device, not part of the run."""
-    device: float | None = None
-    """The run by the device's own clock, where it has one."""
 
 
 # ---- what a backend may be able to do beside: a method of that name is all there is to it ----

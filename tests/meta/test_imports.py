@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
             "states",
             "mixture",
             "weight_source",
+            "offers",
             "adapter",
             "graphs.own_doing",
         ),

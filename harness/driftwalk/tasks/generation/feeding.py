@@ -74,6 +74,21 @@ class Feeding:
         return Decoding(tuple(chunks), self.cache, rejected=tuple(rejected))
 
 
+@dataclass(frozen=True)
+class How:
+    """All that was asked for, beside the sides and the policy."""
+
+    feeding: Feeding
+    blame: bool | str = "auto"
+    invariance: bool = False
+    stored: bool = True
+    witness: str = "auto"
+    missing: tuple[str, ...] = ()
+    patch: bool = False
+    any_steps: bool = False
+    """Whether no number of steps was asked for: a recording may have others."""
+
+
 def pieces(tokens: int, most: int) -> tuple[int, ...]:
     """So many tokens, at most so many at once; 0: all."""
     if not 0 < most < tokens:

@@ -14,8 +14,8 @@ from ...progress import Progress
 from ...stage import Setting, open_stage
 from ...states import Trace
 from ...tolerance import make_policy
-from .feeding import Feeding
-from .run import STEPS, Generating, How
+from .feeding import Feeding, How
+from .run import STEPS, Generating
 from .sides import DecodingBackend, decoding_side
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ...adapter import BringsSteps, Prepares, Rewinds
@@ -25,7 +25,7 @@ from ...tolerance import DEFAULT_POLICY, PolicyLike, make_policy
 from .cause import Evidence, cause_of, first_divergence
 from .cells import KEPT, Span, introduced_ratios, of_other_rows, ratios_of, step_rows
 from .choices import chosen, parted
-from .feeding import Feeding, in_beams
+from .feeding import Feeding, How, in_beams
 from .invariance import Judge, Matrix, Sequences, with_invariance
 from .patching import patched
 from .paths import cache_path
@@ -105,19 +105,6 @@ def generate_all(
         missing = tuple(allow_missing)
         how = How(feeding, blame, invariance, stored, witness, missing, patch, steps is None)
         return Generating(stage, prompt, terms, how, show).reports()
-
-
-@dataclass(frozen=True)
-class How:
-    feeding: Feeding
-    blame: bool | str = "auto"
-    invariance: bool = False
-    stored: bool = True
-    witness: str = "auto"
-    missing: tuple[str, ...] = ()
-    patch: bool = False
-    any_steps: bool = False
-    """Whether no number of steps was asked for: a recording may have others."""
 
 
 class Generating:
