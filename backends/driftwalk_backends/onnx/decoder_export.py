@@ -1,9 +1,9 @@
 """A model that decodes, as graphs: one for the prompt, one for every step after it.
 
 Where all that is kept are keys and values, one graph serves both: what it keeps and what it is fed
-may be of any length, and the prompt is fed with nothing kept. A decoder behind an encoder has two: the
-first runs the encoder, the other takes what it gave. States of a fixed size (Mamba) have two: the
-prompt's is made for its length, the other takes one token.
+may be of any length, and the prompt is fed with nothing kept. A decoder behind an encoder has two:
+the first runs the encoder, the other takes what it gave. States of a fixed size (Mamba) have two:
+the prompt's is made for its length, the other takes one token.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from torch import nn
 from driftwalk.decoding import TOKENS, Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
+from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
-from ..calls import call_as_it_is, explaining, inputs_for, quietly
+from ..calls import call_as_it_is, explaining, inputs_for, own_copies, quietly, tensors_only
 from ..decoding import behind_encoder, cache_name, decoded, tokens_of
 from ..layout import Layout
-from .export import Exported, Exports, GraphCall, export
+from ..loaded import LoadedModel
+from .export import Exported, Exports, GraphCall, export, layout_of
 from .past import FIXED, Kept, refilled, tensors_of, windows_of
 
 FED, AFTER = 3, 2
@@ -50,37 +52,42 @@ class DecoderGraphs:
 def decoder_graphs(exports: Exports, probe: Probe, plan: Decoding) -> DecoderGraphs:
     """Made for sequences like this probe's, fed like this."""
     sample = shortened(probe, FED + AFTER)
-    module = exports.model.at(exports.dtype, "cpu", for_export=True)
-    with quietly(module), explaining(exports.model.label, exports.spec):
-        cache_name(module)
-        kept = _begun(module, sample)
-    layout = exports.layout(module, sample, use_cache=True)
-    if not tensors_of(kept.cache):
+    name = type(exports.model.module).__name__
+    begun, layout = begun_on(exports.model, probe, exports.dtype, exports.spec)
+    if begun.is_fixed and plan.cache == "none" and len(plan.chunks) > 1:
         raise BackendError(
-            f"{type(module).__name__} keeps a {type(kept.cache).__name__}, which cannot be an input "
-            "of a graph: it has no layers of keys and values, or of states."
+            f"{name} keeps states of a fixed size: a graph of it is made for one length of the "
+            "prompt, and cannot be fed all tokens again in each step (--cache none)."
         )
-    if kept.is_fixed and plan.cache == "none" and len(plan.chunks) > 1:
-        raise BackendError(
-            f"{type(module).__name__} keeps states of a fixed size: a graph of it is made for one "
-            "length of the prompt, and cannot be fed all tokens again in each step (--cache none)."
-        )
-    after = exports.made(
-        ["past", *sample.forms()],
-        sample,
-        lambda module, layout, folder: _export_after(module, layout, sample, folder),
-        use_cache=True,
-    )
+
+    def write_after(module: nn.Module, layout: Layout, folder: Path) -> None:
+        begun = _begun(module, sample, 1 if fixed else AFTER)
+        stacks = behind_encoder(module, layout.stacks)
+        export(module, replace(layout, stacks=stacks), _going_on(module, begun), folder)
+
+    def write_first(module: nn.Module, layout: Layout, folder: Path) -> None:
+        export(module, layout, _beginning(module, made_for, fixed), folder)
+
+    fixed = begun.is_fixed
+    after = exports.made(["past", *sample.forms()], sample, write_after, use_cache=True)
     first = after
-    if kept.is_fixed or kept.has_encoder:
-        made_for = shortened(probe, next(iter(plan.chunks), 0)) if kept.is_fixed else sample
-        first = exports.made(
-            ["prompt", *made_for.forms()],
-            made_for,
-            lambda module, layout, folder: _export_first(module, layout, made_for, folder),
-            use_cache=True,
+    if fixed or begun.has_encoder:
+        made_for = shortened(probe, next(iter(plan.chunks), 0)) if fixed else sample
+        first = exports.made(["prompt", *made_for.forms()], made_for, write_first, use_cache=True)
+    return DecoderGraphs(first, after, layout, windows_of(begun.cache))
+
+
+def begun_on(model: LoadedModel, probe: Probe, dtype: str, spec: Spec) -> tuple[Begun, Layout]:
+    """What the torch model keeps of sequences like this probe's, and its points."""
+    sample, module = shortened(probe, FED + AFTER), model.at(dtype, "cpu", for_export=True)
+    with quietly(module), explaining(model.label, spec):
+        begun = _begun(module, sample)
+    if not begun.tensors:
+        raise BackendError(
+            f"{type(module).__name__} keeps a {type(begun.cache).__name__}, which cannot be an "
+            "input of a graph: it has no layers of keys and values, or of states."
         )
-    return DecoderGraphs(first, after, layout, windows_of(kept.cache))
+    return begun, layout_of(model, module, sample, spec, use_cache=True)
 
 
 def shortened(probe: Probe, tokens: int) -> Probe:
@@ -104,7 +111,7 @@ def _is_own(name: str, tokens: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Begun:
+class Begun:
     """What a module was called with in the last of some steps, and what it had kept by then."""
 
     given: Mapping[str, Any]
@@ -120,15 +127,15 @@ class _Begun:
         return _ENCODER in self.given
 
 
-def _begun(module: nn.Module, sample: Probe, after: int = AFTER) -> _Begun:
+def _begun(module: nn.Module, sample: Probe, after: int = AFTER) -> Begun:
     """A call on what the first tokens left, as decoding makes it."""
-    seen: list[_Begun] = []
+    seen: list[Begun] = []
     name = cache_name(module)
 
     def note(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         cache = kwargs.get(name)
         tensors = {kept: t.clone() for kept, t in tensors_of(cache).items()}
-        seen.append(_Begun({n: v for n, v in kwargs.items() if n != name}, cache, tensors))
+        seen.append(Begun({n: v for n, v in kwargs.items() if n != name}, cache, tensors))
 
     inputs = inputs_for(module, sample, torch.device("cpu"))
     hook = module.register_forward_pre_hook(note, with_kwargs=True)
@@ -139,22 +146,12 @@ def _begun(module: nn.Module, sample: Probe, after: int = AFTER) -> _Begun:
     return seen[-1]
 
 
-def _export_after(module: nn.Module, layout: Layout, sample: Probe, folder: Path) -> None:
-    """The graph of a step on what was kept."""
-    begun = _begun(module, sample)
-    if begun.is_fixed:
-        begun = _begun(module, sample, 1)
-    stacks = behind_encoder(module, layout.stacks)
-    export(module, replace(layout, stacks=stacks), _called_on(module, begun), folder)
-
-
-def _called_on(module: nn.Module, begun: _Begun) -> GraphCall:
+def _going_on(module: nn.Module, begun: Begun) -> GraphCall:
+    """The call of a step on what was kept."""
     cached = cache_name(module)
-    tensors = {n: v for n, v in begun.given.items() if isinstance(v, torch.Tensor)}
+    tensors = tensors_only(begun.given)
     others = {n: v for n, v in begun.given.items() if n not in tensors and n != _ENCODER}
-    open_axes: dict[str, int] = {}
-    if not begun.is_fixed:
-        open_axes = _along(tensors)
+    open_axes = {} if begun.is_fixed else _along(tensors)
     if begun.has_encoder:
         tensors[ENCODED] = begun.given[_ENCODER].last_hidden_state
     for kept, tensor in begun.tensors.items():
@@ -175,20 +172,18 @@ def _called_on(module: nn.Module, begun: _Begun) -> GraphCall:
     return GraphCall(tensors, run, open_axes)
 
 
-def _export_first(module: nn.Module, layout: Layout, probe: Probe, folder: Path) -> None:
-    """The graph of a prompt, which leaves something to go on with."""
+def _beginning(module: nn.Module, probe: Probe, fixed: bool) -> GraphCall:
+    """The call of a prompt, which leaves something to go on with."""
     inputs = inputs_for(module, probe, torch.device("cpu"))
-    tensors = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor)}
+    tensors = tensors_only(inputs)
     others = {n: v for n, v in inputs.items() if n not in tensors}
     cached = cache_name(module)
 
     def run(given: dict[str, torch.Tensor]) -> tuple[Any, dict[str, torch.Tensor]]:
-        output = call_as_it_is(module, {**given, **others}, use_cache=True)
+        output = call_as_it_is(module, {**given, **own_copies(others)}, use_cache=True)
         return output, _present(getattr(output, cached, None), cross=True)
 
-    with torch.no_grad():
-        fixed = any(".conv" in name or ".recurrent" in name for name in run(dict(tensors))[1])
-    export(module, layout, GraphCall(tensors, run, {} if fixed else _along(tensors)), folder)
+    return GraphCall(tensors, run, {} if fixed else _along(tensors))
 
 
 def _present(cache: Any, cross: bool) -> dict[str, torch.Tensor]:

@@ -23,6 +23,8 @@ from ..tensors import TORCH_DTYPES, to_numpy
 from .stepping import SteppedGraphs
 
 CACHES = ("dynamic", "none")
+OUTPUTS = ("logits", "encoder_last_hidden_state")
+"""Outputs of a graph that the next step needs."""
 HandOn = Callable[[dict[str, Array], Sink | None], dict[str, Array]]
 """Of all that a graph gave: the states to a sink, the model's own outputs back."""
 
@@ -32,6 +34,7 @@ class DecodesGraphs:
 
     spec: Spec
     _plan: Decoding | None = None
+    _has_decoded = False
 
     def decode(self, plan: Decoding | None) -> None:
         if plan is not None and plan.cache not in CACHES:
@@ -40,6 +43,7 @@ class DecodesGraphs:
                 f"the sequence. It has {' and '.join(CACHES)}."
             )
         self._plan = plan
+        self._has_decoded = self._has_decoded or plan is not None
 
     def generate(self, probe: Probe, plan: Decoding, sink: Sink) -> Mapping[str, Array]:
         self.decode(plan)

@@ -126,7 +126,7 @@ class GraphCall:
 
 
 def whole_call(module: nn.Module, inputs: Inputs) -> GraphCall:
-    """A model called with all of its inputs; those that are not one tensor are part of the graph."""
+    """A model called with all its inputs; those that are not one tensor are part of the graph."""
     tensors = tensors_only(inputs)
     others = {name: value for name, value in inputs.items() if name not in tensors}
     return GraphCall(
@@ -277,6 +277,20 @@ def kept(
     return folder
 
 
+def layout_of(
+    model: LoadedModel, module: nn.Module, probe: Probe, spec: Spec, **asked_for: Any
+) -> Layout:
+    """A model's points: known from an earlier run, or found in one of this module."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    inputs = inputs_for(module, probe, device)
+
+    def run(**extra: Any) -> Any:
+        return call(module, inputs, **asked_for, **extra)
+
+    with quietly(module), explaining(model.label, spec):
+        return model.layout(module, inputs, run)
+
+
 Write = Callable[[nn.Module, Layout, Path], None]
 """Makes a graph of a module that has these points, in a folder."""
 
@@ -363,15 +377,7 @@ class Exports:
             return False
 
     def layout(self, module: nn.Module, probe: Probe, **asked_for: Any) -> Layout:
-        """The model's points: known from an earlier run, or found in one of this module."""
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        inputs = inputs_for(module, probe, device)
-
-        def run(**extra: Any) -> Any:
-            return call(module, inputs, **asked_for, **extra)
-
-        with quietly(module), explaining(self.model.label, self.spec):
-            return self.model.layout(module, inputs, run)
+        return layout_of(self.model, module, probe, self.spec, **asked_for)
 
     @property
     def outputs_skipped(self) -> tuple[str, ...]:

@@ -1,14 +1,15 @@
 """What is kept from one decoding step to the next, as inputs and outputs of a graph.
 
-A graph takes `past_key_values.3.key` and gives `present.3.key`, as optimum's do; what a decoder keeps
-of its encoder is `past_key_values.3.encoder.key`. States of a fixed size are `conv` and `recurrent`.
+A graph takes `past_key_values.3.key` and gives `present.3.key`, as optimum's do; what a decoder
+keeps of its encoder is `past_key_values.3.encoder.key`. States of a fixed size are `conv` and
+`recurrent`. The graphs of `transformers.exporters` call the same `past_key_values.layers.3.keys`.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from driftwalk.errors import BackendError
 from ..decoding import KEPT
 
 _NAMED = re.compile(
-    r"(past|present)[a-z_]*\.(?:layers\.)?(\d+)\.(?:(decoder|encoder|self|cross)\.)?"
+    r"(?:(?:input|output)\.)?(?:past|present)[a-z_]*\.(?:layers\.)?(\d+)\."
+    r"(?:(decoder|encoder|self|cross)\.)?"
     r"(key|value|conv|recurrent)s?(?:\.(\d+))?"
 )
 FIXED = ("conv", "recurrent")
@@ -55,16 +57,13 @@ def kept_as(name: str) -> Kept | None:
     found = _NAMED.fullmatch(name)
     if found is None:
         return None
-    _, layer, half, kind, number = found.groups()
+    layer, half, kind, number = found.groups()
     return Kept(int(layer), kind, int(number or 0), half in ("encoder", "cross"))
 
 
-def is_past(name: str) -> bool:
-    return name.startswith("past") and kept_as(name) is not None
-
-
-def is_present(name: str) -> bool:
-    return name.startswith("present") and kept_as(name) is not None
+def kept_among(names: Iterable[str]) -> dict[Kept, str]:
+    """What some inputs, or some outputs, of a graph keep."""
+    return {kept: name for name in names if (kept := kept_as(name)) is not None}
 
 
 def tensors_of(cache: Any) -> dict[Kept, torch.Tensor]:
@@ -113,10 +112,10 @@ def _with_layers(cache: Any, tensors: Mapping[Kept, torch.Tensor], cross: bool) 
     made.layers = []
     for at, layer in enumerate(cache.layers):
         own = {kept: t for kept, t in tensors.items() if (kept.layer, kept.cross) == (at, cross)}
-        if fixed := getattr(layer, "is_sliding", False):
-            if any(kept.kind in FIXED for kept in own):
-                raise BackendError(f"a {type(layer).__name__} cannot be an input of a graph.")
-        new = DynamicLayer() if fixed else copy.copy(layer)
+        slides = getattr(layer, "is_sliding", False)
+        if slides and any(kept.kind in FIXED for kept in own):
+            raise BackendError(f"a {type(layer).__name__} cannot be an input of a graph.")
+        new = DynamicLayer() if slides else copy.copy(layer)
         new.is_initialized = True
         for attribute, kind in KEPT.items():
             of_kind = {kept.number: t for kept, t in own.items() if kept.kind == kind}

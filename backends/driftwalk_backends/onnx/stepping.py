@@ -1,7 +1,7 @@
 """Graphs that take a past, called step by step as a torch module is.
 
-A graph says by the names of its inputs and outputs what it keeps (past.py). What an exporter adds to
-a model's inputs is made up: a mask, positions, the flag of a merged decoder.
+A graph says by the names of its inputs and outputs what it keeps (past.py). What an exporter adds
+to a model's inputs is made up: a mask, positions, the flag of a merged decoder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from driftwalk.errors import BackendError
 from ..decoding import KEPT, tokens_of
 from .backend import Sessions
 from .decoder_export import ENCODED
-from .past import FIXED, Kept, is_past, is_present, kept_as
+from .graph import FLOAT_KINDS
+from .past import FIXED, Kept, kept_among
 from .reading import CACHE_FLAG
 
 _ENCODER = "encoder_last_hidden_state"
@@ -41,11 +42,11 @@ class StepGraph:
 
     @property
     def past(self) -> dict[Kept, str]:
-        return {kept: n for n in self.inputs if is_past(n) and (kept := kept_as(n)) is not None}
+        return kept_among(self.inputs)
 
     @property
     def present(self) -> dict[Kept, str]:
-        return {kept: n for n in self.outputs if is_present(n) and (kept := kept_as(n)) is not None}
+        return kept_among(self.outputs)
 
 
 def step_graph(session: Any, sessions: Sessions, label: str) -> StepGraph:
@@ -76,8 +77,10 @@ class KeptLayer:
 class KeptTensors:
     """All that was kept after a step."""
 
-    def __init__(self, arrays: Mapping[Kept, Array], windows: Sequence[int | None]) -> None:
-        self.arrays = dict(arrays)
+    def __init__(
+        self, arrays: Mapping[Kept, Array], tokens: int, windows: Sequence[int | None]
+    ) -> None:
+        self.arrays, self.tokens = dict(arrays), tokens
         self._windows = windows
 
     @property
@@ -130,37 +133,63 @@ class SteppedGraphs(nn.Module):
         graph = self._first if past_key_values is None else self._after
         if encoded is not None and graph is self._after:
             arrays[ENCODED] = encoded.last_hidden_state.numpy()
+        again = bool(self.seen) and past_key_values is None
         if not self.seen:
             self._begun_with = arrays
-        elif past_key_values is None:
+        elif again:
             arrays = {**self._begun_with, **arrays}
-        kept = {} if past_key_values is None else past_key_values.arrays
+        kept = past_key_values or KeptTensors({}, 0, ())
         named = graph.ask(self._feed(graph, arrays, kept))
-        names = graph.present
-        there = {held: named.pop(name) for held, name in names.items()}
-        again = bool(self.seen) and past_key_values is None
-        self.seen.append(
-            {n: a for n, a in named.items() if not again or n in self._after.outputs}
-        )
+        there = {held: named.pop(name) for held, name in graph.present.items()}
+        self.seen.append({n: a for n, a in named.items() if not again or n in self._after.outputs})
         output = StepOutput((n, torch.from_numpy(named[n])) for n in self._given if n in named)
         output.encoder_last_hidden_state = output.get(_ENCODER)
-        if names:
+        if there:
             # What is kept of an encoder is given once; a merged decoder then gives it empty.
-            lasting = {held: array for held, array in kept.items() if held.cross}
-            output.past_key_values = KeptTensors({**kept, **there, **lasting}, self._windows)
+            lasting = {held: array for held, array in kept.arrays.items() if held.cross}
+            tokens = kept.tokens + arrays[tokens_of(arrays)].shape[1]
+            self._check(graph, there | lasting, tokens)
+            output.past_key_values = KeptTensors(there | lasting, tokens, self._windows)
         return output
 
     def _feed(
-        self, graph: StepGraph, arrays: Mapping[str, Array], kept: Mapping[Kept, Array]
+        self, graph: StepGraph, arrays: Mapping[str, Array], kept: KeptTensors
     ) -> dict[str, Array]:
         tokens = arrays[tokens_of(arrays)]
-        lengths = [a.shape[_SLOTS] for held, a in kept.items() if not held.cross and a.ndim == 4]
-        past = max(lengths, default=0)
         feed = dict(arrays)
         for held, name in graph.past.items():
-            feed[name] = kept[held] if held in kept else _empty(graph, name, len(tokens))
-        made_up = _made_up(tokens, past, arrays, bool(kept))
+            there = kept.arrays.get(held)
+            feed[name] = _empty(graph, name, len(tokens)) if there is None else there
+        made_up = _made_up(tokens, kept.tokens, arrays, bool(kept.arrays))
         return {n: made_up[n] for n in graph.inputs if n in made_up and n not in feed} | feed
+
+    def _check(self, graph: StepGraph, there: Mapping[Kept, Array], tokens: int) -> None:
+        """An error where what a step leaves is nothing that the next one can take."""
+        taken, given = self._after.past, graph.present
+        if lacking := [name for held, name in taken.items() if held not in there]:
+            raise BackendError(
+                f"{self._after.label} takes {lacking[0]!r}, and {graph.label} gives nothing for "
+                f"it; it gives {', '.join(graph.outputs[:8])}."
+            )
+        for held, array in there.items():
+            if held not in taken or held.cross:
+                continue
+            kind, name = self._after.inputs[taken[held]][1], given[held]
+            if array.dtype.name != _dtype(kind).name:
+                raise BackendError(
+                    f"{self._after.label} takes {taken[held]!r} as {kind}, and {graph.label} gives "
+                    f"{name!r} as {array.dtype.name}: a cache of the wrong dtype."
+                )
+            if held.kind in FIXED:
+                continue
+            window = dict(enumerate(self._windows)).get(held.layer)
+            fine = {tokens} | ({min(tokens, window - 1), min(tokens, window)} if window else set())
+            if array.ndim != 4 or array.shape[_SLOTS] not in fine:
+                raise BackendError(
+                    f"{graph.label} gives {name!r} as {list(array.shape)} after {tokens} tokens: a "
+                    "cache of the wrong length. Expected are rows, heads, a slot for each token, "
+                    "and channels."
+                )
 
 
 def _is_array(value: object) -> bool:
@@ -192,10 +221,15 @@ def _empty(graph: StepGraph, name: str, rows: int) -> Array:
         rows if axis == _BATCH else size if isinstance(size, int) else 0
         for axis, size in enumerate(shape)
     ]
-    dtypes = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
-    if len(sizes) != 4 or kind not in ("tensor(float)", *dtypes):
+    if len(sizes) != 4 or kind not in FLOAT_KINDS:
         raise BackendError(
             f"{graph.label} keeps {name!r} as {kind} {list(shape)}; keys and values are floats by "
             "row, head, slot and channel."
         )
-    return np.zeros(sizes, dtypes.get(kind, np.float32))
+    return np.zeros(sizes, _dtype(kind))
+
+
+def _dtype(kind: str) -> np.dtype[Any]:
+    """Numpy's word for a type of ONNX Runtime's."""
+    word = kind.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(word, word))

@@ -92,7 +92,12 @@ def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Sp
         if slots and not _wrong(decoded):
             return Found("cache", slots[0], _held(slots[0], "is wrong, and was not read since"))
         first = first_divergence(decoded, ratios, span)
-        return Found("backend" if at_once else "cache", first, "")
+        if at_once:
+            return Found("backend", first, "")
+        kept = min(slots, key=_step) if slots else None
+        if kept is not None and first is not None and kept.step <= first.step:
+            return Found("cache", kept, _held(kept, "is not what the layer computed"))
+        return Found("cache", first, "")
     root = _root(guilty, ratios, introduced, span)
     wrong_length = _wrong_length(decoded, guilty, root)
     if wrong_length is not None and not at_once:
