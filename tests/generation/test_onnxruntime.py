@@ -7,6 +7,7 @@ import pytest
 
 import decoder_files as files
 import driftwalk
+from cli.program import invoke
 from driftwalk.errors import BackendError
 
 STEPS = 5
@@ -144,6 +145,14 @@ def test_a_graph_of_the_same_shape_with_other_weights_drifts_from_the_prompt_on(
     assert report.cause == "backend"
     assert report.first_divergence.step == 0
     assert report.root_cause.point.name in ("embed", "layer.0")
+
+
+def test_the_command_ends_with_3_where_a_graph_cannot_be_decoded(exported, tmp_path):
+    given = ("generate", "demo:decoder", "--ids", "5 17", "--steps", "2", "-c")
+    invoke(*given, f"onnxruntime,file={exported}").refused(3, "a graph of another model")
+    plain = files.changed(exported, tmp_path / "m.onnx", files.without_past)
+    invoke(*given, f"onnxruntime,file={plain}").refused(3, "takes no past")
+    invoke(*given, "onnxruntime", "--cache", "static").refused(3, "no static cache")
 
 
 def test_what_graphs_do_not_keep_is_refused(exported):

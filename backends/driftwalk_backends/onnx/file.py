@@ -107,6 +107,11 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
     def _run_graphs(self) -> tuple[OnnxGraph, ...]:
         return self.decoder.graphs if self._has_decoded else self.parts.graphs
 
+    def decode(self, plan: Decoding | None) -> None:
+        super().decode(plan)
+        if plan is not None and self._path is not None:
+            _ = self.decoder  # what cannot be decoded is refused now
+
     @property
     def is_closed(self) -> bool:
         """Whether several graphs make its steps: their inner states have no name in common."""
