@@ -146,6 +146,15 @@ def merged(source: Path, target: Path) -> Path:
     return target
 
 
+def renamed(made: onnx.ModelProto, name: str, new: str) -> None:
+    """A tensor under another name, wherever it stands but among the outputs."""
+    for node in made.graph.node:
+        node.input[:] = [new if n == name else n for n in node.input]
+        node.output[:] = [new if n == name else n for n in node.output]
+    for value in made.graph.input:
+        value.name = new if value.name == name else value.name
+
+
 # ---- faults ----
 
 
@@ -168,20 +177,13 @@ def wrong_weight(layer: int) -> Callable[[onnx.ModelProto], None]:
 
 def neighbours_values(made: onnx.ModelProto) -> None:
     """The values that a layer leaves are those of the layer before it."""
-    outputs = {value.name for value in made.graph.output}
-    swapped = {"present.1.value": "present.0.value"}
-    assert swapped.keys() <= outputs
-    for node in made.graph.node:
-        node.output[:] = ["own.1.value" if n == "present.1.value" else n for n in node.output]
-        node.input[:] = ["own.1.value" if n == "present.1.value" else n for n in node.input]
+    renamed(made, "present.1.value", "own.1.value")
     made.graph.node.append(helper.make_node("Identity", ["present.0.value"], ["present.1.value"]))
 
 
 def cut_short(made: onnx.ModelProto) -> None:
     """One layer leaves no slot for the first token."""
-    for node in made.graph.node:
-        node.output[:] = ["own.1.key" if n == "present.1.key" else n for n in node.output]
-        node.input[:] = ["own.1.key" if n == "present.1.key" else n for n in node.input]
+    renamed(made, "present.1.key", "own.1.key")
     for name, value in (("from", 1), ("to", 1 << 40), ("along", 2)):
         made.graph.initializer.append(numpy_helper.from_array(np.array([value]), f"cut.{name}"))
     inputs = ["own.1.key", "cut.from", "cut.to", "cut.along"]
@@ -190,9 +192,7 @@ def cut_short(made: onnx.ModelProto) -> None:
 
 def half_precision(made: onnx.ModelProto) -> None:
     """One layer leaves its values in half precision, and takes them in single."""
-    for node in made.graph.node:
-        node.output[:] = ["own.0.value" if n == "present.0.value" else n for n in node.output]
-        node.input[:] = ["own.0.value" if n == "present.0.value" else n for n in node.input]
+    renamed(made, "present.0.value", "own.0.value")
     half = onnx.TensorProto.FLOAT16
     made.graph.node.append(helper.make_node("Cast", ["own.0.value"], ["present.0.value"], to=half))
     for value in made.graph.output:

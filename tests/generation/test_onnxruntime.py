@@ -88,6 +88,14 @@ def test_a_pair_of_files_and_a_merged_one_show_outputs_and_caches(exported, tmp_
         assert any("cannot be seen in every step" in note for note in report.notes)
 
 
+def test_a_graph_that_takes_no_mask_is_not_fed_padded_rows(exported, tmp_path):
+    pair(exported, tmp_path)
+    begins = tmp_path / "decoder_model.onnx"
+    files.changed(begins, begins, lambda made: files.renamed(made, "attention_mask", "unknown"))
+    with pytest.raises(BackendError, match="does not take 'attention_mask'"):
+        of_file(tmp_path, files.padded())
+
+
 def test_a_weight_that_is_wrong_in_the_decode_graph_alone(exported, tmp_path):
     pair(exported, tmp_path, files.wrong_weight(1))
     report = of_file(tmp_path)

@@ -81,7 +81,7 @@ def begun_on(model: LoadedModel, probe: Probe, dtype: str, spec: Spec) -> tuple[
     """What the torch model keeps of sequences like this probe's, and its points."""
     sample, module = shortened(probe, FED + AFTER), model.at(dtype, "cpu", for_export=True)
     with quietly(module), explaining(model.label, spec):
-        begun = _begun(module, sample)
+        begun = _begun(module, sample, 1)
     if not begun.tensors:
         raise BackendError(
             f"{type(module).__name__} keeps a {type(begun.cache).__name__}, which cannot be an "
@@ -127,7 +127,7 @@ class Begun:
         return _ENCODER in self.given
 
 
-def _begun(module: nn.Module, sample: Probe, after: int = AFTER) -> Begun:
+def _begun(module: nn.Module, sample: Probe, after: int) -> Begun:
     """A call on what the first tokens left, as decoding makes it."""
     seen: list[Begun] = []
     name = cache_name(module)

@@ -43,7 +43,7 @@ from .decoder_export import begun_on, shortened
 from .decoder_files import DecoderFiles, open_decoder, stepped
 from .decoding import OUTPUTS, DecodesGraphs, HandOn
 from .export import kept, silence
-from .feeds import is_float, match_outputs
+from .feeds import is_float, match_outputs, refuse_ignored
 from .finding import Finder, Found
 from .graph import Arrays, OnnxGraph
 from .parts import Parts, Runs, open_parts
@@ -184,6 +184,8 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
         files, dtype = self.decoder, common_dtype(self.decoder.graphs)
         begun, layout = begun_on(self._model, probe, "fp32", self.spec)
         files.check(begun.tensors, self._model.label)
+        if files.encoder is None:
+            refuse_ignored(files.label, files.first.inputs, probe.inputs)
         found: tuple[Found, ...] = ()
         if traced and files.shows_states:
             found = self._found_in_steps(shortened(probe, sum(plan.chunks)))
