@@ -29,6 +29,15 @@ def model(seed: int = 0, heads: int = HEADS, layers: int = LAYERS) -> nn.Module:
     return tf.GPT2LMHeadModel(tf.GPT2Config(n_positions=64, **sizes, **ends)).eval()
 
 
+def windowed(window: int = 6) -> nn.Module:
+    """Each layer sees some tokens only."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": HEADS * SIZE, "intermediate_size": 24, "num_hidden_layers": LAYERS}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": 1, "head_dim": SIZE}
+    config = tf.MistralConfig(**sizes, **heads, vocab_size=64, sliding_window=window)
+    return tf.MistralForCausalLM(config).eval()
+
+
 def prompt() -> dict[str, np.ndarray]:
     return {"input_ids": np.random.default_rng(0).integers(4, 64, (2, 6))}
 

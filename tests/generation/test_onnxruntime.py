@@ -47,15 +47,16 @@ def passes(report):
     assert {one.agreement for one in report.cache_paths.values()} <= {"bit-exact", "within noise"}
 
 
-def test_its_own_export_decodes_rows_of_unequal_length_as_candidate_and_as_reference():
-    report = generated("onnxruntime", files.padded())
+def test_its_own_export_decodes_padded_rows_in_a_window_as_candidate_and_as_reference():
+    model, given = files.windowed(), {"prompt": files.padded(), "steps": STEPS}
+    report = driftwalk.generate(model, "onnxruntime", **given)
     passes(report)
     assert names(report) == EVERY_POINT
-    turned = generated("torch", files.padded(), reference="onnxruntime")
+    assert report.layer("layer.1.key").shape == (2, 5, files.SIZE), "what the next token can see"
+    turned = driftwalk.generate(model, "torch", reference="onnxruntime", **given)
     passes(turned)
     assert [step.tokens for step in turned.steps] == [step.tokens for step in report.steps]
-    assert report.layer("layer.1.key").shape == (2, 6 + STEPS, files.HEADS * files.SIZE)
-    passes(generated("onnxruntime", files.padded(), cache="none"))
+    passes(driftwalk.generate(model, "onnxruntime", cache="none", **given))
 
 
 def test_a_file_with_a_past_is_decoded_and_its_states_found(exported):

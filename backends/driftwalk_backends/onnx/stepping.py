@@ -129,7 +129,7 @@ class SteppedGraphs(nn.Module):
         self, past_key_values: KeptTensors | None = None, use_cache: bool = False, **given: Any
     ) -> StepOutput:
         encoded = given.pop("encoder_outputs", None)
-        arrays = {name: value.numpy() for name, value in given.items() if _is_array(value)}
+        arrays = {n: v.numpy() for n, v in given.items() if isinstance(v, torch.Tensor)}
         graph = self._first if past_key_values is None else self._after
         if encoded is not None and graph is self._after:
             arrays[ENCODED] = encoded.last_hidden_state.numpy()
@@ -160,7 +160,7 @@ class SteppedGraphs(nn.Module):
         for held, name in graph.past.items():
             there = kept.arrays.get(held)
             feed[name] = _empty(graph, name, len(tokens)) if there is None else there
-        made_up = _made_up(tokens, kept.tokens, arrays, bool(kept.arrays))
+        made_up = _made_up(tokens, kept.tokens)
         return {n: made_up[n] for n in graph.inputs if n in made_up and n not in feed} | feed
 
     def _check(self, graph: StepGraph, there: Mapping[Kept, Array], tokens: int) -> None:
@@ -192,25 +192,15 @@ class SteppedGraphs(nn.Module):
                 )
 
 
-def _is_array(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _made_up(
-    tokens: Array, past: int, arrays: Mapping[str, Array], on_past: bool
-) -> dict[str, Array]:
+def _made_up(tokens: Array, past: int) -> dict[str, Array]:
     """What exporters add: a mask that hides nothing, positions, and a merged decoder's flag."""
     rows, fed = tokens.shape
     places = np.arange(past, past + fed, dtype=np.int64)
-    mask = arrays.get("attention_mask")
-    counted = np.broadcast_to(places, tokens.shape).copy()
-    if mask is not None and mask.shape == (rows, past + fed):
-        counted = np.maximum(mask.cumsum(1) - 1, 0)[:, past:].astype(np.int64)
     return {
         "attention_mask": np.ones((rows, past + fed), np.int64),
-        "position_ids": counted,
+        "position_ids": np.broadcast_to(places, tokens.shape).copy(),
         "cache_position": places,
-        CACHE_FLAG: np.array([on_past]),
+        CACHE_FLAG: np.array([past > 0]),
     }
 
 
