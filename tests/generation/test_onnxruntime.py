@@ -87,6 +87,8 @@ def test_a_pair_of_files_and_a_merged_one_show_outputs_and_caches(exported, tmp_
         compared = [row.point.name for row in report.layers if row.metrics is not None]
         assert compared == ["logits", *EVERY_POINT[-4:]]
         assert any("cannot be seen in every step" in note for note in report.notes)
+    with pytest.raises(BackendError, match="cannot be the reference"):
+        generated("torch", reference=f"onnxruntime,file={one}")
 
 
 def test_a_graph_that_takes_no_mask_is_not_fed_padded_rows(exported, tmp_path):
