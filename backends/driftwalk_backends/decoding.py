@@ -34,7 +34,7 @@ from .step_masks import JoinedMasks
 _CACHES = ("past_key_values", "cache_params", "state")
 """What forwards call the cache that they take; their output has it under the same name."""
 
-_KEPT = {"keys": "key", "values": "value", "conv_states": "conv", "recurrent_states": "recurrent"}
+KEPT = {"keys": "key", "values": "value", "conv_states": "conv", "recurrent_states": "recurrent"}
 """What a layer of a cache may hold, and what that is called in the name of a point."""
 
 Run = Callable[[int, Callable[[], Any]], Any]
@@ -66,14 +66,14 @@ def cache_name(module: nn.Module) -> str:
 
 def decoded(module: nn.Module, inputs: Inputs, plan: Decoding) -> dict[str, torch.Tensor]:
     """The outputs for the whole sequence, nothing instrumented."""
-    return _Steps(module, inputs, plan).outputs(lambda _, call: call())
+    return Steps(module, inputs, plan).outputs(lambda _, call: call())
 
 
 def watched_decoding(
     module: nn.Module, inputs: Inputs, plan: Decoding, layout: Layout, sink: TensorSink
 ) -> dict[str, torch.Tensor]:
     """The same, and every state of the whole sequence to the sink, and what the cache holds."""
-    return _watched(_Steps(module, inputs, plan), layout, sink)
+    return _watched(Steps(module, inputs, plan), layout, sink)
 
 
 def generated(
@@ -83,7 +83,7 @@ def generated(
 
     Also gives the inputs of the whole sequence.
     """
-    steps = _Steps(module, inputs, plan, likeliest)
+    steps = Steps(module, inputs, plan, likeliest)
     return _watched(steps, layout, sink), steps.inputs
 
 
@@ -92,7 +92,7 @@ def searched(
 ) -> tuple[dict[str, Any], Beams]:
     """A beam search, nothing instrumented: the inputs that are left at its end, and its steps."""
     search = BeamSearch(beams)
-    steps = _Steps(module, inputs, plan, search)
+    steps = Steps(module, inputs, plan, search)
     steps.outputs(lambda _, call: call())
     return steps.inputs, search.made
 
@@ -106,18 +106,18 @@ def restored(
     sink: TensorSink,
 ) -> dict[str, torch.Tensor]:
     """As `watched_decoding`, with the given states, of the whole sequence, in place of its own."""
-    return _watched(_Steps(module, inputs, plan), layout, sink, given)
+    return _watched(Steps(module, inputs, plan), layout, sink, given)
 
 
 def _watched(
-    steps: _Steps,
+    steps: Steps,
     layout: Layout,
     sink: TensorSink,
     given: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
     module = steps.module
     states: dict[Point, list[torch.Tensor]] = {}
-    again = replace(layout, stacks=_behind_encoder(module, layout.stacks))
+    again = replace(layout, stacks=behind_encoder(module, layout.stacks))
 
     masks = JoinedMasks(again.stacks, steps.bounds, steps.extras)
 
@@ -140,12 +140,12 @@ def _watched(
             sink(point, masks.joined(point))
         elif len(tensors) in (1, len(steps.counts)):
             sink(point, steps.joined(tensors))
-    for point, tensor in _kept(steps.cache, layout, steps.tokens):
+    for point, tensor in kept_by_layer(steps.cache, layout, steps.tokens):
         sink(point, tensor)
     return outputs
 
 
-class _Steps:
+class Steps:
     """The steps of one sequence; one that grows, by what is chosen, has only its first tokens."""
 
     def __init__(
@@ -347,7 +347,7 @@ class _Steps:
         return own[self._lineage[max(0, self._after_prompt(step))]]
 
 
-def _behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
+def behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
     """The stacks that run in every step: an encoder's run in the first alone."""
     get = getattr(module, "get_encoder", None)
     config = getattr(module, "config", None)
@@ -357,7 +357,7 @@ def _behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack
     return tuple(s for s in stacks if id(module.get_submodule(s.blocks[0])) not in inside)
 
 
-def _kept(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torch.Tensor]]:
+def kept_by_layer(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torch.Tensor]]:
     """What each layer of a cache holds at the end: keys and values by token, other states whole."""
     cache = getattr(cache, "self_attention_cache", cache)
     layers = getattr(cache, "layers", ())
@@ -365,7 +365,7 @@ def _kept(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torc
     if stack is None:
         return
     for point, layer in zip(stack.layers, layers, strict=True):
-        for held, kind in _KEPT.items():
+        for held, kind in KEPT.items():
             value = getattr(layer, held, None)
             # A layer may hold several states of a kind, by number.
             several = value.values() if isinstance(value, Mapping) else [value]

@@ -8,7 +8,9 @@ from torch import nn
 
 import decoders
 import driftwalk
+from driftwalk.adapter import Backend, BackendInfo
 from driftwalk.errors import BackendError, ProbeError, UsageError
+from driftwalk.spec import Spec
 
 
 def test_words_and_numbers_are_refused_at_once():
@@ -25,11 +27,28 @@ def test_words_and_numbers_are_refused_at_once():
         driftwalk.generate("model.onnx", candidate="onnxruntime")
 
 
+class Plain(Backend):
+    """Runs whole sequences, and nothing else."""
+
+    name = "plain"
+
+    @classmethod
+    def offers(cls):
+        return []
+
+    @property
+    def info(self):
+        return BackendInfo("plain", "plain", "cpu", "fp32", {}, {})
+
+    def _forward(self, probe, sink):
+        raise AssertionError("is refused before it is run")
+
+
 def test_what_keeps_no_cache_is_refused():
     with pytest.raises(BackendError, match="keeps no cache"):
         driftwalk.generate("demo:encoder", candidate="torch")
-    with pytest.raises(BackendError, match="onnxruntime cannot decode step by step"):
-        driftwalk.generate("demo:decoder", candidate="onnxruntime")
+    with pytest.raises(BackendError, match="plain cannot decode step by step"):
+        driftwalk.generate("demo:decoder", candidate=Plain(Spec("plain")))
     with pytest.raises((BackendError, ProbeError), match=r"sequence of tokens|keeps no cache"):
         driftwalk.generate(
             nn.Sequential(nn.Linear(4, 4)), candidate="torch", prompt={"input": np.ones((1, 3, 4))}

@@ -12,12 +12,20 @@ What they have in common
 Making a graph of a torch model
 
     export          torch.export with the hooks inside, so that states are outputs; kept for reuse
+    decoder_export  the same of a model that decodes: the graph takes and gives what is kept
 
 Reading a graph that others made
 
     reading         from a file that is hostile until proven otherwise
     graph           nodes in topological order, who depends on whom; inputs, outputs, weights
     structure       a graph's points: by modules that nodes name, narrow places, repeated blocks
+
+Decoding step by step
+
+    past            what is kept from one step to the next, as inputs and outputs of a graph
+    stepping        graphs with a past, called as a torch module that keeps a cache is
+    decoding        what a backend has that decodes so
+    decoder_files   which graphs of a file or a folder begin, and which go on
 
 Running it beside the torch model
 

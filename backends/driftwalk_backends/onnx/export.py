@@ -18,7 +18,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.export import Dim
 
 from driftwalk.adapter import Sink
 from driftwalk.cache import FolderCache, key_of
@@ -112,51 +113,75 @@ class Exported:
         return {name.removeprefix(OUTPUT_PREFIX): named[name] for name in self.outputs}
 
 
+@dataclass(frozen=True, eq=False)
+class GraphCall:
+    """How a model is called to make a graph of it."""
+
+    tensors: Mapping[str, torch.Tensor]
+    """The graph's inputs."""
+    run: Callable[[dict[str, torch.Tensor]], tuple[Any, dict[str, torch.Tensor]]]
+    """What the model gives for them, and what the graph gives beside."""
+    open_axes: Mapping[str, int] = field(default_factory=dict)
+    """The axis of an input that may be of any length."""
+
+
+def whole_call(module: nn.Module, inputs: Inputs) -> GraphCall:
+    """A model called with all its inputs; those that are not one tensor are part of the graph."""
+    tensors = tensors_only(inputs)
+    others = {name: value for name, value in inputs.items() if name not in tensors}
+    return GraphCall(
+        tensors, lambda given: (call_as_it_is(module, {**given, **own_copies(others)}), {})
+    )
+
+
 class _Exposed(nn.Module):
     """The model as a function of positional tensors, giving its outputs and then its states."""
 
-    def __init__(
-        self, module: nn.Module, layout: Layout, names: tuple[str, ...], others: Inputs
-    ) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, called: GraphCall) -> None:
         super().__init__()
         self.module = module
         self._layout = layout
-        self._names = names
-        self._others = others
-        """Inputs that are not one tensor: part of the graph."""
+        self._called = called
         self.outputs: tuple[str, ...] = ()
+        self.beside: tuple[str, ...] = ()
         self.points: tuple[Point, ...] = ()
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         captured: list[tuple[Point, torch.Tensor]] = []
         layout = self._layout
         with capture(self.module, layout, lambda p, t: captured.append((p, t.clone()))) as finish:
-            inputs = dict(zip(self._names, arrays, strict=True))
-            output = call_as_it_is(self.module, {**inputs, **own_copies(self._others)})
+            inputs = dict(zip(self._called.tensors, arrays, strict=True))
+            output, beside = self._called.run(inputs)
             finish(())  # the outputs are there already
         named = named_outputs(output)
         if not self.outputs:
-            self.outputs, self.points = tuple(named), tuple(point for point, _ in captured)
+            self.outputs, self.beside = tuple(named), tuple(beside)
+            self.points = tuple(point for point, _ in captured)
         # Traced, an op that does nothing gives a new tensor, which looks like a state of its own.
         states = dict(captured)
-        if tuple(named) != self.outputs or not states.keys() >= set(self.points):
+        same = (tuple(named), tuple(beside)) == (self.outputs, self.beside)
+        if not same or not states.keys() >= set(self.points):
             raise BackendError("the model went another way when it was traced than when it ran.")
-        return (*named.values(), *(states[point] for point in self.points))
+        return (*named.values(), *beside.values(), *(states[point] for point in self.points))
 
 
-def export(module: nn.Module, layout: Layout, inputs: Inputs, folder: Path) -> None:
+def export(module: nn.Module, layout: Layout, called: GraphCall, folder: Path) -> None:
     """Write both graphs, their weights and the names of their outputs into `folder`."""
     import onnx
 
-    tensors = tensors_only(inputs)
-    others = {name: value for name, value in inputs.items() if name not in tensors}
-    exposed = _Exposed(module, layout, tuple(tensors), others)
+    tensors = called.tensors
+    exposed = _Exposed(module, layout, called)
     exposed(*own_copies(tensors).values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
 
     def tensor(output: str) -> str:
         """An output's name in the graph, in which no input is called so, too."""
-        return OUTPUT_PREFIX + output if output in inputs else output
+        return OUTPUT_PREFIX + output if output in tensors else output
+
+    axes = tuple(
+        {called.open_axes[name]: Dim.DYNAMIC} if name in called.open_axes else None
+        for name in tensors
+    )
 
     try:
         with silence():
@@ -165,7 +190,8 @@ def export(module: nn.Module, layout: Layout, inputs: Inputs, folder: Path) -> N
                 tuple(tensors.values()),
                 dynamo=True,
                 input_names=list(tensors),
-                output_names=[*map(tensor, exposed.outputs), *states],
+                output_names=[*map(tensor, exposed.outputs), *exposed.beside, *states],
+                dynamic_shapes=(axes,) if called.open_axes else None,
                 verbose=False,
             )
             assert program is not None
@@ -251,6 +277,24 @@ def kept(
     return folder
 
 
+def layout_of(
+    model: LoadedModel, module: nn.Module, probe: Probe, spec: Spec, **asked_for: Any
+) -> Layout:
+    """A model's points: known from an earlier run, or found in one of this module."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    inputs = inputs_for(module, probe, device)
+
+    def run(**extra: Any) -> Any:
+        return call(module, inputs, **asked_for, **extra)
+
+    with quietly(module), explaining(model.label, spec):
+        return model.layout(module, inputs, run)
+
+
+Write = Callable[[nn.Module, Layout, Path], None]
+"""Makes a graph of a module that has these points, in a folder."""
+
+
 @dataclass(eq=False)
 class Exports:
     """The exports of one model in one dtype, by the shapes of a probe and by how closely to look.
@@ -270,6 +314,18 @@ class Exports:
     def get(self, probe: Probe, look: Look) -> Exported:
         """The export for a probe: made in this run already, stored by an earlier one, or new."""
         asked = [look.depth, look.layer, "shared" if look.shared else "", *probe.forms()]
+
+        def make(module: nn.Module, layout: Layout, folder: Path) -> None:
+            inputs = inputs_for(module, probe, torch.device("cpu"))
+            export(module, replace(layout, look=look), whole_call(module, inputs), folder)
+
+        return self.made(asked, probe, make)
+
+    def made(self, asked: Sequence[str], probe: Probe, write: Write, **extra: Any) -> Exported:
+        """What `write` makes of the model; the same whenever the same is asked.
+
+        With `extra` inputs the model's points are looked for.
+        """
         shape_key = "|".join(asked)
         if shape_key in self._made:
             return self._made[shape_key]
@@ -278,10 +334,10 @@ class Exports:
 
         def make(folder: Path) -> None:
             module = self.model.at(self.dtype, "cpu", for_export=True)
-            layout = replace(self._layout(module, probe), look=look)
+            layout = self.layout(module, probe, **extra)
             self._refuse_randomness()
             with quietly(module), explaining(self.model.label, self.spec):
-                export(module, layout, inputs_for(module, probe, torch.device("cpu")), folder)
+                write(module, layout, folder)
             if key:
                 probe.save(folder / MADE_WITH)
                 (folder / EVIDENCE).write_text(evidence)
@@ -294,7 +350,7 @@ class Exports:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
             known = (self.model.fingerprint, self.model.arithmetic, self.dtype)
             # Which points a model has depends on what a user says of it, too (--blocks).
-            layout = self._layout(self.model.module, probe)
+            layout = self.layout(self.model.module, probe, **extra)
             key = key_of(CACHE_VERSION, *known, layout.key, *asked, str(packages))
         folder = kept("onnx", key, make, self._scratch, self._believed)
         self._made[shape_key] = read_export(folder)
@@ -320,16 +376,8 @@ class Exports:
         except (OSError, ValueError, DriftwalkError):
             return False
 
-    def _layout(self, module: nn.Module, probe: Probe) -> Layout:
-        """The model's points: known from an earlier run, or found in one of this module."""
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        inputs = inputs_for(module, probe, device)
-
-        def run(**extra: Any) -> Any:
-            return call(module, inputs, **extra)
-
-        with quietly(module), explaining(self.model.label, self.spec):
-            return self.model.layout(module, inputs, run)
+    def layout(self, module: nn.Module, probe: Probe, **asked_for: Any) -> Layout:
+        return layout_of(self.model, module, probe, self.spec, **asked_for)
 
     @property
     def outputs_skipped(self) -> tuple[str, ...]:

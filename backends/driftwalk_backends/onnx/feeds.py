@@ -46,16 +46,23 @@ def feeds(where: str, values: Sequence[Value], given: Arrays) -> list[Feed]:
             unnamed.append(value)
     spare = {name: array for name, array in given.items() if name not in named}
     if not unnamed:
-        if ignored := [name for name, array in spare.items() if not _says_nothing(name, array)]:
-            raise BackendError(
-                f"{where} does not take {ignored[0]!r}, which the probe gives the model, so the "
-                f"two would not compute the same. {_sides(values, given)}"
-            )
+        refuse_ignored(where, values, given)
         return _positioned(named, given)
     found = [named | rest for rest in _by_shape(unnamed, spare, given)]
     if not found:
         raise BackendError(nothing_fits(where, unnamed[0], values, given))
     return found
+
+
+def refuse_ignored(where: str, values: Sequence[Value], given: Arrays) -> None:
+    """An error where a graph takes no notice of something that changes what the model gives."""
+    names = {value.name for value in values}
+    for name, array in given.items():
+        if name not in names and not _says_nothing(name, array):
+            raise BackendError(
+                f"{where} does not take {name!r}, which the probe gives the model, so the "
+                f"two would not compute the same. {_sides(values, given)}"
+            )
 
 
 def _positioned(named: Feed, given: Arrays) -> list[Feed]:

@@ -22,6 +22,8 @@ from torch import nn
 
 from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.cache import key_of
+from driftwalk.decoding import Decoding
+from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
@@ -30,18 +32,24 @@ from driftwalk.weight_source import WeightSource
 
 from ..calls import first_line
 from ..fingerprint import versions
+from ..layout import Layout
 from ..loaded import LoadedModel
 from ..probes import make_probe
 from ..sources import torch_model
 from ..torch_eager import TorchEager
 from ..weights import graph_weights
-from .backend import OnnxBackend
+from .backend import OnnxBackend, common_dtype
+from .decoder_export import begun_on, shortened
+from .decoder_files import DecoderFiles, open_decoder, stepped
+from .decoding import OUTPUTS, DecodesGraphs, HandOn
 from .export import kept, silence
-from .feeds import is_float, match_outputs
+from .feeds import is_float, match_outputs, refuse_ignored
 from .finding import Finder, Found
-from .graph import Arrays
+from .graph import Arrays, OnnxGraph
 from .parts import Parts, Runs, open_parts
+from .past import windows_of
 from .quantised import honest_model
+from .stepping import SteppedGraphs
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Ready:
     outputs: Mapping[str, str]
 
 
-class OnnxFile(OnnxBackend):
+class OnnxFile(DecodesGraphs, OnnxBackend):
     """Graphs as they are; the torch model is only asked what its states look like."""
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -82,6 +90,32 @@ class OnnxFile(OnnxBackend):
         parts = open_parts(self._path or self._optimum())
         self._check_dtype(parts.graphs)
         return parts
+
+    @cached_property
+    def decoder(self) -> DecoderFiles:
+        """The graphs to decode with."""
+        files = open_decoder(self._path or self._optimum())
+        self._check_dtype(files.graphs)
+        if quantised := [graph.path.name for graph in files.graphs if graph.quantised]:
+            raise BackendError(
+                f"{quantised[0]} is quantised, and chooses scales by all tokens of a run: its "
+                "steps round otherwise than one whole run, and cannot be compared with one."
+            )
+        return files
+
+    @property
+    def _run_graphs(self) -> tuple[OnnxGraph, ...]:
+        return self.decoder.graphs if self._has_decoded else self.parts.graphs
+
+    def decode(self, plan: Decoding | None) -> None:
+        super().decode(plan)
+        if plan is not None and self._path is not None:
+            _ = self.decoder  # what cannot be decoded is refused now
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether several graphs make its steps: their inner states have no name in common."""
+        return self._plan is not None and not self.decoder.shows_states
 
     @cached_property
     def runs(self) -> Runs:
@@ -117,7 +151,7 @@ class OnnxFile(OnnxBackend):
     def info(self) -> BackendInfo:
         exporter = "optimum" if self._path is None else "none: a file"
         packages = ("onnxscript", "torch", "transformers", "optimum", "optimum-onnx")
-        return self._file_info(self.parts.graphs, packages, exporter, self._points)
+        return self._file_info(self._run_graphs, packages, exporter, self._points)
 
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
@@ -130,6 +164,8 @@ class OnnxFile(OnnxBackend):
         return None if quantised else graph_weights(graphs, self.parts.label)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
+        if self._plan is not None:
+            return self._decoded(probe, self._plan, sink)
         ready = self.prepared(probe)
         states = ready.found if sink is not None else ()
         arrays = self.runs.run(probe, [found.key for found in states])
@@ -141,6 +177,47 @@ class OnnxFile(OnnxBackend):
             floats = [key for key in arrays if is_float(arrays[key])]
             return {self.parts.split(key)[1]: arrays[key] for key in floats}
         return {name: arrays[key] for name, key in ready.outputs.items()}
+
+    def _graphs(
+        self, probe: Probe, plan: Decoding, traced: bool
+    ) -> tuple[SteppedGraphs, HandOn, Layout, str]:
+        files, dtype = self.decoder, common_dtype(self.decoder.graphs)
+        begun, layout = begun_on(self._model, probe, "fp32", self.spec)
+        files.check(begun.tensors, self._model.label)
+        if files.encoder is None:
+            refuse_ignored(files.label, files.first.inputs, probe.inputs)
+        found: tuple[Found, ...] = ()
+        if traced and files.shows_states:
+            found = self._found_in_steps(shortened(probe, sum(plan.chunks)))
+        names = [self.parts.split(one.key)[1] for one in found]
+        after = self._sessions.of(files.after.path)
+        if names:
+            after = self._sessions.exposing(files.after, names, keep=True)
+        first = after if files.first is files.after else self._sessions.of(files.first.path)
+        graphs = stepped(files, first, after, self._sessions)
+
+        def hand_on(joined: dict[str, Array], sink: Sink | None) -> dict[str, Array]:
+            named = zip(found, names, strict=True)
+            states = [(one.point, one.arrangement.of(joined[name])) for one, name in named]
+            own = layout.outputs
+            outputs = {n: joined[n] for n in own.names.values() if n in joined}
+            if not found:
+                states = [(own.point(name), array) for name, array in outputs.items()]
+            if sink is not None:
+                for point, array in states:
+                    sink(State(point, np.ascontiguousarray(array)))
+            return outputs
+
+        run = SteppedGraphs(graphs[0], graphs[1], OUTPUTS, windows_of(begun.cache))
+        return run, hand_on, layout, dtype
+
+    def _found_in_steps(self, probe: Probe) -> tuple[Found, ...]:
+        """Where the states of a whole sequence are; the model is looked at without a cache."""
+        plan, self._model.decoding = self._model.decoding, None
+        try:
+            return self.prepared(probe).found
+        finally:
+            self._model.decoding = plan
 
     def prepared(self, probe: Probe) -> Ready:
         """Find the states, once for each shape of a probe."""
@@ -175,7 +252,7 @@ class OnnxFile(OnnxBackend):
 
     def _close(self) -> None:
         self._ready.clear()
-        for made in ("parts", "runs"):
+        for made in ("parts", "runs", "decoder"):
             self.__dict__.pop(made, None)
         super()._close()
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.cache import key_of
+from driftwalk.decoding import Decoding
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.files import sha256_of
@@ -31,10 +32,13 @@ from driftwalk.workers import in_threads
 
 from ..calls import first_line
 from ..fingerprint import versions
+from ..layout import Layout
 from ..loaded import LoadedModel
 from ..sources import torch_model
 from ..weights import graph_weights
 from .backend import OnnxBackend
+from .decoder_export import decoder_graphs
+from .decoding import DecodesGraphs, HandOn
 from .export import (
     EVIDENCE,
     MADE_WITH,
@@ -53,6 +57,7 @@ from .parts import open_parts
 from .quantised import honest_model
 from .reading import fetch, parsed, read_graph
 from .saturation import saturates
+from .stepping import StepGraph, SteppedGraphs, step_graph
 
 QUANTISATIONS = ("dynamic-int8",)
 EXPORTER, COPIES = 128 << 20, 3
@@ -61,7 +66,7 @@ AFTER = "logits"
 """Where what no state needs belongs: the end of the model."""
 
 
-class OnnxRuntime(OnnxBackend):
+class OnnxRuntime(DecodesGraphs, OnnxBackend):
     """Exports once for the shapes of a probe, then runs every probe of those shapes."""
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -85,6 +90,8 @@ class OnnxRuntime(OnnxBackend):
         return self._exports.outputs_skipped
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
+        if self._plan is not None:
+            return self._decoded(probe, self._plan, sink)
         exported = self._export(probe)
         session = self._sessions.of(exported.plain if sink is None else exported.traced, alone=True)
         return exported.hand_on(self._ask(session, probe), sink)
@@ -122,6 +129,18 @@ class OnnxRuntime(OnnxBackend):
             if event.get("name", "").endswith(kernel)
         ]
         return seconds_per_point(points, spent)
+
+    def _graphs(
+        self, probe: Probe, plan: Decoding, traced: bool
+    ) -> tuple[SteppedGraphs, HandOn, Layout, str]:
+        made = decoder_graphs(self._exports, probe, plan)
+        first, after = (self._step_graph(one, traced) for one in (made.first, made.after))
+        graphs = SteppedGraphs(first, after, made.first.outputs, made.windows)
+        return graphs, made.first.hand_on, made.layout, self._dtype
+
+    def _step_graph(self, exported: Exported, traced: bool) -> StepGraph:
+        session = self._sessions.of(exported.traced if traced else exported.plain)
+        return step_graph(session, self._sessions, self._model.label)
 
     def _ask(self, session: Any, probe: Probe) -> dict[str, Any]:
         return self._sessions.ask(session, None, self._feed(probe), self._model.label)
@@ -161,6 +180,13 @@ class OnnxInt8(OnnxRuntime):
     def prepare(self, probe: Probe) -> None:
         """Export now: what it may honestly compute is told from the graph."""
         self._export(probe)
+
+    def decode(self, plan: Decoding | None) -> None:
+        if plan is not None:
+            raise BackendError(
+                f"Backend {self.spec} cannot be decoded step by step and compared: it chooses its "
+                "scales by all tokens of a run, so that steps round otherwise than one whole run."
+            )
 
     def weights_taken(self, lent: bool) -> int:
         """The same, and the model that it should compute, with a truth of its own."""

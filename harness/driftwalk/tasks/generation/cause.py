@@ -8,7 +8,7 @@ what all layers are handed is wrong itself               shared
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...dtypes import Array
@@ -73,6 +73,14 @@ def _at(
     return At(span.steps if is_of_cache(name) else 0, row.point)
 
 
+def _by_slots(first: At | None, slots: Sequence[At]) -> Found:
+    """The cache is to blame, and no layer was: the first that keeps something wrong is named."""
+    kept = min(slots, key=_step) if slots else None
+    if kept is None or first is None or kept.step > first.step:
+        return Found("cache", first, "")
+    return Found("cache", kept, _held(kept, "is not what the layer computed"))
+
+
 def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Span) -> Found:
     """From the two reports, and the rest of the evidence."""
     ratios, introduced = evidence.ratios, evidence.introduced
@@ -92,7 +100,7 @@ def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Sp
         if slots and not _wrong(decoded):
             return Found("cache", slots[0], _held(slots[0], "is wrong, and was not read since"))
         first = first_divergence(decoded, ratios, span)
-        return Found("backend" if at_once else "cache", first, "")
+        return Found("backend", first, "") if at_once else _by_slots(first, slots)
     root = _root(guilty, ratios, introduced, span)
     wrong_length = _wrong_length(decoded, guilty, root)
     if wrong_length is not None and not at_once:

@@ -17,6 +17,7 @@ from ...judge.walk import Walk
 from ...judge.witness import Witness, witness_device
 from ...layer_drift import Side
 from ...make_report import Terms, assemble
+from ...names import is_of_cache, is_output
 from ...progress import Progress
 from ...result import Report
 from ...stage import Setting, Stage, is_graph, open_stage
@@ -31,7 +32,14 @@ from .patching import patched
 from .paths import cache_path
 from .prompt import begun, cut_to, left_padded, positions_of, tokens_of
 from .result import Generation, Invariance, Parted, Step
-from .sides import DecodedSide, DecodingBackend, decoding_side
+from .sides import (
+    CLOSED,
+    DecodedSide,
+    DecodingBackend,
+    decoding_side,
+    is_closed,
+    refuse_closed,
+)
 
 STEPS = 32
 
@@ -152,6 +160,9 @@ class Generating:
         first, *others = self._backends
         with ExitStack() as opened:
             opened.callback(self._restore)
+            for backend in self._backends:
+                backend.decode(self._plan)  # refuses now what it cannot do
+            refuse_closed(first)
             with self._show.stage(f"reference: {first.spec}"):
                 decoded = self._generated(first)
             self._model.decoding = Decoding()
@@ -224,7 +235,8 @@ class Generating:
             # The states of all steps, joined, are those of one run: they stand in for it.
             ours, theirs = (side.whole or side.decoded for side in (reference, candidate))
             at_once = self._judged(ours, theirs, reference, candidate, witness)
-        if self._how.blame is True or (self._how.blame == "auto" and made.verdict == "drift"):
+        wanted = self._how.blame is True or (self._how.blame == "auto" and made.verdict == "drift")
+        if wanted and not is_closed(backend):
             reference.backend.decode(self._plan)
             made = accuse(
                 made, {"candidate": (backend, witness), "reference": (reference.backend, witness)}
@@ -254,9 +266,13 @@ class Generating:
         # A side that feeds all tokens again in each step keeps nothing to compare.
         missing = self._how.missing
         missing += tuple(f"*.{kind}" for kind in KEPT) if self._how.feeding.cache == "none" else ()
+        closed: tuple[str, ...] = ()
+        if is_closed(candidate.backend):
+            closed = (CLOSED.format(candidate.backend.spec),)
+            missing += tuple(n for n in ours.names if not is_output(n) and not is_of_cache(n))
         walk = Walk(ours, theirs.backend, policy, missing, mine, judged)
         walk.meet_all(theirs, reference.backend)
-        notes = (*self._stage.model.notes, *self._prompt.notes)
+        notes = (*self._stage.model.notes, *self._prompt.notes, *closed)
         terms = replace(terms, model=self._stage.model.describe(), notes=notes)
         return assemble(walk, ours, theirs.backend, terms, {})
 
