@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
+from ..adapter import Backend, BackendInfo, BringsModel, Decodes, LooksInside
+from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..measure.norms import ZERO, Norms, ratio
@@ -112,6 +113,19 @@ class Witness:
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
         self.seconds: dict[str, float] = {}
+        self._rounding: Decoding | None = None
+        self._exact_witness: Witness | None = None
+
+    def rounding(self, plan: Decoding) -> Witness:
+        """The witness for sides that round what they keep on purpose, as the plan declares.
+
+        The truth is the same; the yardstick decodes by the plan, so that its error has the rounding
+        in it. Whether the truth is to be trusted is for this witness to say, without the rounding.
+        """
+        made = Witness(self._model, self.probe, False, self._show, self._depth, self._device)
+        made._rounding, made._exact_witness = plan, self
+        self._others.append(made)
+        return made
 
     def of(self, candidate: Backend) -> Witness:
         """The witness for a candidate: one of its own where it computes another model."""
@@ -161,13 +175,15 @@ class Witness:
         """Why the truth cannot be trusted for such a side; empty where it can."""
         if self.has_own_model:  # in whole numbers a roundoff may tip a whole step over
             return ""
+        if self._exact_witness is not None:
+            return self._exact_witness.doubt(computes_in)
         both = self._calibration_for(EXAMINED_AT), self._calibration_for(computes_in)
         return next((one.doubt for one in both if one is not None and one.doubt), "")
 
     def _calibration_for(self, computes_in: ComputesIn) -> Calibration | None:
         mixture = Mixture.of(computes_in)
         key = str(mixture)
-        if key != EXAMINED_AT and not self.has_own_model:
+        if key != EXAMINED_AT and not self.has_own_model and self._rounding is None:
             self._calibration_for(EXAMINED_AT)  # the examination may find another truth
         if key not in self._calibrations:
             start = time.perf_counter()
@@ -318,7 +334,7 @@ class Witness:
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
-        if not made.doubt or made.dtype != EXAMINED_AT:
+        if not made.doubt or made.dtype != EXAMINED_AT or self._rounding is not None:
             return made
         plain = self._open_truth(KEPT_CASTS)
         try:
@@ -350,6 +366,8 @@ class Witness:
     def _open_yardstick(self, mixture: Mixture) -> Backend:
         made = open_yardstick(mixture, self._model, self._device, self._ranges)
         made.progress = self._show
+        if self._rounding is not None and isinstance(made, Decodes):
+            made.decode(self._rounding)
         return made
 
     def yardstick(self, calibration: Calibration) -> Backend:
