@@ -190,7 +190,7 @@ def test_a_given_cache_that_does_not_fit_is_refused():
     ):
         with pytest.raises(ProbeError, match=said):
             driftwalk.generate(model, "torch", prompt=wrong, steps=2)
-    with pytest.raises(UsageError, match="those of a given cache are not known"):
+    with pytest.raises(UsageError, match="tokens of a given cache are not known"):
         driftwalk.generate(model, "torch", prompt=given, steps=2, cache="none")
 
 

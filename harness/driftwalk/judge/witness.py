@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..adapter import Backend, BackendInfo, BringsModel, Decodes, LooksInside
 from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
-from ..measure.norms import ZERO, Norms, ratio
+from ..measure.norms import Norms, ratio
 from ..mixture import OWN, Mixture
 from ..names import layer_of
 from ..progress import Progress
@@ -24,7 +23,7 @@ from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
 from .exact import ByChance
-from .honest import Honest
+from .pooling import pooled
 from .sides import JudgedSide
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ class Witness:
                     yardstick, calibrate(self.truth, yardstick, self.probe, self._exact, keep)
                 )
             if self.has_own_model:
-                made = _pooled(made)
+                made = pooled(made)
             if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=_errors(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -389,23 +388,3 @@ def _errors(trace: Trace, calibration: Calibration) -> dict[str, Norms]:
     side = JudgedSide("reference", calibration)
     side.meet_all(trace)
     return side.errors
-
-
-def _pooled(calibration: Calibration) -> Calibration:
-    """Every layer allowed, for its size, what the noisiest is.
-
-    In a quantised model a rounding tips over by chance, here or there: that none did in a layer of
-    the yardstick does not mean that none may.
-    """
-
-    def pooled(points: Mapping[str, Honest]) -> dict[str, Honest]:
-        layers = {name: one for name, one in points.items() if layer_of(name)}
-        shares = (one.noise.each(ratio, one.size) for one in layers.values())
-        worst = reduce(Norms.or_larger, shares, ZERO)
-        raised = {
-            name: replace(one, noise=one.noise.or_larger(worst.times(one.size)))
-            for name, one in layers.items()
-        }
-        return {name: raised.get(name, one) for name, one in points.items()}
-
-    return replace(calibration, total=pooled(calibration.total), own=pooled(calibration.own))
