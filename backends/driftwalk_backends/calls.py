@@ -194,6 +194,16 @@ def check_names(module: nn.Module, probe: Probe) -> None:
         raise ProbeError(lacks(module, probe, lacking))
 
 
+def names_taken(module: nn.Module) -> tuple[str, ...]:
+    """What the forward takes by name; of one that hands others on, also what its parts take."""
+    forward = forward_of(module)
+    if not forward.any_name or not hasattr(module, "config"):
+        return forward.names
+    parts = {type(part): part for part in module.children()}
+    inside = (name for part in parts.values() for name in forward_of(part).names)
+    return tuple(dict.fromkeys((*forward.names, *inside)))
+
+
 def lacks(module: nn.Module, probe: Probe, names: list[str]) -> str:
     """The sentence that says so."""
     return (

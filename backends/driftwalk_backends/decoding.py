@@ -9,6 +9,7 @@ sequence, which is what the truth computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -21,24 +22,24 @@ from driftwalk.decoding import TOKENS, Beams, Decoding
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Point
 
-from .calls import Inputs, call_as_it_is, forward_of, own_copies
+from .cache_points import kept
+from .caches import NAMES, begun, cache_name, past_of
+from .calls import Inputs, call_as_it_is, first_line, names_taken, own_copies
 from .choosing import BeamSearch, Choose, likeliest
 from .eager_run import watched
+from .encoders import behind_encoder, encoder_of, given_into
 from .hooks import TensorSink
-from .layout import Layout, Stack
+from .layout import Layout
 from .model_outputs import named_outputs
 from .randomness import begin_alike
 from .rewinding import cropped, reordered
 from .step_masks import JoinedMasks
 
-_CACHES = ("past_key_values", "cache_params", "state")
-"""What forwards call the cache that they take; their output has it under the same name."""
+Run = Callable[[int, Inputs], Any]
+"""Makes one step: is handed its number, and what the module is to be called with."""
 
-KEPT = {"keys": "key", "values": "value", "conv_states": "conv", "recurrent_states": "recurrent"}
-"""What a layer of a cache may hold, and what that is called in the name of a point."""
-
-Run = Callable[[int, Callable[[], Any]], Any]
-"""Makes one step: is handed its number, and how to call the module."""
+Watch = Callable[[int, Inputs, Layout, TensorSink], Any]
+"""The same, and hands every state of the step on."""
 
 
 def tokens_of(inputs: Mapping[str, Any]) -> str:
@@ -52,39 +53,41 @@ def tokens_of(inputs: Mapping[str, Any]) -> str:
     return found
 
 
-def cache_name(module: nn.Module) -> str:
-    """What the module's forward calls its cache; an error where it takes none."""
-    names = forward_of(module).names
-    found = next((name for name in _CACHES if name in names and "use_cache" in names), None)
-    if found is None:
-        raise BackendError(
-            f"{type(module).__name__} keeps no cache: its forward takes none of "
-            f"{', '.join(_CACHES)}, so it cannot be decoded step by step."
-        )
-    return found
-
-
-def decoded(module: nn.Module, inputs: Inputs, plan: Decoding) -> dict[str, torch.Tensor]:
-    """The outputs for the whole sequence, nothing instrumented."""
-    return Steps(module, inputs, plan).outputs(lambda _, call: call())
+def decoded(
+    module: nn.Module, inputs: Inputs, plan: Decoding, run: Run | None = None
+) -> dict[str, torch.Tensor]:
+    """The outputs for the whole sequence, nothing instrumented; eager, unless `run` is given."""
+    return Steps(module, inputs, plan).outputs(
+        run or (lambda _, given: call_as_it_is(module, given))
+    )
 
 
 def watched_decoding(
-    module: nn.Module, inputs: Inputs, plan: Decoding, layout: Layout, sink: TensorSink
+    module: nn.Module,
+    inputs: Inputs,
+    plan: Decoding,
+    layout: Layout,
+    sink: TensorSink,
+    watch: Watch | None = None,
 ) -> dict[str, torch.Tensor]:
     """The same, and every state of the whole sequence to the sink, and what the cache holds."""
-    return _watched(Steps(module, inputs, plan), layout, sink)
+    return _watched(Steps(module, inputs, plan), layout, sink, watch)
 
 
 def generated(
-    module: nn.Module, inputs: Inputs, plan: Decoding, layout: Layout, sink: TensorSink
+    module: nn.Module,
+    inputs: Inputs,
+    plan: Decoding,
+    layout: Layout,
+    sink: TensorSink,
+    watch: Watch | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The same on a sequence that grows: after each step, by the token that is likeliest then.
 
     Also gives the inputs of the whole sequence.
     """
     steps = Steps(module, inputs, plan, likeliest)
-    return _watched(steps, layout, sink), steps.inputs
+    return _watched(steps, layout, sink, watch), steps.inputs
 
 
 def searched(
@@ -93,7 +96,7 @@ def searched(
     """A beam search, nothing instrumented: the inputs that are left at its end, and its steps."""
     search = BeamSearch(beams)
     steps = Steps(module, inputs, plan, search)
-    steps.outputs(lambda _, call: call())
+    steps.outputs(lambda _, step: call_as_it_is(module, step))
     return steps.inputs, search.made
 
 
@@ -106,23 +109,34 @@ def restored(
     sink: TensorSink,
 ) -> dict[str, torch.Tensor]:
     """As `watched_decoding`, with the given states, of the whole sequence, in place of its own."""
-    return _watched(Steps(module, inputs, plan), layout, sink, given)
+    return _watched(Steps(module, inputs, plan), layout, sink, None, given)
+
+
+def eagerly(module: nn.Module) -> Watch:
+    """Steps of a module as it is."""
+
+    def watch(_: int, given: Inputs, layout: Layout, sink: TensorSink) -> Any:
+        return watched(module, layout, sink, partial(call_as_it_is, module, given))
+
+    return watch
 
 
 def _watched(
     steps: Steps,
     layout: Layout,
     sink: TensorSink,
+    watch: Watch | None,
     given: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
     module = steps.module
+    watch = watch or eagerly(module)
     states: dict[Point, list[torch.Tensor]] = {}
     again = replace(layout, stacks=behind_encoder(module, layout.stacks))
 
     masks = JoinedMasks(again.stacks, steps.bounds, steps.extras)
 
-    def run(number: int, call: Callable[[], Any]) -> Any:
-        return watched(module, again if number else layout, partial(keep, number), call)
+    def run(number: int, step: Inputs) -> Any:
+        return watch(number, step, again if number else layout, partial(keep, number))
 
     def keep(number: int, point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
         if masks.has(point, tensor):
@@ -139,8 +153,11 @@ def _watched(
         if not tensors:
             sink(point, masks.joined(point))
         elif len(tensors) in (1, len(steps.counts)):
-            sink(point, steps.joined(tensors))
-    for point, tensor in kept_by_layer(steps.cache, layout, steps.tokens):
+            sink(point, steps.joined(point.name, tensors))
+    logits = outputs.get("logits")
+    if logits is not None and not any(point.name == "logits" for point in states):
+        sink(Point("logits"), logits)  # a point of another name, and yet what is chosen by
+    for point, tensor in kept(steps.cache, layout, steps.past + steps.tokens):
         sink(point, tensor)
     return outputs
 
@@ -172,23 +189,11 @@ class Steps:
         self.extras = [rows.shape[1] for rows in self._rejected] or [0] * len(self.counts)
         """How many tokens each step is fed that are taken back."""
         self._cached = cache_name(module)
-        self.cache: Any = self._begun()
-
-    def _begun(self) -> Any:
-        """The cache of the first step; None: the module makes its own."""
-        if self._plan.cache != "static" or self._cached != _CACHES[0]:
-            return None  # what a state-space model keeps is of a fixed length anyway
-        from transformers import DynamicCache, EncoderDecoderCache, StaticCache
-
-        config: Any = self.module.config
-        try:
-            own = StaticCache(config=config, max_cache_len=self.tokens)
-            return EncoderDecoderCache(own, DynamicCache()) if self._name == TOKENS[0] else own
-        except Exception as error:  # of a model that has no such cache
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BackendError(
-                f"{type(self.module).__name__} takes no static cache: {said}"
-            ) from error
+        given = self.inputs.pop(self._cached, None)
+        self.past = past_of(given)
+        # What a state-space model keeps is of a fixed length anyway.
+        kind = plan.cache if self._cached == NAMES[0] else "dynamic"
+        self.cache = begun(module, kind, self._name, self.past + self.tokens, given)
 
     def outputs(self, run: Run) -> dict[str, torch.Tensor]:
         """What all steps give, joined."""
@@ -196,7 +201,7 @@ class Steps:
         for output in self._run(run):
             for name, tensor in named_outputs(output).items():
                 parts.setdefault(name, []).append(tensor)
-        return {name: self.joined(tensors) for name, tensors in parts.items()}
+        return {name: self.joined(name, tensors) for name, tensors in parts.items()}
 
     def _run(self, run: Run) -> Iterator[Any]:
         begin_alike()
@@ -207,21 +212,52 @@ class Steps:
             given = self._cut(number, start, end)
             if encoded:
                 given = {n: v for n, v in given.items() if self._is_for_decoder(n)} | encoded
-            output = run(number, partial(call_as_it_is, self.module, given))
+            with self._in_step(number) as from_encoder:
+                output = run(number, given)
             if self._plan.cache != "none":
-                self.cache = getattr(output, self._cached, None)
-                if self.cache is None:
-                    raise BackendError(
-                        f"{type(self.module).__name__} gave no {self._cached} back, so its next "
-                        "token cannot be computed from it."
-                    )
+                self._take_cache(output)
                 if self._rejected:
                     removed = self.extras[number]
                     self.cache = cropped(self.module, self.cache, removed, number == 0)
-            encoded = encoded or self._encoded(output)
+            encoded = encoded or self._encoded(output, from_encoder)
             yield output
             if end == self._length < self.tokens:
                 self._grow(output)
+
+    @contextmanager
+    def _in_step(self, number: int) -> Iterator[list[Any]]:
+        """Collects what an encoder gives; what fails on the model's own cache is said to."""
+        given: list[Any] = []
+        encoder = None if number else encoder_of(self.module)
+        hook = None if encoder is None else encoder.register_forward_hook(given_into(given))
+        try:
+            yield given
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            if not number or self._plan.cache == "none":
+                raise
+            raise BackendError(
+                f"{type(self.module).__name__} runs on the prompt, and fails in step {number} on "
+                f"the cache that it gave: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    def _take_cache(self, output: Any) -> None:
+        self.cache = getattr(output, self._cached, None)
+        if self.cache is None:
+            config = getattr(self.module, "config", None)
+            hint = (
+                " It is configured as an encoder; a decoder has is_decoder=True in its config."
+                if getattr(config, "is_decoder", None) is False
+                else ""
+            )
+            raise BackendError(
+                f"{type(self.module).__name__} gave no {self._cached} back, so its next "
+                f"token cannot be computed from it.{hint}"
+            )
 
     def _grow(self, output: Any) -> None:
         """Have the sequence go on with the token that is likeliest."""
@@ -278,30 +314,35 @@ class Steps:
         given["use_cache"] = True
         if self.cache is not None:
             given[self._cached] = self.cache
-            if "cache_position" in forward_of(self.module).names:  # transformers before 5
+            if "cache_position" in names_taken(self.module):  # transformers before 5
                 device = self.inputs[self._name].device
-                given["cache_position"] = torch.arange(start, end + extra, device=device)
+                places = torch.arange(start, end + extra, device=device)
+                given["cache_position"] = places + self.past
         return given
 
     def _part(self, name: str, value: Any, start: int, end: int) -> Any:
         if not self._is_along(name, value):
             return value
         # What attends is told of all tokens it may see, a state-space model of those it is fed.
-        seen = name.endswith("attention_mask") and self._cached == _CACHES[0]
-        return value[:, :end] if seen else value[:, start:end]
+        seen = name.endswith("attention_mask") and self._cached == NAMES[0]
+        return value[:, : self.past + end] if seen else value[:, start:end]
 
     def _is_along(self, name: str, value: Any) -> bool:
         """Whether an input has something for each token of the sequence."""
         if not isinstance(value, torch.Tensor) or value.ndim < 2:
             return False
         of_decoder = self._name == TOKENS[1] or name.startswith("decoder_")
-        return of_decoder and value.shape[1] == self._length
+        past = self.past if name.endswith("attention_mask") else 0
+        return of_decoder and int(value.shape[1]) == past + self._length
 
-    def _encoded(self, output: Any) -> dict[str, Any]:
-        """What stands for an encoder's inputs once it has run."""
+    def _encoded(self, output: Any, from_encoder: Sequence[Any]) -> dict[str, Any]:
+        """What stands for an encoder's inputs once it has run: all it gave, where that is seen."""
         states = getattr(output, "encoder_last_hidden_state", None)
         if self._name == TOKENS[1] or states is None:
             return {}
+        for given in from_encoder:
+            if getattr(given, "last_hidden_state", None) is states:
+                return {"encoder_outputs": given}
         from transformers.modeling_outputs import BaseModelOutput
 
         return {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
@@ -318,9 +359,9 @@ class Steps:
             whole = whole[:, end - like.shape[1] : end]
         return whole.to(like) if whole.shape == like.shape else None
 
-    def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What all steps gave, along their tokens; what only the first gave is as it is."""
-        if len(tensors) == 1:
+    def joined(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What all steps gave, along their tokens; what the encoder gave is as it is."""
+        if len(tensors) == 1 or name.removeprefix("output.").startswith("encoder_"):
             return tensors[0]
         for flat in (False, True):  # True: rows and tokens are one axis
             parts = [self._own(number, tensor, flat) for number, tensor in enumerate(tensors)]
@@ -328,6 +369,9 @@ class Steps:
             if len(own) == len(parts):
                 whole = torch.cat(own, 1)
                 return whole.flatten(0, 1) if flat else whole
+        sizes = zip(tensors, self.counts, strict=True)
+        if all(t.ndim >= 2 and t.shape[:2] == (n, self.rows) for t, n in sizes):
+            return torch.cat(list(tensors), 0)
         return tensors[-1]
 
     def _own(self, step: int, tensor: torch.Tensor, flat: bool) -> torch.Tensor | None:
@@ -345,49 +389,3 @@ class Steps:
         if self._lineage is None or own.shape[0] != self.rows:
             return own
         return own[self._lineage[max(0, self._after_prompt(step))]]
-
-
-def behind_encoder(module: nn.Module, stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
-    """The stacks that run in every step: an encoder's run in the first alone."""
-    get = getattr(module, "get_encoder", None)
-    config = getattr(module, "config", None)
-    if get is None or not getattr(config, "is_encoder_decoder", False):
-        return stacks
-    inside = {id(part) for part in get().modules()}
-    return tuple(s for s in stacks if id(module.get_submodule(s.blocks[0])) not in inside)
-
-
-def kept_by_layer(cache: Any, layout: Layout, tokens: int) -> Iterator[tuple[Point, torch.Tensor]]:
-    """What each layer of a cache holds at the end: keys and values by token, other states whole."""
-    cache = getattr(cache, "self_attention_cache", cache)
-    layers = getattr(cache, "layers", ())
-    stack = next((s for s in reversed(layout.stacks) if len(s.layers) == len(layers)), None)
-    if stack is None:
-        return
-    for point, layer in zip(stack.layers, layers, strict=True):
-        for held, kind in KEPT.items():
-            value = getattr(layer, held, None)
-            # A layer may hold several states of a kind, by number.
-            several = value.values() if isinstance(value, Mapping) else [value]
-            for number, tensor in enumerate(several):
-                if not isinstance(tensor, torch.Tensor) or not tensor.numel():
-                    continue
-                name = f"{point.name}.{kind}" + (f".{number}" if number else "")
-                by_slot = held in ("keys", "values")
-                yield (
-                    Point(name, point.module),
-                    (_by_slot(layer, tensor, tokens) if by_slot else tensor),
-                )
-
-
-def _by_slot(layer: Any, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Keys or values, (row, head, slot, channel), as (row, slot, channel of all heads).
-
-    The slots in use; of a window, those that the next token can see.
-    """
-    window = getattr(layer, "sliding_window", None) or getattr(layer, "max_cache_len", None)
-    slides = getattr(layer, "is_sliding", False) and window is not None and tokens >= window
-    fixed = getattr(layer, "max_cache_len", None) is not None  # and what is not in use is zero
-    used = tensor[:, :, :tokens] if fixed else tensor
-    used = tensor[:, :, -(window - 1) :] if slides and window else used
-    return used.transpose(1, 2).flatten(2)

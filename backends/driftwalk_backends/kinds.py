@@ -27,7 +27,7 @@ def torch_backend(spec: Spec, model: object) -> Backend:
     if "memory" in spec.options:
         raise UsageError(f"{spec}: memory= is for torch:{AUTO}, which spreads a model.")
     if "compile" in spec.options and spec.name == "torch":
-        from .torch_eager import TorchCompiled
+        from .torch_compiled import TorchCompiled
 
         return TorchCompiled(spec, model)
     return backend_class(spec.name)(spec, model)  # type: ignore[call-arg]

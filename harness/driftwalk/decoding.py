@@ -8,9 +8,10 @@ from itertools import groupby
 
 from .jsonable import Sparse
 
-CACHES = ("dynamic", "static", "none")
-"""What a model keeps of the tokens before: tensors that grow, tensors of a fixed length, nothing
-(all tokens so far are fed again in each step)."""
+CACHES = ("dynamic", "static", "sliding", "quantized", "none")
+"""What a model keeps of the tokens before: tensors that grow; tensors of a fixed length; the same
+of a model that must have windows; tensors rounded to few bits; nothing (all tokens so far are fed
+again in each step)."""
 
 
 TOKENS = ("decoder_input_ids", "input_ids")

@@ -21,7 +21,7 @@ from driftwalk.errors import BackendError, UsageError
 from driftwalk.states import Probe
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
-from driftwalk_backends.torch_eager import TorchCompiled
+from driftwalk_backends.torch_compiled import TorchCompiled
 
 
 @pytest.fixture(autouse=True, scope="module")

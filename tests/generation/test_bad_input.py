@@ -17,7 +17,7 @@ def test_words_and_numbers_are_refused_at_once():
     model, given = decoders.build("gpt2"), decoders.prompt("gpt2")
     for options, said in (
         ({"steps": 0}, "at least one"),
-        ({"cache": "odd"}, "dynamic, static, none"),
+        ({"cache": "odd"}, "dynamic, static, sliding, quantized, none"),
         ({"blame": "never"}, "'auto', True or False"),
         ({"steps": 121}, "at most 120 steps fit"),
     ):

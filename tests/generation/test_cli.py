@@ -70,7 +70,7 @@ def test_prompts_of_unequal_length_are_one_batch() -> None:
     [
         ((), 2, "--candidate"),
         (("-c", "torhc"), 2, "torch"),
-        (("-c", "torch", "--cache", "quantum"), 2, "dynamic, static, none"),
+        (("-c", "torch", "--cache", "quantum"), 2, "dynamic, static, sliding, quantized, none"),
         (("-c", "torch", "--ids", "1 2", "--prompt", "x"), 2, "--ids"),
         (("-c", "torch", "--steps", "9999"), 2, "positions"),
         (("-c", "onnxruntime,file=none.onnx"), 2, "none.onnx"),

@@ -23,8 +23,10 @@ from driftwalk.errors import BackendError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
+from ..caches import cache_name
 from ..calls import call_as_it_is, explaining, inputs_for, own_copies, quietly, tensors_only
-from ..decoding import behind_encoder, cache_name, decoded, tokens_of
+from ..decoding import decoded, tokens_of
+from ..encoders import behind_encoder
 from ..layout import Layout
 from ..loaded import LoadedModel
 from .export import Exported, Exports, GraphCall, export, layout_of

@@ -15,9 +15,10 @@ from driftwalk.errors import BackendError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
-from ..calls import on_device, with_floats
+from ..cache_points import kept
+from ..calls import call_as_it_is, on_device, with_floats
 from ..choosing import likeliest
-from ..decoding import Steps, kept_by_layer
+from ..decoding import Steps
 from ..layout import Layout
 from ..tensors import TORCH_DTYPES, to_numpy
 from .stepping import SteppedGraphs
@@ -66,18 +67,18 @@ class DecodesGraphs:
         inputs = with_floats(on_device(probe, "cpu"), TORCH_DTYPES[dtype])
         steps = Steps(graphs, inputs, plan, likeliest if grows else None)
         with torch.no_grad():
-            steps.outputs(lambda _, call: call())
+            steps.outputs(lambda _, given: call_as_it_is(graphs, given))
         parts: dict[str, list[torch.Tensor]] = {}
         for named in graphs.seen:
             for name, array in named.items():
                 parts.setdefault(name, []).append(torch.from_numpy(array))
         joined = {
-            name: steps.joined(tensors).numpy()
+            name: steps.joined(name, tensors).numpy()
             for name, tensors in parts.items()
             if len(tensors) in (1, len(steps.counts))
         }
         outputs = hand_on(joined, sink)
         if sink is not None:
-            for point, tensor in kept_by_layer(steps.cache, layout, steps.tokens):
+            for point, tensor in kept(steps.cache, layout, steps.past + steps.tokens):
                 sink(State(point, to_numpy(tensor)))
         return outputs, steps.inputs

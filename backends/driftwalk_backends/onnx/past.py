@@ -17,7 +17,7 @@ import torch
 
 from driftwalk.errors import BackendError
 
-from ..decoding import KEPT
+from ..cache_points import KEPT
 
 _NAMED = re.compile(
     r"(?:(?:input|output)\.)?(?:past|present)[a-z_]*\.(?:layers\.)?(\d+)\."

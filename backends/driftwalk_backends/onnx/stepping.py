@@ -17,7 +17,8 @@ from torch import nn
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
-from ..decoding import KEPT, tokens_of
+from ..cache_points import KEPT
+from ..decoding import tokens_of
 from .backend import Sessions
 from .decoder_export import ENCODED
 from .graph import FLOAT_KINDS

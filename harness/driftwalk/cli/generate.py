@@ -47,7 +47,10 @@ def generate(
     ] = None,
     cache: Annotated[
         str,
-        option("--cache KIND", "What is kept between steps: dynamic, static, or none."),
+        option(
+            "--cache KIND",
+            "What is kept between steps: dynamic, static, sliding, quantized, or none.",
+        ),
     ] = "dynamic",
     beams: Annotated[
         int, option("--beams", "Rows of a beam search for each prompt; 1: no search.", min=1)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel, LooksInside
+from ..adapter import Backend, BackendInfo, BringsModel, Decodes, LooksInside
+from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
-from ..measure.norms import ZERO, Norms, ratio
+from ..measure.norms import Norms, ratio
 from ..mixture import OWN, Mixture
 from ..names import layer_of
 from ..progress import Progress
@@ -23,7 +23,7 @@ from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
 from .exact import ByChance
-from .honest import Honest
+from .pooling import pooled
 from .sides import JudgedSide
 
 if TYPE_CHECKING:
@@ -112,6 +112,19 @@ class Witness:
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
         self.seconds: dict[str, float] = {}
+        self._rounding: Decoding | None = None
+        self._exact_witness: Witness | None = None
+
+    def rounding(self, plan: Decoding) -> Witness:
+        """The witness for sides that round what they keep on purpose, as the plan declares.
+
+        The truth is the same; the yardstick decodes by the plan, so that its error has the rounding
+        in it. Whether the truth is to be trusted is for this witness to say, without the rounding.
+        """
+        made = Witness(self._model, self.probe, False, self._show, self._depth, self._device)
+        made._rounding, made._exact_witness = plan, self
+        self._others.append(made)
+        return made
 
     def of(self, candidate: Backend) -> Witness:
         """The witness for a candidate: one of its own where it computes another model."""
@@ -161,13 +174,15 @@ class Witness:
         """Why the truth cannot be trusted for such a side; empty where it can."""
         if self.has_own_model:  # in whole numbers a roundoff may tip a whole step over
             return ""
+        if self._exact_witness is not None:
+            return self._exact_witness.doubt(computes_in)
         both = self._calibration_for(EXAMINED_AT), self._calibration_for(computes_in)
         return next((one.doubt for one in both if one is not None and one.doubt), "")
 
     def _calibration_for(self, computes_in: ComputesIn) -> Calibration | None:
         mixture = Mixture.of(computes_in)
         key = str(mixture)
-        if key != EXAMINED_AT and not self.has_own_model:
+        if key != EXAMINED_AT and not self.has_own_model and self._rounding is None:
             self._calibration_for(EXAMINED_AT)  # the examination may find another truth
         if key not in self._calibrations:
             start = time.perf_counter()
@@ -271,7 +286,7 @@ class Witness:
                     yardstick, calibrate(self.truth, yardstick, self.probe, self._exact, keep)
                 )
             if self.has_own_model:
-                made = _pooled(made)
+                made = pooled(made)
             if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=_errors(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -318,7 +333,7 @@ class Witness:
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
-        if not made.doubt or made.dtype != EXAMINED_AT:
+        if not made.doubt or made.dtype != EXAMINED_AT or self._rounding is not None:
             return made
         plain = self._open_truth(KEPT_CASTS)
         try:
@@ -350,6 +365,8 @@ class Witness:
     def _open_yardstick(self, mixture: Mixture) -> Backend:
         made = open_yardstick(mixture, self._model, self._device, self._ranges)
         made.progress = self._show
+        if self._rounding is not None and isinstance(made, Decodes):
+            made.decode(self._rounding)
         return made
 
     def yardstick(self, calibration: Calibration) -> Backend:
@@ -371,23 +388,3 @@ def _errors(trace: Trace, calibration: Calibration) -> dict[str, Norms]:
     side = JudgedSide("reference", calibration)
     side.meet_all(trace)
     return side.errors
-
-
-def _pooled(calibration: Calibration) -> Calibration:
-    """Every layer allowed, for its size, what the noisiest is.
-
-    In a quantised model a rounding tips over by chance, here or there: that none did in a layer of
-    the yardstick does not mean that none may.
-    """
-
-    def pooled(points: Mapping[str, Honest]) -> dict[str, Honest]:
-        layers = {name: one for name, one in points.items() if layer_of(name)}
-        shares = (one.noise.each(ratio, one.size) for one in layers.values())
-        worst = reduce(Norms.or_larger, shares, ZERO)
-        raised = {
-            name: replace(one, noise=one.noise.or_larger(worst.times(one.size)))
-            for name, one in layers.items()
-        }
-        return {name: raised.get(name, one) for name, one in points.items()}
-
-    return replace(calibration, total=pooled(calibration.total), own=pooled(calibration.own))

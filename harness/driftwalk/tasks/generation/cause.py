@@ -67,7 +67,8 @@ def _at(
     """Where a point drifts first; `otherwise`, or where it was seen: a cache's sums at the end."""
     token, name = _token(row, ratios, span), row.point.name
     if token is not None:
-        return At(span.step_of(token), row.point, token if has_slots(name) else None, token)
+        slot = span.past + token if has_slots(name) else None
+        return At(span.step_of(token), row.point, slot, token)
     if otherwise is not None:
         return At(span.step_of(otherwise), row.point, token=otherwise)
     return At(span.steps if is_of_cache(name) else 0, row.point)
@@ -98,7 +99,8 @@ def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Sp
         at_once = any(_is_of(row, decoded.at_fault) for row in _wrong(whole))
     if guilty is None:
         if slots and not _wrong(decoded):
-            return Found("cache", slots[0], _held(slots[0], "is wrong, and was not read since"))
+            words = _held(slots[0], "is wrong, though no state shows it yet")
+            return Found("cache", slots[0], words)
         first = first_divergence(decoded, ratios, span)
         return Found("backend", first, "") if at_once else _by_slots(first, slots)
     root = _root(guilty, ratios, introduced, span)
@@ -130,8 +132,8 @@ def cause_of(decoded: Report, whole: Report | None, evidence: Evidence, span: Sp
             what += ": it was not reordered as the beams were"
         return Found("cache", root, _held((mixed or [first])[0], what))
     words = (
-        f"{guilty.point.name}: decoding goes wrong in step {root.step}, though its cache holds the "
-        "right keys and values: it reads others, or masks them otherwise"
+        f"{guilty.point.name}: decoding goes wrong in step {root.step}, though what its cache "
+        "holds is within its allowance: it reads other slots, or masks them otherwise"
     )
     return Found("cache", root, words)
 

@@ -28,6 +28,8 @@ class Span:
 
     prompt: int
     steps: int
+    past: int = 0
+    """Tokens before the prompt, of which a given cache knows."""
 
     @property
     def tokens(self) -> int:
@@ -53,7 +55,7 @@ def places(shape: Sequence[int], name: str, span: Span) -> range | None:
         return None
     if shape[1] == span.tokens:
         return range(span.tokens)
-    if has_slots(name) and shape[1] < span.tokens:  # of a window, the last ones
+    if has_slots(name):  # of a window, the last ones; of a given cache, also those before
         return range(span.tokens - shape[1], span.tokens)
     return None
 

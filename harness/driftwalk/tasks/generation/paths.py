@@ -6,15 +6,30 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ...errors import BackendError
 from ...layer_drift import LayerDrift, Side
 from ...measure.halves import widened
-from ...names import is_of_cache
+from ...names import is_of_cache, place_of
 from ...states import Trace
 from .cells import room_of, shares
 from .result import Agreement, CachePath
 
 BOTH = 2.0
 """Each of two runs may be as far from the truth as is allowed: so far may they be apart."""
+
+
+def check_shapes(whole: Trace, decoded: Trace) -> None:
+    """An error where the layers of a model do not give one state for each token when it decodes."""
+    for state in whole.states:
+        name, other = state.point.name, decoded.state(state.point.name)
+        if other is None or place_of(name) is None or is_of_cache(name):
+            continue
+        if other.shape != state.shape:
+            raise BackendError(
+                f"{whole.backend.spec}: {name} has shape {other.shape} in decoding, and "
+                f"{state.shape} in one run on the same tokens: the model cannot decode them. If "
+                "it can decode a single row, try --batch 1."
+            )
 
 
 def cache_path(whole: Trace, decoded: Trace, rows: Iterable[LayerDrift], side: Side) -> CachePath:
@@ -40,3 +55,20 @@ def cache_path(whole: Trace, decoded: Trace, rows: Iterable[LayerDrift], side: S
     elif worst <= BOTH:
         agreement = "within noise"
     return CachePath(agreement, worst, point)
+
+
+def check_causal(whole: Trace, bare: Trace, rows: Iterable[LayerDrift]) -> None:
+    """An error where all tokens at once are no truth: with a cache they see those after them."""
+    apart = cache_path(whole, bare, rows, "reference")
+    if apart.agreement == "broken":
+        raise BackendError(
+            f"{whole.backend.spec}: one run on all tokens gives something else at {apart.point} "
+            "when the model is to keep a cache than when not: it has no causal mask then, and what "
+            "its steps should give is not known. --cache none compares it."
+        )
+
+
+def differ(one: Trace, other: Trace) -> bool:
+    """Whether two traces have a state that is not the same bit by bit."""
+    both = ((state, other.state(state.point.name)) for state in one.states)
+    return any(b is not None and not np.array_equal(a.array, b.array) for a, b in both)

@@ -11,13 +11,22 @@ from ...dtypes import Array
 from ...errors import ProbeError
 from ...states import Probe
 
+TOLD = (
+    "Without position_ids the model counts each step's positions from 0, whatever its cache holds; "
+    "both sides were told them, as `generate` of transformers does."
+)
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
 
 
 def tokens_of(probe: Probe) -> str:
     """The name of the input that holds the sequence."""
     found = next((name for name in TOKENS if name in probe.inputs), None)
-    if found is None or probe.inputs[found].ndim != 2:
+    if found is not None and probe.inputs[found].ndim != 2:
+        raise ProbeError(
+            f"{found} has shape {probe.inputs[found].shape}: only one token at each place of a row "
+            "can be gone on with, (row, token)."
+        )
+    if found is None:
         raise ProbeError(
             f"Only a sequence of tokens ({' or '.join(TOKENS)}) can be gone on with; the prompt "
             f"has {', '.join(probe.names)}."
@@ -84,6 +93,14 @@ def left_padded(probe: Probe, takes_positions: bool) -> Probe:
         for number, row in enumerate(probe.tokens)
     )
     return replace(probe, inputs={**probe.inputs, **moved}, tokens=tokens)
+
+
+def told_positions(probe: Probe) -> Probe:
+    """The same with a position for each token, from 0 on."""
+    name = tokens_of(probe)
+    rows, length = probe.inputs[name].shape
+    positions = np.tile(np.arange(length), (rows, 1))
+    return replace(probe, inputs={**probe.inputs, positions_of(name): positions})
 
 
 def _is_own(name: str, tokens: str) -> bool:

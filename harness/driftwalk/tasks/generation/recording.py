@@ -15,7 +15,8 @@ from ...stage import Setting, open_stage
 from ...states import Trace
 from ...tolerance import make_policy
 from .feeding import Feeding, How
-from .run import STEPS, Generating
+from .generating import Generating
+from .run import STEPS
 from .sides import DecodingBackend, decoding_side
 
 
