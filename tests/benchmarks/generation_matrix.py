@@ -2,7 +2,8 @@
 
     PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/generation_matrix.py
 
-Candidates can be named: `generation_matrix.py onnxruntime emulated:bf16`; models with `--models`.
+Candidates can be named: `generation_matrix.py onnxruntime emulated:bf16`; models with `--models`;
+compiled ones want `--cache static`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def runs(name: str, candidate: str, rows: int, seeds: int) -> list[Generation]:
+def runs(name: str, candidate: str, rows: int, seeds: int, cache: str) -> list[Generation]:
     """One model, one candidate, a batch: a run for each seed."""
     made = []
     for seed in range(seeds):
         given = decoders.prompt(name, 1, seed=seed) if rows == 1 else rows_of_three(name, seed)
         model = decoders.build(name, seed)
-        made.append(driftwalk.generate(model, candidate, prompt=dict(given), steps=STEPS))
+        made.append(
+            driftwalk.generate(model, candidate, prompt=dict(given), steps=STEPS, cache=cache)
+        )
     return made
 
 
@@ -63,6 +66,7 @@ def main() -> None:
     asked.add_argument("candidates", nargs="*", default=["onnxruntime"])
     asked.add_argument("--models", nargs="*", default=list(decoders.MAKERS))
     asked.add_argument("--seeds", type=int, default=SEEDS)
+    asked.add_argument("--cache", default="dynamic")
     given = asked.parse_args()
     every: list[Generation] = []
     say(
@@ -71,7 +75,7 @@ def main() -> None:
     say("|---|---|---:|---|---:|---|---|---:|")
     for name, candidate, rows in product(given.models, given.candidates, (1, 3)):
         start = time.perf_counter()
-        made = runs(name, candidate, rows, given.seeds)
+        made = runs(name, candidate, rows, given.seeds, given.cache)
         every += made
         say(row(name, candidate, rows, made, time.perf_counter() - start))
     parted = [one.parted for one in every if one.parted is not None]

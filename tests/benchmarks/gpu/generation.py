@@ -1,9 +1,10 @@
 """Decoding on a GPU against the CPU: verdicts, where the two part, and seconds, in Markdown.
 
-PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/generation.py
+PYTHONPATH=harness:backends:reports:tests python3 tests/benchmarks/gpu/generation.py [compiled]
 
 A Llama of 135 M parameters with random weights, and the tiny models of tests/decoders.py; batches
-of two rows, and of three rows that are padded.
+of two rows, and of three rows that are padded. `compiled` decodes with torch.compile on static
+caches, which takes longer: some of the models.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ CANDIDATES = (
     ("torch:cuda:bf16", "static"),
     ("torch:cuda:fp16", "dynamic"),
 )
+COMPILED = (
+    ("torch:cuda:bf16,compile=inductor", "static"),
+    ("torch:cuda:fp32,compile=inductor", "static"),
+)
 
 
 def say(*words: object) -> None:
@@ -47,8 +52,14 @@ def smol() -> Any:
     return tf.LlamaForCausalLM(config).eval()
 
 
-def table(name: str, model: Any, prompt: dict[str, Any], steps: int) -> None:
-    for candidate, cache in CANDIDATES:
+def table(
+    name: str,
+    model: Any,
+    prompt: dict[str, Any],
+    steps: int,
+    candidates: tuple[tuple[str, str], ...] = CANDIDATES,
+) -> None:
+    for candidate, cache in candidates:
         start = time.perf_counter()
         try:
             made = driftwalk.generate(
@@ -80,6 +91,13 @@ def main() -> None:
     say("| model | candidate | cache | verdict | most used | its cache | parted | s |")
     say("|---|---|---|---|---:|---|---|---:|")
     ids = np.random.default_rng(0).integers(4, 49152, (2, 24))
+    if sys.argv[1:] == ["compiled"]:
+        for name in ("llama", "gpt2", "gemma3"):
+            table(f"{name}, padded", decoders.build(name), decoders.padded(name), 24, COMPILED)
+        table("Llama, 135 M", smol(), {"input_ids": ids}, 64, COMPILED)
+        for name in ("mistral", "qwen3", "t5", "whisper", "mamba"):
+            table(name, decoders.build(name), decoders.prompt(name), 24, COMPILED)
+        return
     table("Llama, 135 M", smol(), {"input_ids": ids}, 64)
     for name in decoders.MAKERS:
         table(name, decoders.build(name), decoders.prompt(name), 24)

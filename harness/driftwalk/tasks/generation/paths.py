@@ -25,10 +25,12 @@ def check_shapes(whole: Trace, decoded: Trace) -> None:
         if other is None or place_of(name) is None or is_of_cache(name):
             continue
         if other.shape != state.shape:
+            several = state.shape[:1] != (1,)
+            hint = " If it can decode a single row, try --batch 1." if several else ""
             raise BackendError(
                 f"{whole.backend.spec}: {name} has shape {other.shape} in decoding, and "
-                f"{state.shape} in one run on the same tokens: the model cannot decode them. If "
-                "it can decode a single row, try --batch 1."
+                f"{state.shape} in one run on the same tokens: with what is not one state for "
+                f"each token, steps cannot be held against one run.{hint}"
             )
 
 
