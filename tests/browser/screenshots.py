@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+import decoders
 import driftwalk
 from backends.test_real_models import MINILM, folder_of
 from browser.chromium import OPTIONS, find
@@ -103,6 +104,16 @@ def bench_page(folder: Path) -> Path:
     return found.save(folder) / "bench.html"
 
 
+def generation_page(folder: Path) -> Path:
+    """A slot of layer 2's cache that holds the keys of the token before it."""
+    model = decoders.build("llama")
+    port = decoders.broken(model, decoders.stale_slot)
+    given = decoders.prompt("llama")
+    found = driftwalk.generate(model, candidate=port, prompt=given, steps=14, invariance=True)
+    found = replace(found, model={**found.model, "label": "tiny Llama"})
+    return found.save(folder) / "generation.html"
+
+
 def index_page(folder: Path) -> Path:
     reports = [passing(), demo("emulated:bf16"), drifting(), int8()]
     entries = [(f"{at:02d}/report.html", report) for at, report in enumerate(reports, 1)]
@@ -120,6 +131,7 @@ KINDS: Mapping[str, Callable[[Path], Path]] = {
     "report-int8": saved(int8),
     "bench": bench_page,
     "index": index_page,
+    "generation": generation_page,
 }
 
 
