@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +45,16 @@ class Setting:
     """Whether backends of torch read, cast and move weights as they need them, large or not."""
     mapped: bool = False
     """Whether the weights of a folder stay in its files, large or not."""
+
+    @classmethod
+    def asked(cls, model: object, probe: object = None, **options: Any) -> Setting:
+        """From options as a user types them: one that there is not is said to be none."""
+        known = [field.name for field in fields(cls) if field.name not in ("model", "probe")]
+        for name in options:
+            if name not in known:
+                there = f"Of model and probe there are {', '.join(known)}."
+                raise UsageError(f"There is no option {name!r}. {there}")
+        return cls(model, probe, **options)
 
     def open_model(self) -> AnyModel:
         """The model, loaded: one that torch runs, or a graph."""

@@ -107,7 +107,7 @@ def verify_all(
     if not candidates:
         raise UsageError("No candidate to verify; name at least one backend.")
     show, limit = progress or Progress(), None if budget is None else parse_size(budget)
-    given = Setting(model, probe, mapped=limit is not None, **setting)
+    given = Setting.asked(model, probe, mapped=limit is not None, **setting)
     sides = (*default_reference(model, reference), *candidates)
     terms = Terms(make_policy(policy), tuple(allow_missing), command)
     with kept(limit):
@@ -389,7 +389,7 @@ def record(
     """
     show = progress or Progress()
     show.expect(3)
-    with open_stage(Setting(model, probe, **setting), (backend,), depth, show) as stage:
+    with open_stage(Setting.asked(model, probe, **setting), (backend,), depth, show) as stage:
         (seen,) = stage.backends
         with show.stage(f"recording: {seen.spec}"):
             made = seen.trace(stage.probe)

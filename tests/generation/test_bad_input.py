@@ -93,3 +93,10 @@ def test_a_cache_that_is_cut_short_is_the_cause():
     assert report.root_cause.point.name == "layer.1"
     assert report.explanation == "layer.1: its cache does not hold one slot for each token"
     assert report.layer("layer.1.key").verdict == "shape"
+
+
+@pytest.mark.parametrize("call", [driftwalk.verify, driftwalk.generate, driftwalk.record])
+def test_an_option_that_there_is_not(call):
+    more = {} if call is driftwalk.record else {"candidate": "torch"}
+    with pytest.raises(driftwalk.DriftwalkError, match=r"no option 'bach'.* batch, length"):
+        call("demo:decoder", bach=3, **more)

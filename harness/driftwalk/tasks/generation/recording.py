@@ -43,7 +43,7 @@ def record_steps(
     show = progress or Progress()
     show.expect(3)
     given = prompt if like is None else like.probe
-    with open_stage(Setting(model, given, **setting), (backend,), "block", show) as stage:
+    with open_stage(Setting.asked(model, given, **setting), (backend,), "block", show) as stage:
         with show.stage(f"recording: {stage.backends[0].spec}"):
             if like is None:
                 terms = Terms(make_policy("dtype"))

@@ -82,7 +82,7 @@ def generate_all(
     show, sides = progress or Progress(), ("torch" if reference is None else reference, *candidates)
     show.expect(4 + 2 * len(candidates))
     terms = Terms(make_policy(policy), command=command)
-    with open_stage(Setting(model, prompt, **setting), sides, "block", show) as stage:
+    with open_stage(Setting.asked(model, prompt, **setting), sides, "block", show) as stage:
         missing = tuple(allow_missing)
         how = How(feeding, blame, invariance, stored, witness, missing, patch, steps is None)
         return Generating(stage, prompt, terms, how, show).reports()

@@ -82,7 +82,7 @@ def selftest(
         )
     start, show = time.perf_counter(), progress or Progress()
     show.expect(4 + faults)
-    asked = Setting(model, probe, **setting)
+    asked = Setting.asked(model, probe, **setting)
     with open_stage(asked, (candidate,), show=show) as stage, ExitStack() as opened:
         loaded, (clean,), fixed = stage.torch_model, stage.backends, stage.probe
         with show.stage("reference: torch"), create("torch", loaded) as reference:
