@@ -9,6 +9,7 @@ import decoder_files as files
 import driftwalk
 from cli.program import invoke
 from driftwalk.errors import BackendError
+from driftwalk_backends.onnx.past import Kept, kept_as
 
 STEPS = 5
 
@@ -188,3 +189,18 @@ def test_a_verification_after_a_generation_is_as_before(exported):
     for name in after.names:
         assert np.array_equal(before[name], after[name])
         assert np.allclose(stepped[name], after[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("past_key_values.3.key", Kept(3, "key")),
+        ("present.3.encoder.value", Kept(3, "value", cross=True)),
+        ("input.past_key_values.layers.3.keys", Kept(3, "key")),
+        ("present.0.recurrent.1", Kept(0, "recurrent", 1)),
+        ("logits", None),
+        (f"past_key_values.{'9' * 5000}.key", None),
+    ],
+)
+def test_what_a_graph_keeps_is_told_by_its_names(name, kept):
+    assert kept_as(name) == kept

@@ -20,9 +20,9 @@ from driftwalk.errors import BackendError
 from ..cache_points import KEPT
 
 _NAMED = re.compile(
-    r"(?:(?:input|output)\.)?(?:past|present)[a-z_]*\.(?:layers\.)?(\d+)\."
+    r"(?:(?:input|output)\.)?(?:past|present)[a-z_]*\.(?:layers\.)?(\d{1,6})\."
     r"(?:(decoder|encoder|self|cross)\.)?"
-    r"(key|value|conv|recurrent)s?(?:\.(\d+))?"
+    r"(key|value|conv|recurrent)s?(?:\.(\d{1,6}))?"
 )
 FIXED = ("conv", "recurrent")
 """Kinds of what is kept that are of one size, however many tokens there were."""
