@@ -12,7 +12,7 @@ from driftwalk.decoding import TOKENS
 from driftwalk.errors import BackendError, ProbeError
 from driftwalk.states import Probe
 
-from .calls import forward_of, names_taken
+from .calls import first_line, forward_of, names_taken
 from .loaded import LoadedModel
 
 NAMES = ("past_key_values", "cache_params", "state")
@@ -111,8 +111,8 @@ def begun(module: nn.Module, kind: str, tokens: str, length: int, given: Any = N
     except BackendError:
         raise
     except Exception as error:  # of a model that has no such cache
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BackendError(f"{type(module).__name__} takes no {kind} cache: {said}") from error
+        said = f"{type(module).__name__} takes no {kind} cache: {first_line(error)}"
+        raise BackendError(said) from error
     if given is not None:
         _fill(own, given)
     return cache

@@ -9,6 +9,8 @@ from torch import nn
 
 from driftwalk.errors import BackendError
 
+from .calls import first_line
+
 
 def reordered(module: nn.Module, cache: Any, origins: torch.Tensor) -> Any:
     """The cache in which row r is what row `origins[r]` was, as beam search has it."""
@@ -40,6 +42,5 @@ def cropped(module: nn.Module, cache: Any, tokens: int, first: bool) -> Any:
         if tokens or (record is not None and not first):
             crop(-tokens)
     except Exception as error:  # caches differ in what they raise
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BackendError(f"{refused}: {said}") from error
+        raise BackendError(f"{refused}: {first_line(error)}") from error
     return cache

@@ -63,6 +63,11 @@ class Sequences:
         none: Array = np.zeros(len(self.ids), np.int64)
         return none if mask is None or mask.shape != self.ids.shape else (mask == 0).sum(1)
 
+    @property
+    def looked_at(self) -> int:
+        """The row that is compared by itself: the one with most padding, or the last."""
+        return int(self.padding.argmax()) if self.padding.any() else len(self.ids) - 1
+
     def plan(self, longer: int = 0) -> Decoding:
         """Step by step, with a prompt that is longer by some padding, or shorter."""
         steps = self.ids.shape[1] - self.prompt
@@ -125,7 +130,7 @@ def changes(given: Sequences) -> Iterator[Change]:
     length = given.ids.shape[1]
     in_pieces = Run(given.probe, Decoding(pieces(length, given.chunk or CHUNK), given.cache))
     yield "chunked = whole", (whole, in_pieces) if keeps else NOTHING_KEPT
-    row = int(given.padding.argmax()) if given.padding.any() else len(given.ids) - 1
+    row = given.looked_at
     alone = Run(given.made(given.row(row)), given.plan(), 0, length)
     yield "batched = alone", (_batched(given, row), alone)
     yield "padded = unpadded", _padded(given, row, alone)
@@ -230,8 +235,6 @@ class Matrix:
     def __init__(self, given: Sequences, truth: Backend | None) -> None:
         self._given, self._truth = given, truth
         self._changes = list(changes(given))
-        padding = given.padding
-        self._row = int(padding.argmax()) if padding.any() else len(given.ids) - 1
 
     def lines(
         self, backend: Backend, judge: Judge, ready: Mapping[Decoding, Trace]
@@ -262,7 +265,9 @@ class Matrix:
         made: dict[tuple[str, Decoding], Trace],
     ) -> Invariance:
         one, other = (self._states(backend, run, made) for run in runs)
-        used, equal = judge.compare(one, other, None if runs[0].row is None else self._row)
+        used, equal = judge.compare(
+            one, other, None if runs[0].row is None else self._given.looked_at
+        )
         if not used:
             return Invariance(name, judge.side, "not run", note="no point could be compared")
         if equal:
