@@ -11,6 +11,7 @@ from .result import Report
 from .states import Trace
 from .tasks.bench.run import Timings
 from .tasks.generation.recording import record_steps
+from .tasks.shapes.run import verify_shapes
 from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
 from .tasks.weights.cause import WeightsOfGuilty
 from .tolerance import DEFAULT_POLICY, PolicyLike
@@ -27,6 +28,8 @@ def verify(
     **options: Any,
 ) -> Report:
     """Run one model on two backends and walk their layer states; see `verify_all` for options."""
+    if options.get("shapes") is not None:
+        raise UsageError("Several shapes have several reports: verify_all(model, [candidate]).")
     return verify_all(model, [candidate], reference, probe, policy, depth, blame, **options)[0]
 
 
@@ -43,6 +46,7 @@ def verify_all(
     contrast: object = None,
     propagation: bool = False,
     patch: bool = False,
+    shapes: object = None,
     **options: Any,
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
@@ -50,11 +54,16 @@ def verify_all(
     `bench` is how many plain runs of each backend are timed afterwards. `contrast` is a pair of
     inputs, or True for the built-in one: drift is then also told as a share of their distance.
     `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
-    flips that each restored layer of the candidate takes away, one run for each. All other options
-    are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
-    `budget`, `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
-    `length`, `seed`, `stream`).
+    flips that each restored layer of the candidate takes away, one run for each. `shapes` are rows
+    by length, "1x16,3x9", or "auto": all candidates are verified at each, and graphs that driftwalk
+    makes have open axes. All other options are those of `verification.verify_all`
+    (`allow_missing`, `cache`, `spill`, `witness`, `budget`, `command`, `progress`) and of
+    `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`, `stream`).
     """
+    if shapes is not None:
+        own = {"bench": bench, "contrast": contrast, "propagation": propagation, "patch": patch}
+        told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
+        return verify_shapes(verify_all, model, candidates, reference, shapes, probe=probe, **told)
     additions = (
         WeightsOfGuilty(),
         *((InUnitsOfMeaning(contrast),) if contrast else ()),

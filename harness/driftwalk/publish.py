@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from .adapter import BackendInfo
 from .document import KINDS, Document
 from .errors import UsageError, nearest
 from .files import writable_folder, write_atomically
 from .registry import REPORT_INDEX, load_target
+from .result import Sided, shapes_told
 
 LONGEST_PART = 48
 """Characters that a model or a spec may give to the name of a folder."""
-
-
-class Sided(Protocol):
-    """A result with a candidate, beside which there may be others."""
-
-    @property
-    def model(self) -> Mapping[str, str]: ...
-    @property
-    def candidate(self) -> BackendInfo: ...
 
 
 def publish(
@@ -81,11 +72,12 @@ def folder_names(reports: Sequence[Sided]) -> list[str]:
     if len(reports) == 1:
         return [""]
     several = len({item.model.get("label", "") for item in reports}) > 1
+    shapes = shapes_told(reports)
     digits = max(2, len(str(len(reports))))
     names = []
-    for number, item in enumerate(reports, start=1):
+    for number, (item, shape) in enumerate(zip(reports, shapes, strict=True), start=1):
         model = _safe(item.model.get("label", "")) if several else ""
-        parts = (f"{number:0{digits}d}", model, _safe(item.candidate.spec))
+        parts = (f"{number:0{digits}d}", model, _safe(item.candidate.spec), _safe(shape))
         names.append("-".join(filter(None, parts)))
     return names
 

@@ -37,6 +37,7 @@ PROBES = "driftwalk_backends.probes:probe_for"
 """What makes a probe for a model of whatever a user may give."""
 
 REPORT_INDEX = ("index.html", "driftwalk_reports.index:render")
+SHAPES_TEXT = "driftwalk_reports.shapes:render"
 REPORT_PUBLISHER = "driftwalk.publish:publish"
 
 

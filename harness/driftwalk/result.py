@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol
 
 from .adapter import BackendInfo
 from .document import RESULT, Document, Tool, load_documents, read, to_dict, to_json
@@ -73,6 +73,12 @@ class ProbeInfo:
     others: Sparse[Mapping[str, str]] = field(default_factory=dict)
     """Inputs that are not one array, each in a few words."""
 
+    @property
+    def shape(self) -> str:
+        """Of the first input that has axes: `3x16`."""
+        first = next((one.shape for one in self.inputs.values() if one.shape), ())
+        return "x".join(map(str, first))
+
 
 @dataclass(frozen=True)
 class RuleInfo:
@@ -116,6 +122,29 @@ class ExpectedDrift:
     found: float
     reason: str
     expires: str
+
+
+class Sided(Protocol):
+    """A result with a candidate, beside which there may be others."""
+
+    @property
+    def model(self) -> Mapping[str, str]: ...
+    @property
+    def candidate(self) -> BackendInfo: ...
+    @property
+    def probe(self) -> ProbeInfo: ...
+
+
+def shapes_told(reports: Sequence[Sided]) -> list[str]:
+    """The shape of each one's probe, where a model and candidate have several; else nothing."""
+    asked = [(item.model.get("label", ""), item.candidate.spec) for item in reports]
+    found: dict[tuple[str, str], set[str]] = {}
+    for key, item in zip(asked, reports, strict=True):
+        found.setdefault(key, set()).add(item.probe.shape)
+    return [
+        item.probe.shape if len(found[key]) > 1 else ""
+        for key, item in zip(asked, reports, strict=True)
+    ]
 
 
 def all_known(layers: Iterable[LayerDrift], expected: Iterable[ExpectedDrift]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .adapter import Backend, InRanges, MayBeClosed, Prepares, RunsAgain, SkipsOutputs
+from .adapter import Backend, InRanges, MayBeClosed, Prepares, SkipsOutputs
 from .budget import kept, parse_size
 from .dtypes import Array
 from .environment import environment
@@ -27,6 +27,7 @@ from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
 from .registry import create
+from .remarks import CLOSED, on_given, on_unsteady
 from .result import Observer, Report
 from .stage import Setting, Stage, is_graph, open_model, open_stage, or_why_not
 from .states import Probe, Trace
@@ -85,6 +86,7 @@ def verify_all(
     witness: str = "auto",
     budget: str | int | None = None,
     command: str = "",
+    keep_going: bool = False,
     progress: Progress | None = None,
     additions: Sequence[Addition] = (),
     **setting: Any,
@@ -92,7 +94,8 @@ def verify_all(
     """Verify several candidates against one reference, whose trace is made once.
 
     No reference means `torch`; for an ONNX graph, the graph as it is written (graphs/). Of several
-    candidates, one that cannot run has a report, `unverified`, that says why; a lone one raises.
+    candidates, one that cannot run has a report, `unverified`, that says why; a lone one raises,
+    unless this is to `keep_going`.
     `allow_missing` are globs of points that may lack a partner; `cache=False` calibrates afresh;
     `spill` sends the reference's states to a temporary file, or those beyond so many bytes;
     `witness` is where truth and yardsticks run: cpu, cuda, or auto, the GPU of a side. `budget` is
@@ -115,7 +118,7 @@ def verify_all(
             _refuse_graph(given, limit, additions)
             reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
         else:
-            how = _How(depth, blame, spill, cache, witness, limit)
+            how = _How(depth, blame, spill, cache, witness, limit, keep_going)
             reports, stage = _verified_modules(given, sides, terms, how, show, additions)
             fixed = stage.probe
             # A model that only this process has is not opened again.
@@ -138,6 +141,7 @@ class _How:
     cache: bool
     witness: str
     budget: int | None
+    keep_going: bool
 
     @property
     def walked(self) -> str:
@@ -157,7 +161,7 @@ def _verified_modules(
     reports: list[Report] = []
     reference, *candidates = sides
     show.expect(3 + 2 * len(candidates))
-    several = len(candidates) > 1
+    several = how.keep_going or len(candidates) > 1
     with open_stage(given, sides, how.walked, show, several) as stage, ExitStack() as opened:
         place = _witness_at(how.witness, stage)
         plan = NO_BUDGET
@@ -170,7 +174,7 @@ def _verified_modules(
         for addition in additions:
             addition.begin(run)
         for named, side in zip(candidates, stage.sides[1:], strict=True):
-            remarks = _remarks(named, (given.model, reference))
+            remarks = on_given(named, (given.model, reference))
             own = replace(terms, notes=(*terms.notes, *remarks))
             one = partial(_reported, run, side, own, how, additions)
             made = or_why_not(one, several)
@@ -194,22 +198,6 @@ def _reported(
     for addition in additions:
         report = addition.add(report, candidate, run)
     return report
-
-
-def _remarks(candidate: object, others: Sequence[object]) -> Iterator[str]:
-    """What to say of a module that was given as a candidate."""
-    if isinstance(candidate, str | Backend):
-        return
-    if any(candidate is other for other in others):
-        yield (
-            "The candidate is the very object that the reference runs: that they agree says "
-            "nothing. Give another implementation, or a backend."
-        )
-    if getattr(candidate, "training", False):
-        yield (
-            "The candidate was given in train mode and run in evaluation mode, as the reference "
-            "is; in train mode, dropout and batch norm would compute something else."
-        )
 
 
 def _unrun(run: Run, candidate: object, error: DriftwalkError, terms: Terms) -> Report:
@@ -302,7 +290,7 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
             walk.raise_layers(witness.clearly_wrong(candidate, points))
     with show.stage("observer check"):
         observer = {"reference": run.observer, "candidate": looked_at.check()}
-    unsteady = _unsteady({"reference": reference, "candidate": candidate}, observer, probe)
+    unsteady = on_unsteady({"reference": reference, "candidate": candidate}, observer, probe)
     notes = (*stage.model.notes, *probe.notes, *unsteady, *terms.notes)
     terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
@@ -317,18 +305,11 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     covered = replace(report.coverage, outputs_skipped=tuple(skipped), exercised=used)
     of_both = dict.fromkeys((*witness.notes(candidate.info), *base.notes(trace.backend)))
     cautions = (*of_both, *witness.caution(candidate.info), *(() if used else (NOT_RUN,)))
-    cautions = (*cautions, *((_CLOSED.format(candidate.spec),) if closed else ()))
+    cautions = (*cautions, *((CLOSED.format(candidate.spec),) if closed else ()))
     notes = (*report.notes, *cautions)
     guilty = report.root_cause, report.culprit
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
     return replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
-
-
-_CLOSED = (
-    "Nothing inside of the candidate ({}) could be looked at: its modules take no hooks. Its "
-    "outputs alone are compared, and where an error of theirs comes from is not known. To see "
-    "inside, give the plain module that it was made of."
-)
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:
@@ -346,24 +327,6 @@ def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> M
     met = candidate.trace(probe)
     walk.meet_all(met, reference)
     return met.outputs
-
-
-def _unsteady(
-    sides: Mapping[str, Backend], observer: Mapping[str, Observer], probe: Probe
-) -> list[str]:
-    """What to say of sides whose runs differ: which module gives something else every time."""
-    notes = []
-    for name, side in sides.items():
-        if observer[name].bit_identical or not isinstance(side, RunsAgain):
-            continue
-        if (path := side.unrepeatable(probe)) is not None:
-            where = path or "the model itself"
-            notes.append(
-                f"The {name} gives something else in every run: it begins in {where}, "
-                "which draws from a generator that cannot be reset (one of its own, seeded by the "
-                "clock), or computes without a fixed order."
-            )
-    return notes
 
 
 def backend(spec: str, model: object, depth: str = "block", **options: Any) -> Backend:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftwalk.layer_drift import LayerDrift
-from driftwalk.result import Report
+from driftwalk.result import Report, shapes_told
 from driftwalk.tasks.generation.result import At, Generation
 
 from .door import renderer
@@ -16,6 +16,7 @@ from .numbers import NOTHING, count, cut, used
 from .page import fill
 from .sentences import VERDICT_WORDS
 
+Judged = Report | Generation
 VERDICTS = ("drift", "unverified", "pass")
 """The most urgent first."""
 
@@ -33,18 +34,15 @@ class Run:
 
 
 @renderer
-def render(entries: Sequence[tuple[str, Report | Generation]]) -> str:
+def render(entries: Sequence[tuple[str, Judged]]) -> str:
     """The index of a run of several candidates or models."""
-    verdicts = [report.verdict for _, report in entries]
-    worst = next((word for word in VERDICTS if word in verdicts), "unverified")
-    parts = [f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts]
-    total = f"{count(len(entries))} run{'s' if len(entries) != 1 else ''}"
-    runs = [_run(href, report) for href, report in entries]
+    worst, headline = summary([report for _, report in entries])
+    runs = runs_of(entries)
     return fill(
         "index.html.j2",
         verdict=worst,
         symbol=SYMBOLS[worst],
-        headline=f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}.",
+        headline=headline,
         models=list(dict.fromkeys(run.model for run in runs)),
         candidates=list(dict.fromkeys(run.candidate for run in runs)),
         runs=runs,
@@ -52,7 +50,22 @@ def render(entries: Sequence[tuple[str, Report | Generation]]) -> str:
     )
 
 
-def _run(href: str, report: Report | Generation) -> Run:
+def summary(reports: Sequence[Judged]) -> tuple[str, str]:
+    """The worst verdict of all, and all of them in a sentence."""
+    verdicts = [report.verdict for report in reports]
+    worst = next((word for word in VERDICTS if word in verdicts), "unverified")
+    parts = [f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts]
+    total = f"{count(len(reports))} run{'s' if len(reports) != 1 else ''}"
+    return worst, f"{VERDICT_WORDS[worst]}: {total}: {', '.join(parts) or 'nothing'}."
+
+
+def runs_of(entries: Sequence[tuple[str, Judged]]) -> list[Run]:
+    """A row for each; where several shapes of input were tried, with its shape."""
+    shapes = shapes_told([report for _, report in entries])
+    return [_run(*entry, shape) for entry, shape in zip(entries, shapes, strict=True)]
+
+
+def _run(href: str, report: Judged, shape: str) -> Run:
     first, root = report.first_divergence, report.root_cause
     needed = [
         layer.tolerance.needed
@@ -73,7 +86,7 @@ def _run(href: str, report: Report | Generation) -> Run:
     return Run(
         href,
         model_name(report.model),
-        cut(report.candidate.spec, 80),
+        cut(report.candidate.spec, 80) + (f" at {shape}" if shape else ""),
         Sign(report.verdict, SYMBOLS[report.verdict], report.verdict, detail),
         (cut(report.reference.spec, 80), *(fact or NOTHING for fact in facts), report.created),
     )
@@ -85,7 +98,7 @@ def _place(found: LayerDrift | At) -> str:
     return f"{name} in {step_name(found.step)}" if isinstance(found, At) else name
 
 
-def _flips(report: Report | Generation) -> str:
+def _flips(report: Judged) -> str:
     if isinstance(report, Generation):
         chosen = [len(step.tokens) for step in report.steps]
         return f"{count(sum(step.flips for step in report.steps))} of {count(sum(chosen))}"

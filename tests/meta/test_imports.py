@@ -62,6 +62,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "make_report",
         "memory_plan",
         "observing",
+        "remarks",
         "graphs",
         "signatures",
         "comparison",

@@ -174,7 +174,8 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
                 array = found.arrangement.of(arrays[found.key])
                 sink(State(found.point, np.ascontiguousarray(array)))
         if not ready.outputs:
-            floats = [key for key in arrays if is_float(arrays[key])]
+            own = [key for key in self.parts.outputs if key in arrays]  # not what is looked at
+            floats = [key for key in own if is_float(arrays[key])]
             return {self.parts.split(key)[1]: arrays[key] for key in floats}
         return {name: arrays[key] for name, key in ready.outputs.items()}
 

@@ -68,25 +68,30 @@ def finish(
     """Print results of any kind, save them, tell GitHub where it listens, and leave.
 
     Without a `code`, the exit code is that of the reports' verdicts; a gate may know more. `failed`
-    says what was found that must not be; `shown` are options of what renders text.
+    says what was found that must not be; `shown` are options of what renders text. Of several
+    shapes, those that pass have a line of a table.
     """
     from ..document import KINDS, to_dict
     from ..judge.gate import exit_code
-    from ..registry import load_target
-    from ..result import Report
+    from ..registry import SHAPES_TEXT, load_target
+    from ..result import Report, shapes_told
     from ..tasks.generation.result import Generation
 
+    reports = [document for document in documents if isinstance(document, Report)]
+    judged = [document for document in documents if isinstance(document, Report | Generation)]
     if as_json:
         data = [to_dict(document) for document in documents]
         show_json(data[0] if len(data) == 1 else data)
     elif documents:
         color = sys.stdout.isatty()
-        texts = (
-            load_target(KINDS[item.kind].text)(item, color=color, **shown) for item in documents
-        )
+        short = any(shapes_told(judged))
+        texts = [
+            load_target(KINDS[item.kind].text)(item, color=color, **shown)
+            for item in documents
+            if not (short and isinstance(item, Report) and item.ok)
+        ]
+        texts += [load_target(SHAPES_TEXT)(judged, color=color)] if short else []
         show("\n".join(texts))
-    reports = [document for document in documents if isinstance(document, Report)]
-    judged = [document for document in documents if isinstance(document, Report | Generation)]
     if judged:
         _tell_github(judged)
     if folder is not None:

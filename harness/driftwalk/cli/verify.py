@@ -90,6 +90,10 @@ def verify(
     batch: options.BatchOption = None,
     length: options.LengthOption = None,
     seed: options.SeedOption = 0,
+    shapes: Annotated[
+        str | None,
+        option("--shapes LIST", "Verify at each of these: rows x length, 1x16,3x9, or auto."),
+    ] = None,
     trust_remote_code: options.TrustOption = False,
     report: options.ReportOption = None,
     as_json: options.JsonOption = False,
@@ -143,6 +147,7 @@ def verify(
         batch=batch,
         length=length,
         seed=seed,
+        shapes=shapes,
         trust_remote_code=trust_remote_code,
     )
     reports, code = configured.gated([(expected, report) for report in reports], known)
