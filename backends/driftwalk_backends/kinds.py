@@ -11,7 +11,7 @@ from .onnx.pairs.model import OnnxModel
 from .sources import open_model
 from .torch_devices import AUTO
 
-EXPORTERS = ("torch", "optimum")
+EXPORTERS = ("torch", "transformers", "optimum", "auto")
 
 
 def torch_backend(spec: Spec, model: object) -> Backend:

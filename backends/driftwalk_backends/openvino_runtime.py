@@ -24,6 +24,8 @@ from driftwalk.states import Probe
 from .depth import Looks
 from .fingerprint import versions
 from .onnx.export import Exported, Exports
+from .onnx.exporters import OPTIONS as EXPORT_OPTIONS
+from .onnx.exporters import exporters_for
 from .onnx.graph import Arrays
 from .onnx.reading import parsed
 from .onnx.runtime import seconds_per_point, tensor_points
@@ -49,6 +51,8 @@ class OpenVino(Looks, Backend):
         "mode": "execution mode: accuracy or performance (default accuracy)",
         "cache": "on or off: reuse an export of the same model and shapes (default on)",
         "threads": THREADS_HELP,
+        "exporter": "torch (default), transformers, or auto: torch, else transformers",
+        **EXPORT_OPTIONS,
     }
 
     def __init__(self, spec: Spec, model: object) -> None:
@@ -64,7 +68,8 @@ class OpenVino(Looks, Backend):
         self._device = _device(spec)
         _check_capability(self._device, self._dtype)
         cached = spec.choice("cache", ("on", "off"), "on") == "on"
-        self._exports = Exports(self._model, spec, "fp32", cached, self._seconds)
+        exporters = exporters_for(spec, self._model.module)
+        self._exports = Exports(self._model, spec, "fp32", cached, self._seconds, exporters)
         self._compiled: dict[Path, Any] = {}
         self._effective: dict[str, str] = {}
 
@@ -93,7 +98,7 @@ class OpenVino(Looks, Backend):
                 "precision hint": HINTS[self._dtype],
                 "mode": self._mode,
                 "threads": str(self._threads or "default"),
-                "exporter": "torch.onnx dynamo",
+                **self._exports.flags,
                 **self._effective,
             },
         )
@@ -105,7 +110,7 @@ class OpenVino(Looks, Backend):
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         exported = self._export(probe)
         compiled = self._load(exported.plain if sink is None else exported.traced)
-        named = self._infer(compiled.create_infer_request(), probe)
+        named = self._infer(compiled.create_infer_request(), exported, probe)
         return exported.hand_on({name: self._narrowed(a) for name, a in named.items()}, sink)
 
     def lap(self, probe: Probe) -> Lap:
@@ -113,7 +118,7 @@ class OpenVino(Looks, Backend):
         exported = self._export(probe)
         request = self._load(exported.plain).create_infer_request()
         start = time.perf_counter()
-        self._infer(request, probe)
+        self._infer(request, exported, probe)
         return Lap(time.perf_counter() - start)
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
@@ -122,7 +127,7 @@ class OpenVino(Looks, Backend):
         compiled = self._compile(exported.plain, {"PERF_COUNT": True})
         request = compiled.create_infer_request()
         for _ in range(2):  # the first warms up
-            self._infer(request, probe)
+            self._infer(request, exported, probe)
         points = [point.name for point in exported.points]
         originals = _originals(parsed(exported.traced).graph, points)
         owners = _owners(compiled.get_runtime_model().get_ordered_ops(), originals)
@@ -133,12 +138,12 @@ class OpenVino(Looks, Backend):
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)
 
-    def _infer(self, request: Any, probe: Probe) -> dict[str, Array]:
+    def _infer(self, request: Any, exported: Exported, probe: Probe) -> dict[str, Array]:
         """Copies of all outputs by name; a tensor may have several."""
         compiled = request.get_compiled_model()
-        feed = {}
+        feed, inputs = {}, {**probe.inputs, **self._exports.added(exported, probe)}
         for number, port in enumerate(compiled.inputs):
-            array = next((probe.inputs[n] for n in port.get_names() if n in probe.inputs), None)
+            array = next((inputs[n] for n in port.get_names() if n in inputs), None)
             if array is not None:
                 feed[number] = array.astype(np.float32) if array.dtype.kind == "f" else array
         with _explained(f"failed on {self._model.label}"):

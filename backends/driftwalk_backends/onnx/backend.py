@@ -18,6 +18,7 @@ from driftwalk.spec import THREADS_HELP, Spec
 from ..calls import first_line
 from ..depth import Looks
 from ..fingerprint import versions
+from .exporters import OPTIONS as EXPORT_OPTIONS
 from .graph import OnnxGraph
 from .reading import hash_of
 from .saturation import saturates
@@ -60,9 +61,10 @@ class OnnxBackend(Looks, Backend):
         "provider": "an execution provider by its full name (default: the device's)",
         "cache": "on or off: reuse an export of the same model and shapes (default on)",
         "file": "verify this .onnx file, or a folder of them, instead of an export",
-        "exporter": "torch or optimum: who makes the graph (default torch)",
+        "exporter": "torch (default), transformers, optimum, or auto: torch, else transformers",
         "quantize": "dynamic-int8: round the matrices of driftwalk's own export to eight bits",
         "threads": THREADS_HELP,
+        **EXPORT_OPTIONS,
     }
 
     def __init__(self, spec: Spec, label: str) -> None:

@@ -29,7 +29,9 @@ from ..decoding import decoded, tokens_of
 from ..encoders import behind_encoder
 from ..layout import Layout
 from ..loaded import LoadedModel
-from .export import Exported, Exports, GraphCall, export, layout_of
+from .export import Exported, Exports, export, layout_of
+from .exporters import Exporter
+from .exposed import GraphCall
 from .past import FIXED, Kept, refilled, tensors_of, windows_of
 
 FED, AFTER = 3, 2
@@ -62,13 +64,14 @@ def decoder_graphs(exports: Exports, probe: Probe, plan: Decoding) -> DecoderGra
             "prompt, and cannot be fed all tokens again in each step (--cache none)."
         )
 
-    def write_after(module: nn.Module, layout: Layout, folder: Path) -> None:
+    def write_after(module: nn.Module, layout: Layout, folder: Path, exporter: Exporter) -> None:
         begun = _begun(module, sample, 1 if fixed else AFTER)
         stacks = behind_encoder(module, layout.stacks)
-        export(module, replace(layout, stacks=stacks), _going_on(module, begun), folder)
+        called = _going_on(module, begun)
+        export(module, replace(layout, stacks=stacks), called, folder, exporter)
 
-    def write_first(module: nn.Module, layout: Layout, folder: Path) -> None:
-        export(module, layout, _beginning(module, made_for, fixed), folder)
+    def write_first(module: nn.Module, layout: Layout, folder: Path, exporter: Exporter) -> None:
+        export(module, layout, _beginning(module, made_for, fixed), folder, exporter)
 
     fixed = begun.is_fixed
     after = exports.made(["past", *sample.forms()], sample, write_after, use_cache=True)

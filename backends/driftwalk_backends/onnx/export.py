@@ -10,15 +10,10 @@ itself gave on them. The graph is used only where the model gives the same on th
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
-import os
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,41 +22,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.export import Dim
 
 from driftwalk.adapter import Sink
 from driftwalk.cache import FolderCache, key_of
 from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError, DriftwalkError
+from driftwalk.errors import BackendError, BackendUnavailable, DriftwalkError
 from driftwalk.files import release
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
-from ..calls import (
-    Inputs,
-    call,
-    call_as_it_is,
-    explaining,
-    inputs_for,
-    own_copies,
-    quietly,
-    tensors_only,
-)
+from ..calls import call, explaining, inputs_for, own_copies, quietly
 from ..depth import Look
 from ..fingerprint import versions
-from ..hooks import capture
 from ..layout import Layout
 from ..loaded import LoadedModel
-from ..model_outputs import named_outputs
 from ..randomness import who
+from .exporters import Exporter, ExportFailedError, TorchExporter, why_not_transformers
+from .exposed import Exposed, GraphCall, cause, silence, whole_call
 from .graph import Arrays
+from .left_behind import LeftBehind, sentence_on
 from .reading import parsed
+from .time_limit import TimeIsUpError, time_limit
 
 TRACED, PLAIN, NAMES = "traced.onnx", "plain.onnx", "names.json"
 STATE_PREFIX = "state:"
 OUTPUT_PREFIX = "output:"
 """Begins the name of an output that is called like an input of the model."""
-CACHE_VERSION = "3"
+CACHE_VERSION = "4"
 """Of what lies in a stored folder."""
 MADE_WITH, EVIDENCE = "made_with.safetensors", "evidence.txt"
 """The inputs that a stored graph was made with, and what the model itself gave on them."""
@@ -81,6 +68,8 @@ class Exported:
     """Outputs that are a state already: the point they would be, their name, that state's point."""
     skipped: tuple[str, ...] = ()
     """What of the model's output is not compared."""
+    added: tuple[str, ...] = ()
+    """Inputs that the exporter added to those of the model."""
 
     @property
     def traced(self) -> Path:
@@ -113,64 +102,14 @@ class Exported:
         return {name.removeprefix(OUTPUT_PREFIX): named[name] for name in self.outputs}
 
 
-@dataclass(frozen=True, eq=False)
-class GraphCall:
-    """How a model is called to make a graph of it."""
-
-    tensors: Mapping[str, torch.Tensor]
-    """The graph's inputs."""
-    run: Callable[[dict[str, torch.Tensor]], tuple[Any, dict[str, torch.Tensor]]]
-    """What the model gives for them, and what the graph gives beside."""
-    open_axes: Mapping[str, int] = field(default_factory=dict)
-    """The axis of an input that may be of any length."""
-
-
-def whole_call(module: nn.Module, inputs: Inputs) -> GraphCall:
-    """A model called with all its inputs; those that are not one tensor are part of the graph."""
-    tensors = tensors_only(inputs)
-    others = {name: value for name, value in inputs.items() if name not in tensors}
-    return GraphCall(
-        tensors, lambda given: (call_as_it_is(module, {**given, **own_copies(others)}), {})
-    )
-
-
-class _Exposed(nn.Module):
-    """The model as a function of positional tensors, giving its outputs and then its states."""
-
-    def __init__(self, module: nn.Module, layout: Layout, called: GraphCall) -> None:
-        super().__init__()
-        self.module = module
-        self._layout = layout
-        self._called = called
-        self.outputs: tuple[str, ...] = ()
-        self.beside: tuple[str, ...] = ()
-        self.points: tuple[Point, ...] = ()
-
-    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        captured: list[tuple[Point, torch.Tensor]] = []
-        layout = self._layout
-        with capture(self.module, layout, lambda p, t: captured.append((p, t.clone()))) as finish:
-            inputs = dict(zip(self._called.tensors, arrays, strict=True))
-            output, beside = self._called.run(inputs)
-            finish(())  # the outputs are there already
-        named = named_outputs(output)
-        if not self.outputs:
-            self.outputs, self.beside = tuple(named), tuple(beside)
-            self.points = tuple(point for point, _ in captured)
-        # Traced, an op that does nothing gives a new tensor, which looks like a state of its own.
-        states = dict(captured)
-        same = (tuple(named), tuple(beside)) == (self.outputs, self.beside)
-        if not same or not states.keys() >= set(self.points):
-            raise BackendError("the model went another way when it was traced than when it ran.")
-        return (*named.values(), *beside.values(), *(states[point] for point in self.points))
-
-
-def export(module: nn.Module, layout: Layout, called: GraphCall, folder: Path) -> None:
+def export(
+    module: nn.Module, layout: Layout, called: GraphCall, folder: Path, exporter: Exporter
+) -> None:
     """Write both graphs, their weights and the names of their outputs into `folder`."""
     import onnx
 
     tensors = called.tensors
-    exposed = _Exposed(module, layout, called)
+    exposed = Exposed(module, layout, called)
     exposed(*own_copies(tensors).values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
 
@@ -178,29 +117,24 @@ def export(module: nn.Module, layout: Layout, called: GraphCall, folder: Path) -
         """An output's name in the graph, in which no input is called so, too."""
         return OUTPUT_PREFIX + output if output in tensors else output
 
-    axes = tuple(
-        {called.open_axes[name]: Dim.DYNAMIC} if name in called.open_axes else None
-        for name in tensors
-    )
-
+    named = [*map(tensor, exposed.outputs), *exposed.beside, *states]
     try:
         with silence():
-            program = torch.onnx.export(
-                exposed,
-                tuple(tensors.values()),
-                dynamo=True,
-                input_names=list(tensors),
-                output_names=[*map(tensor, exposed.outputs), *exposed.beside, *states],
-                dynamic_shapes=(axes,) if called.open_axes else None,
-                verbose=False,
-            )
-            assert program is not None
+            program = exporter.program(exposed, named)
             program.save(str(folder / TRACED), external_data=True)
+    except BackendUnavailable:
+        raise
     except Exception as error:  # the exporter raises whatever any of its passes raises
-        raise BackendError(
-            f"{type(module).__name__} could not be exported to ONNX: {_cause(error)}"
+        raise ExportFailedError(
+            f"{type(module).__name__} could not be exported to ONNX ({exporter.label}): "
+            f"{cause(error)}"
         ) from error
     model = parsed(folder / TRACED)
+    if lost := set(named) - {value.name for value in model.graph.output}:
+        raise ExportFailedError(
+            f"{exporter.label} left outputs of {type(module).__name__} out of its graph: "
+            f"{', '.join(sorted(lost))}."
+        )
     own = [value for value in model.graph.output if not value.name.startswith(STATE_PREFIX)]
     del model.graph.output[:]
     model.graph.output.extend(own)
@@ -216,6 +150,7 @@ def export(module: nn.Module, layout: Layout, called: GraphCall, folder: Path) -
         "given": [[*pair(n), tensor(n)] for n in outputs.names.values() if n in exposed.outputs],
         "same": [[*pair(n), tensor(n), state] for n, state in outputs.same],
         "skipped": outputs.skipped,
+        "added": [value.name for value in model.graph.input if value.name not in tensors],
     }
     (folder / NAMES).write_text(json.dumps(names))
 
@@ -230,33 +165,8 @@ def read_export(folder: Path) -> Exported:
         tuple((Point(point, module), name) for point, module, name in names["given"]),
         tuple((Point(point, module), *rest) for point, module, *rest in names["same"]),
         tuple(names["skipped"]),
+        tuple(names["added"]),
     )
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """The exporter prints progress, and on failure whole graphs; none of it is for our users."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost error in one line; the exporter's own text is several pages of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    return f"{type(error).__name__}: {text[:300]}".replace(os.linesep, " ")
 
 
 def kept(
@@ -291,8 +201,8 @@ def layout_of(
         return model.layout(module, inputs, run)
 
 
-Write = Callable[[nn.Module, Layout, Path], None]
-"""Makes a graph of a module that has these points, in a folder."""
+Write = Callable[[nn.Module, Layout, Path, Exporter], None]
+"""Has an exporter make a graph of a module that has these points, in a folder."""
 
 
 @dataclass(eq=False)
@@ -308,18 +218,29 @@ class Exports:
     dtype: str
     cached: bool
     seconds: MutableMapping[str, float]
+    exporters: tuple[Exporter, ...] = (TorchExporter(),)
+    """Those to try, in their order."""
     _made: dict[str, Exported] = field(default_factory=dict)
+    _used: dict[str, Exporter] = field(default_factory=dict)
+    _remarks: dict[str, None] = field(default_factory=dict)
     _scratch: ExitStack = field(default_factory=ExitStack)
 
     def get(self, probe: Probe, look: Look) -> Exported:
         """The export for a probe: made in this run already, stored by an earlier one, or new."""
-        asked = [look.depth, look.layer, "shared" if look.shared else "", *probe.forms()]
+        looking = [look.depth, look.layer, "shared" if look.shared else ""]
 
-        def make(module: nn.Module, layout: Layout, folder: Path) -> None:
+        def write(module: nn.Module, layout: Layout, folder: Path, exporter: Exporter) -> None:
             inputs = inputs_for(module, probe, torch.device("cpu"))
-            export(module, replace(layout, look=look), whole_call(module, inputs), folder)
+            called = whole_call(module, inputs)
+            export(module, replace(layout, look=look), called, folder, exporter)
 
-        return self.made(asked, probe, make)
+        same = "|".join(["any shape", *looking, *sorted(probe.names)])
+        if same not in self._made:
+            made = self.made([*looking, *probe.forms()], probe, write)
+            if not self._used[str(made.folder)].one_for_all:
+                return made
+            self._made[same] = made
+        return self._made[same]
 
     def made(self, asked: Sequence[str], probe: Probe, write: Write, **extra: Any) -> Exported:
         """What `write` makes of the model; the same whenever the same is asked.
@@ -331,13 +252,35 @@ class Exports:
             return self._made[shape_key]
         probe.plain_others()  # an object cannot be part of a graph, and is refused
         start = time.perf_counter()
+        failed = ""
+        for exporter in self.exporters:
+            try:
+                folder = self._folder(exporter, asked, probe, write, **extra)
+                break
+            except ExportFailedError as error:
+                failed = str(error)
+                if exporter is self.exporters[-1]:
+                    raise ExportFailedError(f"{error}{self._offer()}") from error
+        if failed:
+            self._remarks[f"{failed} So {exporter.label} made the graph."] = None
+        self._remarks |= dict.fromkeys(exporter.notes)
+        self._used[str(folder)] = exporter
+        self._made[shape_key] = read_export(folder)
+        taken = time.perf_counter() - start
+        self.seconds["export"] = self.seconds.get("export", 0.0) + taken
+        return self._made[shape_key]
+
+    def _folder(
+        self, exporter: Exporter, asked: Sequence[str], probe: Probe, write: Write, **extra: Any
+    ) -> Path:
+        """One exporter's graphs: stored, or made now."""
 
         def make(folder: Path) -> None:
-            module = self.model.at(self.dtype, "cpu", for_export=True)
+            module = self.model.at(self.dtype, "cpu", for_export=exporter.for_export)
             layout = self.layout(module, probe, **extra)
             self._refuse_randomness()
             with quietly(module), explaining(self.model.label, self.spec):
-                write(module, layout, folder)
+                self._guarded(exporter, module, lambda: write(module, layout, folder, exporter))
             if key:
                 probe.save(folder / MADE_WITH)
                 (folder / EVIDENCE).write_text(evidence)
@@ -348,15 +291,50 @@ class Exports:
             evidence = self.model.evidence.of(probe, self.dtype)
         if evidence:
             packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
-            known = (self.model.fingerprint, self.model.arithmetic, self.dtype)
+            known = (self.model.fingerprint, self.model.arithmetic, self.dtype, *exporter.key)
             # Which points a model has depends on what a user says of it, too (--blocks).
             layout = self.layout(self.model.module, probe, **extra)
             key = key_of(CACHE_VERSION, *known, layout.key, *asked, str(packages))
-        folder = kept("onnx", key, make, self._scratch, self._believed)
-        self._made[shape_key] = read_export(folder)
-        taken = time.perf_counter() - start
-        self.seconds["export"] = self.seconds.get("export", 0.0) + taken
-        return self._made[shape_key]
+        return kept("onnx", key, make, self._scratch, self._believed)
+
+    def _guarded(self, exporter: Exporter, module: nn.Module, make: Callable[[], None]) -> None:
+        """An export that is given up when its time is over, and leaves the model as it was."""
+        limit = self.spec.count("export_limit")
+        before = LeftBehind(module)
+        try:
+            with time_limit(limit):
+                make()
+        except TimeIsUpError:
+            raise ExportFailedError(
+                f"{exporter.label} had made no graph of {type(module).__name__} after {limit} s, "
+                "and was stopped (export_limit)."
+            ) from None
+        finally:
+            if changed := before.put_back():
+                self._remarks[sentence_on(changed, exporter.label)] = None
+
+    def _offer(self) -> str:
+        """Who else may make a graph of this model."""
+        tried = any(exporter.key for exporter in self.exporters)
+        if tried or why_not_transformers(self.model.module) is not None:
+            return ""
+        return " (transformers' own exporter may manage it: exporter=transformers)"
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Who made the graphs, and what a report must say of that."""
+        used = dict.fromkeys(exporter.label for exporter in self._used.values())
+        by = ", ".join(used) or " or ".join(exporter.label for exporter in self.exporters)
+        said = " ".join(self._remarks)
+        return {"exporter": by} | ({"export": said} if said else {})
+
+    def added(self, exported: Exported, probe: Probe) -> dict[str, Array]:
+        """For a probe: the inputs of the graph that the exporter added to those of the model."""
+        if not exported.added:
+            return {}
+        exporter = self._used[str(exported.folder)]
+        module = self.model.at(self.dtype, "cpu", for_export=exporter.for_export)
+        return exporter.added(module, inputs_for(module, probe, "cpu"), exported.added)
 
     def _refuse_randomness(self) -> None:
         if self.model.drawing:

@@ -42,7 +42,9 @@ from .backend import OnnxBackend, common_dtype
 from .decoder_export import begun_on, shortened
 from .decoder_files import DecoderFiles, open_decoder, stepped
 from .decoding import OUTPUTS, DecodesGraphs, HandOn
-from .export import kept, silence
+from .export import kept
+from .exporters import OPTIONS as EXPORT_OPTIONS
+from .exposed import silence
 from .feeds import is_float, match_outputs, refuse_ignored
 from .finding import Finder, Found
 from .graph import Arrays, OnnxGraph
@@ -71,6 +73,11 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
             raise UsageError(
                 f"{spec}: quantize= is for driftwalk's own exports; a graph that others made is "
                 "run as it is."
+            )
+        if unused := [option for option in EXPORT_OPTIONS if option in spec.options]:
+            raise UsageError(
+                f"{spec}: {unused[0]}= is for exporter=transformers, torch or auto; a graph that "
+                "others made is run as it is."
             )
         if "file" in spec.options:
             if "exporter" in spec.options:

@@ -50,8 +50,9 @@ from .export import (
     Exports,
     kept,
     read_export,
-    silence,
 )
+from .exporters import exporters_for
+from .exposed import silence
 from .graph import Arrays
 from .parts import open_parts
 from .quantised import honest_model
@@ -78,12 +79,14 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
         self._model = torch_model(model)
         super().__init__(spec, self._model.label)
         self._dtype = spec.dtype or "fp32"
-        self._exports = Exports(self._model, spec, self._dtype, self._cached, self._seconds)
+        exporters = exporters_for(spec, self._model.module)
+        shared = self._cached, self._seconds
+        self._exports = Exports(self._model, spec, self._dtype, *shared, exporters)
 
     @property
     def info(self) -> BackendInfo:
         packages = ("onnxscript", "torch", "transformers")
-        return self._info(self._dtype, packages, {"exporter": "torch.onnx dynamo"})
+        return self._info(self._dtype, packages, self._exports.flags)
 
     @property
     def outputs_skipped(self) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
             return self._decoded(probe, self._plan, sink)
         exported = self._export(probe)
         session = self._sessions.of(exported.plain if sink is None else exported.traced, alone=True)
-        return exported.hand_on(self._ask(session, probe), sink)
+        return exported.hand_on(self._ask(session, exported, probe), sink)
 
     def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
         """What the exporter made of the model's weights; in eight bits they are others."""
@@ -116,7 +119,7 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
             optimised, profile = Path(folder) / "optimised.onnx", Path(folder) / "profile"
             session = self._sessions.writing_optimised(exported.plain, optimised, profile)
             for _ in range(2):  # the first warms up
-                self._ask(session, probe)
+                self._ask(session, exported, probe)
             events = json.loads(Path(session.end_profiling()).read_text())
             tensors = tensor_points(parsed(exported.plain).graph, points)
             nodes = node_points(parsed(optimised).graph, tensors, points)
@@ -142,12 +145,14 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
         session = self._sessions.of(exported.traced if traced else exported.plain)
         return step_graph(session, self._sessions, self._model.label)
 
-    def _ask(self, session: Any, probe: Probe) -> dict[str, Any]:
-        return self._sessions.ask(session, None, self._feed(probe), self._model.label)
+    def _ask(self, session: Any, exported: Exported, probe: Probe) -> dict[str, Any]:
+        feed = self._feed(exported, probe)
+        return self._sessions.ask(session, None, feed, self._model.label)
 
-    def _feed(self, probe: Probe) -> dict[str, Array]:
+    def _feed(self, exported: Exported, probe: Probe) -> dict[str, Array]:
         floats = FORMATS[self._dtype].dtype
-        return {n: a.astype(floats) if a.dtype.kind == "f" else a for n, a in probe.inputs.items()}
+        inputs = {**probe.inputs, **self._exports.added(exported, probe)}
+        return {n: a.astype(floats) if a.dtype.kind == "f" else a for n, a in inputs.items()}
 
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)

@@ -264,6 +264,7 @@ class Witness:
             NO_YARDSTICK: alone,
             SATURATES: candidate.flags.get("int8_products") == "saturate",
             HALF_SUMS: candidate.flags.get("convolutions") == OWN,
+            candidate.flags.get("export", ""): "export" in candidate.flags,
         }
         return tuple(text for text, holds in said.items() if holds)
 

@@ -29,6 +29,7 @@ from driftwalk.states import Point, Probe, State
 
 from ...depth import Look
 from ..backend import OnnxBackend
+from ..exporters import OPTIONS as EXPORT_OPTIONS
 from ..file import OnnxFile
 from ..graph import FLOAT_KINDS, STEP_KINDS, Arrays, OnnxGraph, branches
 from ..parts import Part
@@ -49,7 +50,7 @@ class GraphRuntime(OnnxBackend):
     def __init__(self, spec: Spec, model: OnnxModel) -> None:
         super().__init__(spec, model.label)
         self._model = model
-        if unused := [option for option in ("exporter", "quantize") if option in spec.options]:
+        if unused := [o for o in ("exporter", "quantize", *EXPORT_OPTIONS) if o in spec.options]:
             raise UsageError(
                 f"{spec}: {self._model.label} is a graph already; {unused[0]}= has nothing to do."
             )
@@ -263,5 +264,5 @@ def graphs_of(backend: Backend, probe: Probe) -> tuple[WalkedGraph, ...]:
         return tuple(walked(part.graph.path, feed, points[part]) for part, feed in fed_parts)
     if isinstance(backend, OnnxRuntime):
         exported = backend._export(probe)
-        return (walked(exported.plain, backend._feed(probe), exported.tensors),)
+        return (walked(exported.plain, backend._feed(exported, probe), exported.tensors),)
     return ()
