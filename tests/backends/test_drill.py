@@ -289,8 +289,8 @@ def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
     """Every export from now on has one weight changed in the graphs that were written."""
     real = onnx_export.export
 
-    def export(module: nn.Module, layout: Any, inputs: Any, folder: Path) -> None:
-        real(module, layout, inputs, folder)
+    def export(module: nn.Module, layout: Any, called: Any, folder: Path, exporter: Any) -> None:
+        real(module, layout, called, folder, exporter)
         for name in ("traced.onnx", "plain.onnx"):
             graph = onnx.load(str(folder / name))
             (found,) = [i for i in graph.graph.initializer if i.name.endswith(initialiser)]

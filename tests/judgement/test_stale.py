@@ -107,9 +107,9 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
     real = onnx_export.export
 
-    def counted(module: nn.Module, layout: Any, inputs: Any, folder: Path) -> None:
+    def counted(module: nn.Module, layout: Any, called: Any, folder: Path, exporter: Any) -> None:
         made.append(folder)
-        real(module, layout, inputs, folder)
+        real(module, layout, called, folder, exporter)
 
     monkeypatch.setattr(onnx_export, "export", counted)
     return made

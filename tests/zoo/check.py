@@ -52,7 +52,7 @@ def check(
     """
     row: Row = {"name": name, "seconds": {}}
     try:
-        model, probe = _runnable(row, kind, patience)
+        model, probe = runnable(row, kind, patience)
     except NotBuiltError as error:
         return row | {"built": False, "reason": str(error)}
     if isinstance(probe, DriftwalkError):
@@ -82,7 +82,7 @@ def _refused(kind: type[PreTrainedModel], model: nn.Module, error: DriftwalkErro
     return {"probe": False, "reason": str(error)} | ({"own": own} if own else {})
 
 
-def _runnable(
+def runnable(
     row: Row, kind: type[PreTrainedModel], patience: float
 ) -> tuple[nn.Module, Probe | DriftwalkError]:
     """The first of a few tiny models that transformers runs with the default probe.

@@ -17,7 +17,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +30,7 @@ MEMORY = 12.0
 _ONE_AT_A_TIME = Lock()
 """Held while a process is split off: others must not do so in the middle of it."""
 Row = dict[str, Any]
+Make = Callable[[str, Any, tuple[str, ...]], Row]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -117,12 +118,19 @@ def _rows(names: list[str], known: Mapping[str, Any], options: argparse.Namespac
 
 
 def in_a_process(
-    name: str, kind: Any, steps: tuple[str, ...], seconds: float, memory: float = MEMORY
+    name: str,
+    kind: Any,
+    steps: tuple[str, ...],
+    seconds: float,
+    memory: float = MEMORY,
+    make: Make | None = None,
 ) -> Row:
     """A row made by a process of its own, which is ended when its time is over."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_work, args=(there, name, kind, steps, int(memory * 2**30)))
+    child = context.Process(
+        target=_work, args=(there, name, kind, steps, int(memory * 2**30), make)
+    )
     with _ONE_AT_A_TIME:
         child.start()
     there.close()
@@ -140,14 +148,16 @@ def in_a_process(
     return row
 
 
-def _work(pipe: Connection, name: str, kind: Any, steps: tuple[str, ...], memory: int) -> None:
+def _work(
+    pipe: Connection, name: str, kind: Any, steps: tuple[str, ...], memory: int, make: Make | None
+) -> None:
     from .check import check
     from .every import first_line
 
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     try:
-        pipe.send(check(name, kind, steps))
+        pipe.send((make or check)(name, kind, steps))
     except BaseException as error:
         pipe.send({"name": name, "died": f"{type(error).__name__}: {first_line(error)}"})
 

@@ -85,6 +85,7 @@ class TorchExporter(Exporter):
 def exporters_for(spec: Spec, module: nn.Module) -> tuple[Exporter, ...]:
     """Those that a spec names, in the order in which they are tried."""
     chosen = spec.choice("exporter", OWN_EXPORTERS, "torch")
+    spec.count("export_limit")  # one that is none is refused now
     only = [name for name in ("dynamic", "opset") if name in spec.options]
     if chosen == "torch":
         if only:

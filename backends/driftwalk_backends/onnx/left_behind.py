@@ -104,8 +104,7 @@ class _Held:
         if tensor.requires_grad != self._asks:
             tensor.requires_grad_(self._asks)
             changed = True
-        moved = tensor.data_ptr() != self._numbers.data_ptr() or tensor.dtype != self._numbers.dtype
-        if moved or tensor.shape != self._numbers.shape:
+        if _place(tensor) != _place(self._numbers):
             tensor.data, changed = self._numbers, True
         if self._version is not None and self._numbers._version != self._version:
             if self._copy is None:
@@ -118,6 +117,15 @@ class _Held:
                 with torch.no_grad():
                     self._numbers.copy_(self._copy)
         return changed
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where a tensor's numbers lie, and as what; of one without memory of its own, its shape."""
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
+        start = 0
+    return start, tensor.dtype, tensor.device, tensor.shape
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:

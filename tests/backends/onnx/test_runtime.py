@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -54,9 +55,9 @@ def exports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     made: list[Path] = []
     real = onnx_export.export
 
-    def counted(module: nn.Module, layout: object, inputs: object, folder: Path) -> None:
+    def counted(module: nn.Module, layout: Any, called: Any, folder: Path, exporter: Any) -> None:
         made.append(folder)
-        real(module, layout, inputs, folder)  # type: ignore[arg-type]
+        real(module, layout, called, folder, exporter)
 
     monkeypatch.setattr(onnx_export, "export", counted)
     return made
