@@ -15,7 +15,7 @@ from torch import nn
 
 from driftwalk.states import Probe
 from driftwalk_backends.calls import call
-from driftwalk_backends.onnx.export import silence
+from driftwalk_backends.onnx.exposed import silence
 from driftwalk_backends.onnx.file import optimum_export
 
 HAS_OPTIMUM = bool(find_spec("optimum") and find_spec("optimum.exporters.onnx"))

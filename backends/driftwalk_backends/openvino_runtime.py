@@ -23,7 +23,8 @@ from driftwalk.states import Probe
 
 from .depth import Looks
 from .fingerprint import versions
-from .onnx.export import Exported, Exports
+from .onnx.export import Exports
+from .onnx.exported import Exported
 from .onnx.exporters import OPTIONS as EXPORT_OPTIONS
 from .onnx.exporters import exporters_for
 from .onnx.graph import Arrays

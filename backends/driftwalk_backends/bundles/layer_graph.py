@@ -13,7 +13,7 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Trace
 
-from ..onnx.export import Exported
+from ..onnx.exported import Exported
 from ..onnx.file import OnnxFile
 from ..onnx.graph import uses
 from ..onnx.reading import fetch

@@ -24,7 +24,7 @@ from driftwalk.registry import create
 from driftwalk.states import Probe
 
 from ..loaded import LoadedModel
-from ..onnx.export import PLAIN, TRACED, Exported, read_export
+from ..onnx.exported import PLAIN, TRACED, Exported, read_export
 from ..onnx.file import OnnxFile
 from ..onnx.runtime import OnnxRuntime
 from ..tensors import to_numpy

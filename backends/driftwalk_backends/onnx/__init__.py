@@ -11,7 +11,11 @@ What they have in common
 
 Making a graph of a torch model
 
-    export          torch.export with the hooks inside, so that states are outputs; kept for reuse
+    exposed         the model as a function that gives its states, too
+    exporters       who makes a graph of that: torch, or transformers (transformers_exporter)
+    left_behind     what an exporter changed of the model, put back; time_limit: one that hangs
+    exported        an export in its folder, and which of its outputs is what
+    export          exports are made once, kept for reuse, and believed only where nothing changed
     decoder_export  the same of a model that decodes: the graph takes and gives what is kept
 
 Reading a graph that others made

@@ -29,7 +29,8 @@ from ..decoding import decoded, tokens_of
 from ..encoders import behind_encoder
 from ..layout import Layout
 from ..loaded import LoadedModel
-from .export import Exported, Exports, export, layout_of
+from .export import Exports, export, layout_of
+from .exported import Exported
 from .exporters import Exporter
 from .exposed import GraphCall
 from .past import FIXED, Kept, refilled, tensors_of, windows_of

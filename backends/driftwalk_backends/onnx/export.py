@@ -10,7 +10,6 @@ itself gave on them. The graph is used only where the model gives the same on th
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -23,13 +22,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftwalk.adapter import Sink
 from driftwalk.cache import FolderCache, key_of
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, BackendUnavailable, DriftwalkError
 from driftwalk.files import release
 from driftwalk.spec import Spec
-from driftwalk.states import Point, Probe, State
+from driftwalk.states import Probe
 
 from ..calls import call, explaining, inputs_for, own_copies, quietly
 from ..depth import Look
@@ -37,69 +35,17 @@ from ..fingerprint import versions
 from ..layout import Layout
 from ..loaded import LoadedModel
 from ..randomness import who
+from .exported import PLAIN, STATE_PREFIX, TRACED, Exported, read_export, write_names
 from .exporters import Exporter, ExportFailedError, TorchExporter, why_not_transformers
 from .exposed import Exposed, GraphCall, cause, silence, whole_call
-from .graph import Arrays
 from .left_behind import LeftBehind, sentence_on
 from .reading import parsed
 from .time_limit import TimeIsUpError, time_limit
 
-TRACED, PLAIN, NAMES = "traced.onnx", "plain.onnx", "names.json"
-STATE_PREFIX = "state:"
-OUTPUT_PREFIX = "output:"
-"""Begins the name of an output that is called like an input of the model."""
-CACHE_VERSION = "4"
+CACHE_VERSION = "5"
 """Of what lies in a stored folder."""
 MADE_WITH, EVIDENCE = "made_with.safetensors", "evidence.txt"
 """The inputs that a stored graph was made with, and what the model itself gave on them."""
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A folder with both graphs, and which graph output is what."""
-
-    folder: Path
-    outputs: tuple[str, ...]
-    points: tuple[Point, ...]
-    """The states inside the model."""
-    given: tuple[tuple[Point, str], ...] = ()
-    """The outputs that are points, each with its name among all outputs."""
-    same: tuple[tuple[Point, str, str], ...] = ()
-    """Outputs that are a state already: the point they would be, their name, that state's point."""
-    skipped: tuple[str, ...] = ()
-    """What of the model's output is not compared."""
-    added: tuple[str, ...] = ()
-    """Inputs that the exporter added to those of the model."""
-
-    @property
-    def traced(self) -> Path:
-        return self.folder / TRACED
-
-    @property
-    def plain(self) -> Path:
-        return self.folder / PLAIN
-
-    @property
-    def tensors(self) -> dict[str, str]:
-        """The graph's output that is a point's state, by the point's name."""
-        inner = {point.name: STATE_PREFIX + point.name for point in self.points}
-        return inner | {point.name: name for point, name in self.given}
-
-    def hand_on(self, named: Arrays, sink: Sink | None) -> dict[str, Array]:
-        """Of what a run gave: the states to the sink, the model's own outputs back."""
-        if sink is not None:
-            tensors = self.tensors
-            for point in (*self.points, *(point for point, _ in self.given)):
-                sink(State(point, named[tensors[point.name]]))
-            for point, name, state in self.same:
-                own, twin = named[name], named.get(STATE_PREFIX + state)
-                alike = twin is None or (
-                    own.dtype == twin.dtype
-                    and np.array_equal(own, twin, equal_nan=own.dtype.kind == "f")
-                )
-                if not alike:
-                    sink(State(point, own))
-        return {name.removeprefix(OUTPUT_PREFIX): named[name] for name in self.outputs}
 
 
 def export(
@@ -112,12 +58,7 @@ def export(
     exposed = Exposed(module, layout, called)
     exposed(*own_copies(tensors).values())  # names the outputs
     states = [STATE_PREFIX + point.name for point in exposed.points]
-
-    def tensor(output: str) -> str:
-        """An output's name in the graph, in which no input is called so, too."""
-        return OUTPUT_PREFIX + output if output in tensors else output
-
-    named = [*map(tensor, exposed.outputs), *exposed.beside, *states]
+    named = [*map(exposed.tensor, exposed.outputs), *exposed.beside, *states]
     try:
         with silence():
             program = exporter.program(exposed, named)
@@ -139,34 +80,7 @@ def export(
     del model.graph.output[:]
     model.graph.output.extend(own)
     onnx.save(model, str(folder / PLAIN))
-    outputs = layout.outputs
-
-    def pair(name: str) -> tuple[str, str]:
-        return outputs.point(name).name, outputs.point(name).module
-
-    names = {
-        "outputs": [*map(tensor, exposed.outputs)],
-        "points": [[point.name, point.module] for point in exposed.points],
-        "given": [[*pair(n), tensor(n)] for n in outputs.names.values() if n in exposed.outputs],
-        "same": [[*pair(n), tensor(n), state] for n, state in outputs.same],
-        "skipped": outputs.skipped,
-        "added": [value.name for value in model.graph.input if value.name not in tensors],
-    }
-    (folder / NAMES).write_text(json.dumps(names))
-
-
-def read_export(folder: Path) -> Exported:
-    """What `export` wrote."""
-    names = json.loads((folder / NAMES).read_text())
-    return Exported(
-        folder,
-        tuple(names["outputs"]),
-        tuple(Point(*pair) for pair in names["points"]),
-        tuple((Point(point, module), name) for point, module, name in names["given"]),
-        tuple((Point(point, module), *rest) for point, module, *rest in names["same"]),
-        tuple(names["skipped"]),
-        tuple(names["added"]),
-    )
+    write_names(exposed, layout, folder, model.graph.input)
 
 
 def kept(
@@ -201,6 +115,15 @@ def layout_of(
         return model.layout(module, inputs, run)
 
 
+def _with_two_rows(probe: Probe) -> Probe:
+    """The same with its row twice, where it has one: an axis of length 1 would be fixed."""
+    arrays = {name: array for name, array in probe.inputs.items() if array.ndim}
+    if not arrays or any(len(array) != 1 for array in arrays.values()):
+        return probe
+    twice = {name: np.repeat(array, 2, 0) for name, array in arrays.items()}
+    return Probe({**probe.inputs, **twice}, probe.origin, others=probe.others)
+
+
 Write = Callable[[nn.Module, Layout, Path, Exporter], None]
 """Has an exporter make a graph of a module that has these points, in a folder."""
 
@@ -229,18 +152,22 @@ class Exports:
         """The export for a probe: made in this run already, stored by an earlier one, or new."""
         looking = [look.depth, look.layer, "shared" if look.shared else ""]
 
-        def write(module: nn.Module, layout: Layout, folder: Path, exporter: Exporter) -> None:
-            inputs = inputs_for(module, probe, torch.device("cpu"))
-            called = whole_call(module, inputs)
-            export(module, replace(layout, look=look), called, folder, exporter)
+        def of(example: Probe) -> Exported:
+            def write(module: nn.Module, layout: Layout, folder: Path, exporter: Exporter) -> None:
+                called = whole_call(module, inputs_for(module, example, torch.device("cpu")))
+                export(module, replace(layout, look=look), called, folder, exporter)
 
+            return self.made([*looking, *example.forms()], example, write)
+
+        if not self.exporters[0].one_for_all:
+            return of(probe)
         same = "|".join(["any shape", *looking, *sorted(probe.names)])
         if same not in self._made:
-            made = self.made([*looking, *probe.forms()], probe, write)
-            if not self._used[str(made.folder)].one_for_all:
-                return made
-            self._made[same] = made
-        return self._made[same]
+            self._made[same] = of(_with_two_rows(probe))
+        if self._made[same].takes(probe):
+            return self._made[same]
+        self._remarks["Some axes are fixed in the graph, and other shapes have another one."] = None
+        return of(probe)
 
     def made(self, asked: Sequence[str], probe: Probe, write: Write, **extra: Any) -> Exported:
         """What `write` makes of the model; the same whenever the same is asked.
@@ -315,7 +242,7 @@ class Exports:
 
     def _offer(self) -> str:
         """Who else may make a graph of this model."""
-        tried = any(exporter.key for exporter in self.exporters)
+        tried = any(exporter.label != TorchExporter.label for exporter in self.exporters)
         if tried or why_not_transformers(self.model.module) is not None:
             return ""
         return " (transformers' own exporter may manage it: exporter=transformers)"

@@ -20,7 +20,7 @@ from ..fingerprint import versions
 from .exposed import Exposed
 
 OPTIONS: Mapping[str, str] = {
-    "dynamic": "on or off, for exporter=transformers: every axis may have any length (default off)",
+    "dynamic": "on or off: axes have any length, and one graph serves all shapes (default off)",
     "opset": "for exporter=transformers: the ONNX opset to write (default: the newest it knows)",
     "export_limit": "seconds after which an export is given up (default: none)",
 }
@@ -65,19 +65,29 @@ class TorchExporter(Exporter):
     label = "torch.onnx dynamo"
     for_export = True
 
+    def __init__(self, dynamic: bool = False) -> None:
+        self.one_for_all = dynamic
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return ("dynamic",) if self.one_for_all else ()
+
     def program(self, exposed: Exposed, outputs: Sequence[str]) -> Any:
         called = exposed.called
         axes = tuple(
             {called.open_axes[name]: Dim.DYNAMIC} if name in called.open_axes else None
             for name in called.tensors
         )
+        everything = self.one_for_all and not called.open_axes
+        if everything:  # what the model fixes is fixed; see `Exported.takes`
+            axes = tuple(dict.fromkeys(range(t.ndim), Dim.AUTO) for t in called.tensors.values())
         return torch.onnx.export(
             exposed,
             tuple(called.tensors.values()),
             dynamo=True,
             input_names=list(called.tensors),
             output_names=list(outputs),
-            dynamic_shapes={"arrays": axes} if called.open_axes else None,
+            dynamic_shapes={"arrays": axes} if everything or called.open_axes else None,
             verbose=False,
         )
 
@@ -86,18 +96,17 @@ def exporters_for(spec: Spec, module: nn.Module) -> tuple[Exporter, ...]:
     """Those that a spec names, in the order in which they are tried."""
     chosen = spec.choice("exporter", OWN_EXPORTERS, "torch")
     spec.count("export_limit")  # one that is none is refused now
-    only = [name for name in ("dynamic", "opset") if name in spec.options]
+    dynamic = spec.choice("dynamic", ("on", "off"), "off") == "on"
     if chosen == "torch":
-        if only:
-            raise UsageError(f"{spec}: {only[0]}= is an option of exporter=transformers.")
-        return (TorchExporter(),)
+        if "opset" in spec.options:
+            raise UsageError(f"{spec}: opset= is an option of exporter=transformers.")
+        return (TorchExporter(dynamic),)
     from .transformers_exporter import TransformersExporter
 
-    dynamic = spec.choice("dynamic", ("on", "off"), "off") == "on"
     opset = spec.count("opset")
     why = why_not_transformers(module)
     if chosen == "auto":
-        return (TorchExporter(), *(() if why else (TransformersExporter(dynamic, opset),)))
+        return (TorchExporter(dynamic), *(() if why else (TransformersExporter(dynamic, opset),)))
     if why:
         raise why
     return (TransformersExporter(dynamic, opset),)

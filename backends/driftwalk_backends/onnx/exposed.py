@@ -22,6 +22,9 @@ from ..hooks import capture
 from ..layout import Layout
 from ..model_outputs import named_outputs
 
+OUTPUT_PREFIX = "output:"
+"""Begins the name of an output that is called like an input of the model."""
+
 
 @dataclass(frozen=True, eq=False)
 class GraphCall:
@@ -59,6 +62,10 @@ class Exposed(nn.Module):
         """What its results are called, where an exporter wants them by name."""
         self.names: dict[str, str] = {}
         """What its inputs are called, of those to which the exporter gave another name."""
+
+    def tensor(self, output: str) -> str:
+        """An output's name in the graph, in which no input is called so, too."""
+        return OUTPUT_PREFIX + output if output in self.called.tensors else output
 
     def forward(
         self, *arrays: torch.Tensor, **named: Any

@@ -39,18 +39,8 @@ from ..weights import graph_weights
 from .backend import OnnxBackend
 from .decoder_export import decoder_graphs
 from .decoding import DecodesGraphs, HandOn
-from .export import (
-    EVIDENCE,
-    MADE_WITH,
-    NAMES,
-    PLAIN,
-    STATE_PREFIX,
-    TRACED,
-    Exported,
-    Exports,
-    kept,
-    read_export,
-)
+from .export import EVIDENCE, MADE_WITH, Exports, kept
+from .exported import NAMES, PLAIN, STATE_PREFIX, TRACED, Exported, read_export
 from .exporters import exporters_for
 from .exposed import silence
 from .graph import Arrays

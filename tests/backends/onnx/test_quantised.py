@@ -22,7 +22,7 @@ import graphs
 import zoo
 from driftwalk.judge.witness import Witness
 from driftwalk.progress import Progress
-from driftwalk_backends.onnx.export import silence
+from driftwalk_backends.onnx.exposed import silence
 from driftwalk_backends.onnx.quantised import Rounded, _rounded, again, fitting_step
 from driftwalk_backends.onnx.reading import fetch, parsed, read_graph
 from driftwalk_backends.onnx.runtime import _quantise

@@ -313,7 +313,6 @@ def test_without_exporters_it_is_said_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("onnxruntime,dynamic=on", "dynamic= is an option of exporter=transformers"),
         ("onnxruntime,opset=20", "opset= is an option of exporter=transformers"),
         (f"{SPEC},dynamic=maybe", "expected one of on, off"),
         (f"{SPEC},opset=new", "expected a whole number"),

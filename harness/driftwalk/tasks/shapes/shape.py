@@ -39,12 +39,13 @@ TRIED = (
 
 
 def shapes_of(given: object, usual: Shape) -> tuple[Shape, ...]:
-    """What a user asks for: `auto`, `1x16,3x9`, or pairs of numbers.
+    """What a user asks for: `auto`, which begins with the `usual` one, `1x16,3x9`, or pairs.
 
-    `auto` begins with the `usual` shape, at which graphs are made.
+    Graphs are made at the first: what is of length one comes last, since a model may go another way
+    there.
     """
     if given == AUTO:
-        return usual, *TRIED
+        return _ordered((usual, *TRIED))
     if isinstance(given, str):
         found = [_read(part.strip()) for part in given.split(",") if part.strip()]
     elif isinstance(given, Iterable):
@@ -55,7 +56,12 @@ def shapes_of(given: object, usual: Shape) -> tuple[Shape, ...]:
         raise UsageError(_wanted(given))
     if len(found) > MOST:
         raise UsageError(f"{len(found)} shapes are more than the {MOST} that one run takes.")
-    return tuple(dict.fromkeys(found))
+    return _ordered(found)
+
+
+def _ordered(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """Each once, in their order but for those of length one."""
+    return tuple(sorted(dict.fromkeys(shapes), key=lambda one: 1 in (one.rows, one.length)))
 
 
 def _read(text: str) -> Shape:
