@@ -66,9 +66,9 @@ def export(
     except BackendUnavailable:
         raise
     except Exception as error:  # the exporter raises whatever any of its passes raises
+        by = f" by {exporter.label}" if exporter.key else ""
         raise ExportFailedError(
-            f"{type(module).__name__} could not be exported to ONNX ({exporter.label}): "
-            f"{cause(error)}"
+            f"{type(module).__name__} could not be exported to ONNX{by}: {cause(error)}"
         ) from error
     model = parsed(folder / TRACED)
     if lost := set(named) - {value.name for value in model.graph.output}:

@@ -33,6 +33,7 @@ from driftwalk.workers import in_threads
 from ..calls import first_line
 from ..fingerprint import versions
 from ..layout import Layout
+from ..lending import is_large
 from ..loaded import LoadedModel
 from ..sources import torch_model
 from ..weights import graph_weights
@@ -99,7 +100,8 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
         a graph."""
         copy = self._model.copied_bytes(self._dtype, None, "off", lent=False)
         weights = sum(w.numel() for w in self._model.module.parameters())
-        return copy + EXPORTER + COPIES * weights * FORMATS[self._dtype].dtype.itemsize
+        copies = COPIES + (not is_large(self._model.module))  # one to put back: left_behind.py
+        return copy + EXPORTER + copies * weights * FORMATS[self._dtype].dtype.itemsize
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""
