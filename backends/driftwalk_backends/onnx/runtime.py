@@ -41,8 +41,8 @@ from .backend import OnnxBackend
 from .decoder_export import decoder_graphs
 from .decoding import DecodesGraphs, HandOn
 from .export import EVIDENCE, MADE_WITH, Exports, kept
+from .export_options import exporters_for
 from .exported import NAMES, PLAIN, STATE_PREFIX, TRACED, Exported, read_export
-from .exporters import exporters_for
 from .exposed import silence
 from .graph import Arrays
 from .parts import open_parts

@@ -21,7 +21,8 @@ from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk_backends.depth import Look
 from driftwalk_backends.onnx import export as onnx_export
-from driftwalk_backends.onnx.exporters import Exporter, TorchExporter, exporters_for
+from driftwalk_backends.onnx.export_options import exporters_for
+from driftwalk_backends.onnx.exporters import Exporter, TorchExporter
 from driftwalk_backends.onnx.exposed import Exposed, silence
 from driftwalk_backends.onnx.left_behind import LeftBehind
 from driftwalk_backends.onnx.time_limit import TimeIsUpError, time_limit
