@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -126,6 +127,28 @@ def test_states_do_not_change_the_graph(tmp_path: Path) -> None:
         theirs = OnnxExporter().export(model.module, inputs, OnnxConfig()).model_proto
     operations = [sorted(node.op_type for node in graph.graph.node) for graph in (ours, theirs)]
     assert operations[0] == operations[1]
+
+
+@with_exporters
+def test_inputs_that_the_exporter_adds_are_computed_anew_for_every_probe() -> None:
+    """Of images: where each patch lies, which depends on what the probe holds, not on shapes."""
+    from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 16}
+    patches = {"depth": 1, "patch_size": 4, "num_position_embeddings": 16}
+    config = qwen.Qwen3VLVisionConfig(**sizes, **patches, deepstack_visual_indexes=[])
+    model = qwen.Qwen3VLVisionModel(config).eval()
+    pixels = torch.randn(16, 3 * config.temporal_patch_size * 4 * 4)
+    seen = []
+    with driftwalk.backend(f"{SPEC},cache=off", model) as backend:
+        for grid in ([[1, 4, 4]], [[1, 2, 8]]):
+            with torch.no_grad():
+                own = model(pixels, torch.tensor(grid)).last_hidden_state
+            probe = driftwalk.Probe({"hidden_states": pixels.numpy(), "grid_thw": np.array(grid)})
+            seen.append(own)
+            assert np.allclose(backend.run(probe)["last_hidden_state"], own, atol=1e-5)
+    assert not torch.allclose(*seen, atol=1e-2)
 
 
 @with_exporters
