@@ -20,6 +20,7 @@ for length in (32, 96):
     torch.manual_seed(0)
     x, module = torch.randn(2, 16, length), Fourier()
     program = torch.onnx.export(module, (x,), input_names=["x"], dynamo=True, verbose=False)
+    assert program is not None
     graph, feed = program.model_proto, {"x": x.numpy()}
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     results = {
