@@ -158,12 +158,14 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         room, moved = self._room(values, moved.gather(-1, order)), moved.gather(-1, order)
         places = exchanged(values, room, moved > 0, ranking.best)
         changed = places != torch.arange(places.shape[-1], device=places.device)
-        if not changed.any():
-            return scores.reshape(shape)
-        self.count += int(changed.sum())
-        values = torch.empty_like(values).scatter_(-1, places, values)
-        tipped = torch.empty_like(last).scatter_(-1, order, values)
-        return tipped.movedim(-1, axis).reshape(shape)
+        if changed.any():
+            self.count += int(changed.sum())
+            values = torch.empty_like(values).scatter_(-1, places, values)
+            last = torch.empty_like(last).scatter_(-1, order, values)
+        if key[0] == "topk":
+            last, parted = without_ties(last, ranking.best, ranking.descending)
+            self.count += parted
+        return last.movedim(-1, axis).reshape(shape)
 
     def compared(self, key: Key, margin: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
         if key not in self._noisy:
@@ -195,6 +197,27 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         typical = torch.where(scores.isfinite(), typical, 0.0)
         rows = moved.square().mean(-1, keepdim=True).sqrt() if moved.ndim else moved
         return torch.maximum(self._reach * typical, DISPLACED * rows)
+
+
+def without_ties(scores: torch.Tensor, best: int, descending: bool) -> tuple[torch.Tensor, int]:
+    """Scores of which other ones are the best, where equal ones compete for the last places.
+
+    Which of them top-k takes is nowhere laid down: PyTorch takes any, ONNX the first. Those taken
+    here become worse by one unit in the last place. Also, how many these are.
+    """
+    if not 0 < best < scores.shape[-1]:
+        return scores, 0
+    values = scores.topk(best + 1, dim=-1, largest=descending).values
+    last, next_one = values[..., best - 1 : best], values[..., best:]
+    # Infinite scores are masked out, and as bad as can be.
+    tied = (last == next_one) & last.isfinite()
+    if not tied.any():
+        return scores, 0
+    taken = scores.topk(best, dim=-1, largest=descending).indices
+    chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, taken, True)
+    chosen &= tied & (scores == last)
+    worse = torch.full_like(scores, -torch.inf if descending else torch.inf)
+    return torch.where(chosen, scores.nextafter(worse), scores), int(chosen.sum())
 
 
 def _rounds(func: Any, args: Args, kwargs: dict[str, Any]) -> bool:

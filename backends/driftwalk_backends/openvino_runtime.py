@@ -24,9 +24,9 @@ from driftwalk.states import Probe
 from .depth import Looks
 from .fingerprint import versions
 from .onnx.export import Exports
+from .onnx.export_options import OPTIONS as EXPORT_OPTIONS
+from .onnx.export_options import exporters_for
 from .onnx.exported import Exported
-from .onnx.exporters import OPTIONS as EXPORT_OPTIONS
-from .onnx.exporters import exporters_for
 from .onnx.graph import Arrays
 from .onnx.reading import parsed
 from .onnx.runtime import seconds_per_point, tensor_points

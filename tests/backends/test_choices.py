@@ -113,6 +113,24 @@ def test_zeros_and_infinities_have_no_noise_and_tip_nothing():
     assert tipped(lambda s: torch.relu(s) > 0, -SCORES.abs())[2] == 0
 
 
+def test_equal_numbers_that_compete_for_the_last_places_tip_over_without_noise():
+    """Which of them top-k takes is nowhere laid down; that argmax takes the first is."""
+    scores, none = torch.full((1, 4), 0.5, dtype=torch.float64), torch.zeros(1, 4)
+    plain, other, count = tipped(lambda s: s.topk(2).indices, scores, none)
+    assert not set(plain[0].tolist()) & set(other[0].tolist())
+    assert count == 2
+    assert tipped(lambda s: (-s).topk(2, largest=False).indices, scores, none)[2] == 2
+    assert tipped(lambda s: s.argmax(-1), scores, none)[2] == 0
+    assert tipped(lambda s: s.topk(4).indices, scores, none)[2] == 0
+    clear = torch.tensor([[0.5, 0.7, 0.5, 0.7]], dtype=torch.float64)
+    assert tipped(lambda s: s.topk(2).indices, clear, none)[2] == 0
+    _, other, count = tipped(lambda s: s.topk(3).indices, clear, none)
+    assert {1, 3} < set(other[0].tolist())
+    assert count == 1
+    masked = torch.full((1, 4), -torch.inf, dtype=torch.float64)
+    assert tipped(lambda s: s.topk(2).indices, masked, none)[2] == 0
+
+
 def test_numbers_made_of_integers_and_constants_are_nobodys_choice():
     def masks(ids):
         mask = ids.to(torch.float64)

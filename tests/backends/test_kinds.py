@@ -33,6 +33,7 @@ def graph(tmp_path: Path) -> str:
         ("torch,compile=eager", "TorchCompiled"),
         ("onnxruntime", "OnnxRuntime"),
         ("onnxruntime,exporter=torch", "OnnxRuntime"),
+        ("onnxruntime,exporter=auto", "OnnxRuntime"),
         ("onnxruntime,quantize=dynamic-int8", "OnnxInt8"),
         ("onnxruntime,file={graph}", "OnnxFile"),
     ],
@@ -71,7 +72,7 @@ def test_every_option_of_a_name_is_known_to_its_class() -> None:
     assert {"file", "exporter", "quantize"} <= backend_class("onnxruntime").options.keys()
     with pytest.raises(UsageError, match="compile"):
         create("torch,compil=eager", MODEL)
-    with pytest.raises(UsageError, match="expected one of torch, optimum"):
+    with pytest.raises(UsageError, match="expected one of torch, transformers, optimum, auto"):
         create("onnxruntime,exporter=nobody", MODEL)
 
 

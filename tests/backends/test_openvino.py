@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,14 @@ def test_architectures_pass(openvino: Any, name: str) -> None:
     assert report.observer["candidate"].within_tolerance
 
 
+@pytest.mark.skipif(not find_spec("transformers.exporters"), reason="needs transformers.exporters")
+def test_the_graph_may_be_transformers_own(openvino: Any) -> None:
+    report = driftwalk.verify(zoo.build("bert"), candidate="openvino,exporter=transformers")
+    assert report.ok, report
+    assert report.coverage.compared == report.coverage.points
+    assert report.candidate.flags["exporter"] == "transformers OnnxExporter"
+
+
 def test_a_changed_weight_is_found_in_its_layer(openvino: Any, decoder: LoadedModel) -> None:
     faulty = copy.deepcopy(decoder.module)
     with torch.no_grad():
@@ -196,7 +205,7 @@ def test_every_node_that_takes_time_has_a_place(openvino: Any, decoder: LoadedMo
         exported = backend._export(probe)
         compiled = backend._compile(exported.plain, {"PERF_COUNT": True})
         request = compiled.create_infer_request()
-        backend._infer(request, probe)
+        backend._infer(request, exported, probe)
         graph = onnx.load(str(exported.traced), load_external_data=False).graph
     known = openvino_runtime._originals(graph, [point.name for point in exported.points])
     ops = compiled.get_runtime_model().get_ordered_ops()

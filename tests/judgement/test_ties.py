@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from torch import nn
 
 import driftwalk
@@ -263,3 +264,34 @@ def test_of_a_row_of_ties_any_may_take_the_place_of_any_other(nudge):
     report = driftwalk.verify(module, faulty, probe=probe)
     assert report.verdict == "drift"
     assert report.root_cause.point.name == "layer.1"
+
+
+def recorded(module, path):
+    """The states of another implementation, of which nothing else is known."""
+    with driftwalk.backend("torch", module) as backend:
+        backend.trace(make_probe(open_model(module))).save(path)
+    return f"trace:{path}"
+
+
+@pytest.mark.skipif(not hasattr(tf, "AfmoeConfig"), reason="needs AFMoE")
+def test_a_router_that_was_never_trained_gives_all_experts_the_same_score(tmp_path):
+    """Whoever takes others of them than PyTorch does is not at fault; a fault is one still."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16, "head_dim": 8}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    config = tf.AfmoeConfig(vocab_size=64, max_position_embeddings=64, **sizes, **experts, **heads)
+    model = tf.AfmoeForCausalLM(config).eval()
+    assert not model.model.layers[1].mlp.router.gate.weight.any()
+    assert driftwalk.verify(model, copy.deepcopy(model)).ok
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.layers[1].mlp.expert_bias[:2] = 2**-23
+    report = driftwalk.verify(model, recorded(other, tmp_path / "other.trace"))
+    assert report.verdict == "unverified"
+    assert "28 of 28 tokens stand at a tie at layer.1" in report.reason
+    with torch.no_grad():
+        other.model.layers[0].mlp.down_proj.weight.mul_(1.05)
+    report = driftwalk.verify(model, recorded(other, tmp_path / "faulty.trace"))
+    assert report.verdict == "drift"
+    assert report.root_cause.point.name == "layer.0"

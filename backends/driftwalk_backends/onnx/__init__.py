@@ -12,8 +12,11 @@ What they have in common
 Making a graph of a torch model
 
     exposed         the model as a function that gives its states, too
-    exporters       who makes a graph of that: torch, or transformers (transformers_exporter)
-    left_behind     what an exporter changed of the model, put back; time_limit: one that hangs
+    exporters       what an exporter is, and our own
+    transformers_exporter  transformers' own exporter, and the inputs that it adds
+    export_options  which exporters a spec asks for
+    time_limit      an end to an export that hangs
+    left_behind     what an exporter changed is put back
     exported        an export in its folder, and which of its outputs is what
     export          exports are made once, kept for reuse, and believed only where nothing changed
     decoder_export  the same of a model that decodes: the graph takes and gives what is kept

@@ -18,7 +18,7 @@ from driftwalk.spec import THREADS_HELP, Spec
 from ..calls import first_line
 from ..depth import Looks
 from ..fingerprint import versions
-from .exporters import OPTIONS as EXPORT_OPTIONS
+from .export_options import OPTIONS as EXPORT_OPTIONS
 from .graph import OnnxGraph
 from .reading import hash_of
 from .saturation import saturates

@@ -35,8 +35,9 @@ from ..fingerprint import versions
 from ..layout import Layout
 from ..loaded import LoadedModel
 from ..randomness import who
+from .export_options import why_not_transformers
 from .exported import PLAIN, STATE_PREFIX, TRACED, Exported, read_export, write_names
-from .exporters import Exporter, ExportFailedError, TorchExporter, why_not_transformers
+from .exporters import Exporter, ExportFailedError, TorchExporter
 from .exposed import Exposed, GraphCall, cause, silence, whole_call
 from .left_behind import LeftBehind, sentence_on
 from .reading import parsed
@@ -66,9 +67,9 @@ def export(
     except BackendUnavailable:
         raise
     except Exception as error:  # the exporter raises whatever any of its passes raises
+        by = "" if isinstance(exporter, TorchExporter) else f" by {exporter.label}"
         raise ExportFailedError(
-            f"{type(module).__name__} could not be exported to ONNX ({exporter.label}): "
-            f"{cause(error)}"
+            f"{type(module).__name__} could not be exported to ONNX{by}: {cause(error)}"
         ) from error
     model = parsed(folder / TRACED)
     if lost := set(named) - {value.name for value in model.graph.output}:

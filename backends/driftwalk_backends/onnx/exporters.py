@@ -1,10 +1,9 @@
-"""Who makes a graph of a torch model: `exporter=torch`, `transformers`, or `auto`, both in turn."""
+"""Makes an ONNX program of a torch model: what an exporter is, and driftwalk's own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,19 +11,10 @@ from torch import nn
 from torch.export import Dim
 
 from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError, BackendUnavailable, UsageError
-from driftwalk.spec import Spec
+from driftwalk.errors import BackendError
 
 from ..calls import Inputs
-from ..fingerprint import versions
 from .exposed import Exposed
-
-OPTIONS: Mapping[str, str] = {
-    "dynamic": "on or off: axes have any length, and one graph serves all shapes (default off)",
-    "opset": "for exporter=transformers: the ONNX opset to write (default: the newest it knows)",
-    "export_limit": "seconds after which an export is given up (default: none)",
-}
-OWN_EXPORTERS = ("torch", "transformers", "auto")
 
 
 class ExportFailedError(BackendError):
@@ -90,46 +80,3 @@ class TorchExporter(Exporter):
             dynamic_shapes={"arrays": axes} if everything or called.open_axes else None,
             verbose=False,
         )
-
-
-def exporters_for(spec: Spec, module: nn.Module) -> tuple[Exporter, ...]:
-    """Those that a spec names, in the order in which they are tried."""
-    chosen = spec.choice("exporter", OWN_EXPORTERS, "torch")
-    spec.count("export_limit")  # one that is none is refused now
-    dynamic = spec.choice("dynamic", ("on", "off"), "off") == "on"
-    if chosen == "torch":
-        if "opset" in spec.options:
-            raise UsageError(f"{spec}: opset= is an option of exporter=transformers.")
-        return (TorchExporter(dynamic),)
-    from .transformers_exporter import TransformersExporter
-
-    opset = spec.count("opset")
-    why = why_not_transformers(module)
-    if chosen == "auto":
-        return (TorchExporter(dynamic), *(() if why else (TransformersExporter(dynamic, opset),)))
-    if why:
-        raise why
-    return (TransformersExporter(dynamic, opset),)
-
-
-def why_not_transformers(module: nn.Module) -> BackendUnavailable | UsageError | None:
-    """Why transformers' own exporter cannot be asked for this model here; None where it can."""
-    from transformers import PreTrainedModel
-
-    if not isinstance(module, PreTrainedModel):
-        return UsageError(
-            f"exporter=transformers exports transformers models only, not {type(module).__name__}."
-        )
-    if find_spec("transformers.exporters") is None:
-        here = versions("transformers").get("transformers", "none")
-        return BackendUnavailable(
-            "exporter=transformers needs transformers.exporters, which transformers 5.16 and later "
-            f"have; here is transformers {here}. Install a newer one (pip install -U "
-            "transformers), or ask for exporter=torch or exporter=optimum."
-        )
-    if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
-        return BackendUnavailable(
-            f"exporter=transformers needs {' and '.join(missing)}. Install it: "
-            "pip install 'driftwalk[onnx]'."
-        )
-    return None

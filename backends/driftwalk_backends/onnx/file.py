@@ -43,7 +43,7 @@ from .decoder_export import begun_on, shortened
 from .decoder_files import DecoderFiles, open_decoder, stepped
 from .decoding import OUTPUTS, DecodesGraphs, HandOn
 from .export import kept
-from .exporters import OPTIONS as EXPORT_OPTIONS
+from .export_options import OPTIONS as EXPORT_OPTIONS
 from .exposed import silence
 from .feeds import is_float, match_outputs, refuse_ignored
 from .finding import Finder, Found

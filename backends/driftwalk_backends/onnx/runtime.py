@@ -33,6 +33,7 @@ from driftwalk.workers import in_threads
 from ..calls import first_line
 from ..fingerprint import versions
 from ..layout import Layout
+from ..lending import is_large
 from ..loaded import LoadedModel
 from ..sources import torch_model
 from ..weights import graph_weights
@@ -40,8 +41,8 @@ from .backend import OnnxBackend
 from .decoder_export import decoder_graphs
 from .decoding import DecodesGraphs, HandOn
 from .export import EVIDENCE, MADE_WITH, Exports, kept
+from .export_options import exporters_for
 from .exported import NAMES, PLAIN, STATE_PREFIX, TRACED, Exported, read_export
-from .exporters import exporters_for
 from .exposed import silence
 from .graph import Arrays
 from .parts import open_parts
@@ -99,7 +100,8 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
         a graph."""
         copy = self._model.copied_bytes(self._dtype, None, "off", lent=False)
         weights = sum(w.numel() for w in self._model.module.parameters())
-        return copy + EXPORTER + COPIES * weights * FORMATS[self._dtype].dtype.itemsize
+        copies = COPIES + (not is_large(self._model.module))  # one to put back: left_behind.py
+        return copy + EXPORTER + copies * weights * FORMATS[self._dtype].dtype.itemsize
 
     def layer_laps(self, probe: Probe) -> Mapping[str, float]:
         """One run of the plain graph under ONNX Runtime's profiler, nodes folded into points."""

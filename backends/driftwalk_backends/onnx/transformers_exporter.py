@@ -74,10 +74,8 @@ class TransformersExporter(Exporter):
         sample = {words[name]: tensor for name, tensor in own_copies(called.tensors).items()}
         names = {word: name for name, word in words.items()}
         exposed.by_name, exposed.names = tuple(outputs), names
-        try:
+        with _as_the_model(exposed):
             program = self._made[0].export(exposed, sample, config)
-        finally:
-            exposed.by_name, exposed.names = (), {}
         for value in program.model.graph.inputs:
             value.name = names.get(value.name, value.name)
         return program
@@ -91,6 +89,26 @@ class TransformersExporter(Exporter):
             _, prepared, _ = prepare_for_export(module, own_copies(inputs))
         tensors = get_leaf_tensors(prepared)
         return {name: to_numpy(tensors[name]) for name in names if name in tensors}
+
+
+@contextmanager
+def _as_the_model(exposed: Exposed) -> Iterator[None]:
+    """It asks the model for its config and its methods, and its class for the file it is from."""
+    own, inner = type(exposed), exposed.module
+
+    def of_the_model(self: nn.Module, name: str) -> Any:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError:
+            return getattr(inner, name)
+
+    known = {"__module__": type(inner).__module__, "__getattr__": of_the_model}
+    exposed.__class__ = type(type(inner).__name__, (own,), known)
+    try:
+        yield
+    finally:
+        exposed.__class__ = own
+        exposed.by_name, exposed.names = (), {}
 
 
 @contextmanager

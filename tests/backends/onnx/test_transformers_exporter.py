@@ -11,18 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from torch import nn
 
 import driftwalk
-import zoo
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import Spec
 from driftwalk_backends.depth import Look
 from driftwalk_backends.onnx import export as onnx_export
-from driftwalk_backends.onnx.exporters import Exporter, TorchExporter, exporters_for
+from driftwalk_backends.onnx.export_options import exporters_for
+from driftwalk_backends.onnx.exporters import Exporter, TorchExporter
 from driftwalk_backends.onnx.exposed import Exposed, silence
 from driftwalk_backends.onnx.left_behind import LeftBehind
 from driftwalk_backends.onnx.time_limit import TimeIsUpError, time_limit
@@ -41,11 +42,22 @@ def small(layers: int = 1) -> Any:
     return transformers.BertForMaskedLM(config).eval()
 
 
-def t5() -> Any:
+def tiny(name: str) -> Any:
+    """Models of one or two layers: an export takes as long as it has operations."""
+    if name == "bert":
+        return small(2)
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "vocab_size": 50}
-    config = transformers.T5Config(num_layers=1, decoder_start_token_id=0, **sizes)
-    return transformers.T5ForConditionalGeneration(config).eval()
+    common = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
+    wide = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    t5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "decoder_start_token_id": 0}
+    vit = {"num_hidden_layers": 2, "image_size": 32, "patch_size": 8, "num_labels": 5}
+    tf = transformers
+    return {
+        "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=16, n_layer=2, n_head=2, **common)),
+        "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**wide, **common, num_hidden_layers=2)),
+        "vit": lambda: tf.ViTForImageClassification(tf.ViTConfig(**wide, **vit)),
+        "t5": lambda: tf.T5ForConditionalGeneration(tf.T5Config(**t5, num_layers=1, vocab_size=50)),
+    }[name]().eval()
 
 
 def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -60,13 +72,14 @@ def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
 def test_every_point_is_in_the_graph_and_the_model_is_left_as_it_was(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = t5() if name == "t5" else zoo.build(name)
+    model = tiny(name)
     before, config = weights_of(model), model.config.to_dict()
     where, forwards = torch.where, [vars(part).get("forward") for part in model.modules()]
     with caplog.at_level(logging.WARNING, "transformers"):
         report = driftwalk.verify(model, candidate=SPEC)
     assert report.ok, report
     assert report.coverage.compared == report.coverage.points
+    assert {"layer.0", "encoder.layer.0"} & {layer.point.name for layer in report.layers}
     assert not report.coverage.extra
     assert report.observer["candidate"].bit_identical
     assert report.candidate.flags["exporter"] == "transformers OnnxExporter"
@@ -114,6 +127,28 @@ def test_states_do_not_change_the_graph(tmp_path: Path) -> None:
         theirs = OnnxExporter().export(model.module, inputs, OnnxConfig()).model_proto
     operations = [sorted(node.op_type for node in graph.graph.node) for graph in (ours, theirs)]
     assert operations[0] == operations[1]
+
+
+@with_exporters
+def test_inputs_that_the_exporter_adds_are_computed_anew_for_every_probe() -> None:
+    """Of images: where each patch lies, which depends on what the probe holds, not on shapes."""
+    from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 16}
+    patches = {"depth": 1, "patch_size": 4, "num_position_embeddings": 16}
+    config = qwen.Qwen3VLVisionConfig(**sizes, **patches, deepstack_visual_indexes=[])
+    model = qwen.Qwen3VLVisionModel(config).eval()
+    pixels = torch.randn(16, 3 * config.temporal_patch_size * 4 * 4)
+    seen = []
+    with driftwalk.backend(f"{SPEC},cache=off", model) as backend:
+        for grid in ([[1, 4, 4]], [[1, 2, 8]]):
+            with torch.no_grad():
+                own = model(pixels, torch.tensor(grid)).last_hidden_state
+            probe = driftwalk.Probe({"hidden_states": pixels.numpy(), "grid_thw": np.array(grid)})
+            seen.append(own)
+            assert np.allclose(backend.run(probe)["last_hidden_state"], own, atol=1e-5)
+    assert not torch.allclose(*seen, atol=1e-2)
 
 
 @with_exporters

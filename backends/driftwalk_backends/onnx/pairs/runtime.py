@@ -29,7 +29,7 @@ from driftwalk.states import Point, Probe, State
 
 from ...depth import Look
 from ..backend import OnnxBackend
-from ..exporters import OPTIONS as EXPORT_OPTIONS
+from ..export_options import OPTIONS as EXPORT_OPTIONS
 from ..file import OnnxFile
 from ..graph import FLOAT_KINDS, STEP_KINDS, Arrays, OnnxGraph, branches
 from ..parts import Part
