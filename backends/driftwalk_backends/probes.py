@@ -28,7 +28,8 @@ from .demo import ByteTokenizer
 from .loaded import LoadedModel
 from .media_files import processed
 from .nested_inputs import nested
-from .onnx.pairs.model import OnnxModel, graph_probe
+from .onnx.pairs.model import OnnxModel
+from .onnx.pairs.probe import graph_probe
 from .padding import with_padding
 from .sources import open_model
 
@@ -48,10 +49,17 @@ def make_probe(
     batch: int = BATCH,
     length: int = LENGTH,
     seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Probe:
-    """A checked probe from whatever a user may give."""
+    """A checked probe from whatever a user may give; `shapes` are of inputs of a graph."""
     if isinstance(model, OnnxModel):
-        return graph_probe(model, given, batch=batch, length=length, seed=seed)
+        sizes = {"batch": batch, "length": length, "seed": seed}
+        return graph_probe(model, given, **sizes, shapes=shapes)
+    if shapes:
+        raise ProbeError(
+            f"--shape {next(iter(shapes))}=... is for a graph (MODEL.onnx). The default probe of a "
+            "torch model has --batch and --length; other shapes are given as arrays (--input)."
+        )
     probe = _read(model, given, batch, length, seed)
     if given is not None:  # a default was seen to run
         probe = nested(model, probe)

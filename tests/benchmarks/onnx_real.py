@@ -26,7 +26,7 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 import driftwalk
-from driftwalk_backends.onnx.pairs.model import graph_probe
+from driftwalk_backends.onnx.pairs.probe import graph_probe
 from driftwalk_backends.onnx.reading import read_graph
 from driftwalk_backends.sources import open_model
 

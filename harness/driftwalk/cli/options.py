@@ -36,7 +36,8 @@ _PANELS = {
         "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
     ),
     "Inputs": (
-        "--prompt --ids --input --probe --batch --length --seed --steps --beams --chunk --draft"
+        "--prompt --ids --input --probe --shape --batch --length --seed --steps --beams --chunk "
+        "--draft"
     ),
     "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
     "What is looked at beside the layers": (
@@ -94,6 +95,13 @@ ProbeOption = Annotated[
 ]
 BatchOption = Annotated[int | None, option("--batch", "Rows of the default probe.", min=1)]
 LengthOption = Annotated[int | None, option("--length", "Positions of the default probe.", min=1)]
+ShapeOption = Annotated[
+    list[str] | None,
+    option(
+        "--shape NAME=SIZES",
+        "The shape of a made-up input of a graph: input=1,512; may be given several times.",
+    ),
+]
 BlocksOption = Annotated[
     str | None, option("--blocks PATHS", "What to walk: lists of blocks, modules, globs.")
 ]
@@ -152,6 +160,24 @@ def _named_file(text: str) -> tuple[str, Path]:
     if not name or not file:
         raise UsageError(f"--input {text!r}: write NAME=FILE, the name that the model has for it.")
     return name, Path(file)
+
+
+def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
+    """What `--shape` says: sizes by the name of an input; None where it says nothing."""
+    from ..errors import UsageError
+
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        name, separator, sizes = text.rpartition("=")
+        words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
+        if not name or not separator or not all(word.isdecimal() for word in words):
+            raise UsageError(
+                f"--shape {text!r}: write NAME=SIZES, whole numbers of zero or more: input=1,512."
+            )
+        if name in found:
+            raise UsageError(f"--shape {name}=...: that input was given a shape twice.")
+        found[name] = tuple(map(int, words))
+    return found or None
 
 
 def parse_ids(text: str) -> list[list[int]]:

@@ -89,6 +89,7 @@ def verify(
     blocks: options.BlocksOption = None,
     batch: options.BatchOption = None,
     length: options.LengthOption = None,
+    shape: options.ShapeOption = None,
     seed: options.SeedOption = 0,
     shapes: Annotated[
         str | None,
@@ -146,6 +147,7 @@ def verify(
         allow_missing=allow_missing or (),
         batch=batch,
         length=length,
+        shapes=options.parse_shapes(shape),
         seed=seed,
         shapes=shapes,
         trust_remote_code=trust_remote_code,

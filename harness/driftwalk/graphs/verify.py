@@ -84,7 +84,7 @@ def verify_graphs(
         others = [or_why_not(one, several) for one in made]
         with show.stage("making the probe"):
             fixed = setting.make_probe(loaded)
-        terms = replace(terms, model=loaded.describe())
+        terms = replace(terms, model=loaded.describe(), notes=fixed.notes)
         for named, other in zip(sides[1:], others, strict=True):
             one = partial(_reported, first, other, fixed, terms, depth, blame, show)
             report = or_why_not(one, several)
@@ -246,7 +246,8 @@ class TwoGraphs:
         notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
         if other.graph.quantised and not first.graph.quantised:
             notes = (*notes, QUANTISED)
-        sides, own = (first.info, other.info), replace(terms, notes=notes)
+        sides = first.info, other.info
+        own = replace(terms, notes=(*terms.notes, *notes))
         report = report_of(walked.rows, probe, sides, own, observer, walked.decisions)
         if not report.coverage.compared and any(row.verdict == "shape" for row in walked.rows):
             # Outputs of other shapes are a finding, not a lack of one.

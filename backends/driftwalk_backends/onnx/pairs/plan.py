@@ -7,16 +7,15 @@ How large tensors will be is asked before anything runs: that bounds the memory 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from driftwalk.states import Point, Probe
 
 from ...matching import Candidate, Pool, clear
-from ..graph import OnnxGraph, inferred
+from ..graph import OnnxGraph
+from ..shapes import tensor_bytes
 from ..structure import NODES, STRUCTURE, points_of
 from .runtime import GraphRuntime
 
@@ -26,9 +25,6 @@ _SUMS = {"Add", "Sub", "Sum", "Mean", "ReduceMean", "ReduceSum", "GlobalAverageP
 """Operations whose result can be far smaller than what they are given, and no more exact."""
 MOST_BYTES = 1 << 30
 """States that two sessions may hold at once."""
-
-_SMALL = 64
-"""Stored tensors of so few elements may be shapes, and are kept; weights are left out."""
 
 
 @dataclass(frozen=True)
@@ -223,38 +219,7 @@ def _swallowed(model: OnnxGraph, candidate: GraphRuntime) -> dict[str, str]:
 
 def sizes(side: GraphRuntime, probe: Probe) -> dict[str, int]:
     """Bytes of each tensor of a side's graph, as far as they are known before it runs."""
-    typed = inferred(_without_weights(side.graph, side.feed(probe)))
-    found: dict[str, int] = {}
-    for value in [*typed.value_info, *typed.output]:
-        kind = value.type.tensor_type
-        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            width = 8 if kind.elem_type in (7, 11, 13) else 2 if kind.elem_type in (10, 16) else 4
-            found[value.name] = width * math.prod(dim.dim_value for dim in kind.shape.dim)
-    return found
-
-
-def _without_weights(graph: OnnxGraph, feed: Mapping[str, Any]) -> Any:
-    """The graph on inputs of known shape, its weights turned into inputs."""
-    from onnx.helper import make_tensor_value_info
-
-    model = graph.proto
-    skeleton = graph.emptied("sizes", [value.name for value in model.graph.output])
-    skeleton.graph.node.extend(model.graph.node)
-    for value in model.graph.input:
-        if value.name in graph.weights:
-            continue
-        array: Any = feed.get(value.name)
-        if hasattr(array, "shape") and value.type.HasField("tensor_type"):
-            kind = value.type.tensor_type.elem_type
-            value = make_tensor_value_info(value.name, kind, array.shape)  # noqa: PLW2901
-        skeleton.graph.input.append(value)
-    for tensor in graph.weights.values():
-        if math.prod(tensor.dims) <= _SMALL and not tensor.external_data:
-            skeleton.graph.initializer.append(tensor)
-        else:
-            value = make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            skeleton.graph.input.append(value)
-    return skeleton
+    return tensor_bytes(side.graph, side.feed(probe))
 
 
 def grouped(

@@ -36,8 +36,9 @@ from ..parts import Part
 from ..reading import parsed, read_graph
 from ..runtime import OnnxRuntime
 from ..structure import NODES, points_of
-from .model import GraphProbe, OnnxModel, fed
+from .model import OnnxModel
 from .partners import output_partners, partners
+from .probe import GraphProbe, fed
 
 DEPTHS = ("block", "op")
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
@@ -201,7 +202,8 @@ class GraphRuntime(OnnxBackend):
         try:
             return self._sessions.ask(session, names, feed, self.path.name)
         except BackendError as error:
-            hint = "(If the made-up inputs are at fault, give them: --probe FILE.safetensors.)"
+            hint = "(If the made-up inputs are at fault, give them, --probe FILE.safetensors, or "
+            hint += "other shapes, --shape NAME=1,512.)"
             raise BackendError(f"{error} {hint}") from error
 
     def _close(self) -> None:
