@@ -1,4 +1,4 @@
-"""Judging pairs of tensors deep inside two graphs, where no truth says how much noise is honest.
+"""Judging pairs of tensors deep inside two graphs: by the truth where there is one, and by a table.
 
 The dtype table gives room in units of a tensor's own RMS. Inside a graph that is not enough: the
 mean of numbers that cancel is nothing but rounding, and two honest runs need not share a digit of
@@ -27,11 +27,12 @@ import numpy as np
 from ..dtypes import FORMATS, Array, Format, dtype_name, format_of
 from ..judge.depth import alone
 from ..judge.walk import judge
-from ..layer_drift import Allowed, Dtypes, LayerDrift
+from ..layer_drift import Allowed, Dtypes, LayerDrift, Side
 from ..measure.metrics import Measured, measure
 from ..states import Point, Probe
 from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
+from .by_truth import Witnesses, by_truth
 from .own_doing import OwnDoing, Replayed, own_doing, rms
 
 if TYPE_CHECKING:
@@ -48,38 +49,73 @@ _ROUNDING = 1 + 1e-6
 class NodeJudge:
     """Judges the tensors of two graphs one by one, in topological order."""
 
-    def __init__(self, policy: Policy, probe: Probe, dtypes: Iterable[str]) -> None:
+    def __init__(self, policy: Policy, probe: Probe, dtypes: tuple[str, str]) -> None:
         self._policy = policy
         self._probe = probe
+        self._dtypes: Mapping[Side, str] = {"reference": dtypes[0], "candidate": dtypes[1]}
         self._nominal: tuple[Format, ...] = tuple(FORMATS[d] for d in dtypes if d in FORMATS)
+        self.beyond: dict[str, LayerDrift] = {}
+        """Rows that the table does not allow, by name, whatever the truth says of them."""
         self._sizes: dict[str, tuple[float, float]] = {}
         """The RMS and the scale of each tensor that was met."""
 
-    def inner(self, pairs: Sequence[tuple[TensorPair, Array, Array]]) -> list[LayerDrift]:
+    def inner(
+        self,
+        pairs: Sequence[tuple[TensorPair, Array, Array]],
+        witnesses: Mapping[str, Witnesses] | None = None,
+    ) -> list[LayerDrift]:
         """Tensors inside: what is infinite or NaN in both alike is no fault there (masks)."""
 
         def cleaned(one: tuple[TensorPair, Array, Array]) -> tuple[Array, Array, int, float]:
             reference, candidate, alike = without_shared(one[1], one[2])
             return reference, candidate, alike, rms(reference)
 
-        ready = in_threads(cleaned, pairs)
+        ready, seen = in_threads(cleaned, pairs), witnesses or {}
         scaled = [  # in order: a scale is made of those before it
-            (pair, reference, candidate, alike, self._scale(pair, size))
+            (pair, reference, candidate, alike, self._scale(pair, size), seen.get(pair.tensor))
             for (pair, _, _), (reference, candidate, alike, size) in zip(pairs, ready, strict=True)
         ]
         return in_threads(lambda one: self._inner(*one), scaled)
 
     def _inner(
-        self, pair: TensorPair, reference: Array, candidate: Array, alike: int, scale: float
+        self,
+        pair: TensorPair,
+        reference: Array,
+        candidate: Array,
+        alike: int,
+        scale: float,
+        seen: Witnesses | None,
     ) -> LayerDrift:
         row = self._row(pair.point, reference, candidate, scale, inner=True)
+        row = self._witnessed(row, reference, candidate, seen, scale)
         shared = f"{alike} elements are infinite or NaN on both sides alike" if alike else ""
         note = "; ".join(filter(None, (pair.remark, shared, row.note)))
         return replace(row, note=note, tokens=None if row.ok else row.tokens)
 
-    def output(self, name: str, reference: Array, candidate: Array) -> LayerDrift:
+    def output(
+        self, name: str, reference: Array, candidate: Array, seen: Witnesses | None = None
+    ) -> LayerDrift:
         """An output of the graph; whole numbers, flags and texts must be the same."""
-        return self._row(Point(name, "output"), reference, candidate, None)
+        row = self._row(Point(name, "output"), reference, candidate, None)
+        return self._witnessed(row, reference, candidate, seen, 0.0)
+
+    def _witnessed(
+        self,
+        row: LayerDrift,
+        reference: Array,
+        candidate: Array,
+        seen: Witnesses | None,
+        scale: float,
+    ) -> LayerDrift:
+        """The row by the truth, where there is one and no rule was named for the point."""
+        if self._policy.has_rule(row.point.name):
+            return row
+        if row.verdict == "drift":
+            self.beyond[row.point.name] = row
+        if seen is None or reference.dtype.kind != "f" or candidate.dtype.kind != "f":
+            return row
+        sides: dict[Side, Array] = {"reference": reference, "candidate": candidate}
+        return by_truth(row, sides, seen, scale if math.isfinite(scale) else 0.0, self._dtypes)
 
     def _scale(self, pair: TensorPair, size: float) -> float:
         taken = [self._sizes[name] for name in pair.inputs if name in self._sizes]

@@ -7,7 +7,7 @@ at a time; of both graphs no more than that is in memory. The outputs are compar
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,19 +25,19 @@ from ..spec import Spec
 from ..stage import Setting, is_graph, or_why_not
 from ..states import Probe, same_bits
 from ..tolerance import Policy, Tolerance
+from .by_truth import Witnesses
 from .own_doing import OwnDoing
-from .rows import Account, NodeJudge, account, unmatched
+from .rows import Account, NodeJudge, unmatched
+from .weighing import Weighing
+from .witness import AS_WRITTEN, GraphWitness
 
 if TYPE_CHECKING:
     from driftwalk_backends.onnx.graph import OnnxGraph
     from driftwalk_backends.onnx.pairs.model import OnnxModel
     from driftwalk_backends.onnx.pairs.runtime import GraphRuntime
 
-AS_WRITTEN = "onnxruntime,opt=off"
-"""The default reference: the graph itself, nothing optimised."""
-
-NO_TRUTH = "A graph alone has no float64 truth to be calibrated by: the dtype table decided."
-NO_BLAME = "A graph alone has no truth to replay: the root cause is the first node that diverges."
+NO_TRUTH = "No float64 truth could be made of this graph, so the dtype table decided: {}."
+NO_BLAME = "A graph's layers are not replayed in float64: its root cause is the first guilty node."
 QUANTISED = (
     "The candidate is quantised, and the dtype table knows only the rounding of floats. Give "
     "--policy fixed:ATOL,RTOL, or verify it against the torch model that it came from."
@@ -85,8 +85,13 @@ def verify_graphs(
         with show.stage("making the probe"):
             fixed = setting.make_probe(loaded)
         terms = replace(terms, model=loaded.describe(), notes=fixed.notes)
+        witness, why = None, ""
+        if terms.policy.calibrated and not first.draws:
+            with show.stage("truth: the graph in float64", extra=True):
+                witness, why = _witness(loaded, first, fixed, opened)
         for named, other in zip(sides[1:], others, strict=True):
-            one = partial(_reported, first, other, fixed, terms, depth, blame, show)
+            pair = partial(TwoGraphs, first, probe=fixed, policy=terms.policy, witness=witness)
+            one = partial(_reported, pair, other, _in_name(terms, why), depth, blame, show)
             report = or_why_not(one, several)
             if not isinstance(report, Report):
                 report = unrun_report(named, report, fixed, first.info, terms)
@@ -109,10 +114,30 @@ def _opened(given: object, model: OnnxModel, opened: ExitStack, depth: str) -> G
     return made
 
 
+def _witness(
+    model: OnnxModel, first: GraphRuntime, probe: Probe, opened: ExitStack
+) -> tuple[GraphWitness | None, str]:
+    """Truth and yardstick; or why there are none."""
+    try:
+        witness = GraphWitness(model, first, probe)
+    except BackendError as error:
+        return None, str(error).rstrip(". ")
+    opened.callback(witness.close)
+    return witness, ""
+
+
+def _in_name(terms: Terms, why_no_truth: str) -> Terms:
+    """The terms under the name of what decides: the table, where there is no truth."""
+    if not why_no_truth:
+        return terms
+    notes = (*terms.notes, NO_TRUTH.format(why_no_truth))
+    name = "dtype" if terms.policy.name == "calibrated" else terms.policy.name
+    return replace(terms, policy=replace(terms.policy, name=name), notes=notes)
+
+
 def _reported(
-    first: GraphRuntime,
+    pair: Callable[[GraphRuntime], TwoGraphs],
     other: GraphRuntime | DriftwalkError,
-    probe: Probe,
     terms: Terms,
     depth: str,
     blame: bool | str,
@@ -121,7 +146,8 @@ def _reported(
     """One candidate compared with the reference."""
     if isinstance(other, DriftwalkError):
         raise other
-    graphs = TwoGraphs(first, other, probe, terms.policy)
+    graphs = pair(other)
+    first = graphs.first
     with show.stage(f"walking: {first.spec} and {other.spec}"):
         walked = graphs.walk(depth, terms.allow_missing)
     with show.stage("observer check"):
@@ -143,6 +169,8 @@ class TwoGraphs:
     other: GraphRuntime
     probe: Probe
     policy: Policy
+    witness: GraphWitness | None = None
+    """Truth and yardstick; none: the dtype table decides."""
 
     @property
     def _dtypes(self) -> tuple[str, str]:
@@ -165,24 +193,26 @@ class TwoGraphs:
             mine, outputs = first.tensors(probe, asked, packed=first.optimises)
             given, theirs = other.tensors(probe, [pair.candidate for pair in group])
             peak = max(peak, sum(a.nbytes for side in (mine, given) for a in side.values()))
-            tensors |= {pair.point.name: pair.reference for pair in group}
+            tensors |= {
+                pair.point.name: pair.tensor if self.witness else pair.reference for pair in group
+            }
+            both = [
+                (pair, mine[pair.reference], given[pair.candidate])
+                for pair in group
+                if pair.reference in mine and pair.candidate in given
+                if pair.point.name not in outputs
+            ]
+            seen = self._seen({pair.tensor: array for pair, array, _ in both})
             start = time.perf_counter()
-            rows += judge.inner(
-                [
-                    (pair, mine[pair.reference], given[pair.candidate])
-                    for pair in group
-                    if pair.reference in mine and pair.candidate in given
-                    if pair.point.name not in outputs
-                ]
-            )
+            rows += judge.inner(both, seen)
             spent += time.perf_counter() - start
         # What was rewritten into another shape is no partner after all; the outputs tell a fault.
         reshaped = [row.point.name for row in rows if row.verdict == "shape"]
         rows = [row for row in rows if row.verdict != "shape"]
-        decisions = None
+        decisions, seen = None, self._seen(outputs)
         for name, array in outputs.items():
             if name in theirs:
-                rows.append(judge.output(name, array, theirs[name]))
+                rows.append(judge.output(name, array, theirs[name], seen.get(name)))
                 decisions = decisions or self._decided(rows[-1], array, theirs[name])
         rows += unmatched(outputs, theirs, allow_missing)
         policy.check_rules([row.point.name for row in rows])
@@ -199,32 +229,39 @@ class TwoGraphs:
                 f"{len(reshaped)} tensors, {reshaped[0]!r} the first, have another shape in the "
                 "candidate and were not compared."
             )
-        weighed = self._weighed(rows, tensors)
+        notes += [self.witness.note] if self.witness else []
+        weighed = self._weighed(rows, judge.beyond, tensors)
         notes += [weighed.note] if weighed.note else []
         numbered = tuple(replace(row, index=index) for index, row in enumerate(weighed.rows))
         return Walked(numbered, made.way, tuple(notes), outputs, theirs, decisions, weighed.guilty)
 
-    def _weighed(self, rows: Sequence[LayerDrift], tensors: dict[str, str]) -> Account:
-        """The rows, less those that only inherit; asked where some drift by the table alone."""
-        from driftwalk_backends.onnx.pairs.replay import Replay
+    def _seen(self, known: Mapping[str, Any]) -> dict[str, Witnesses]:
+        """What truth and yardstick have for some tensors of the model's graph."""
+        return self.witness.of(list(known), known) if self.witness is not None else {}
 
-        first, policy = self.first, self.policy
-        names = [row.point.name for row in rows if row.verdict == "drift"]
-        drifted = [name for name in names if not policy.has_rule(name)]
-        if not drifted or not policy.calibrated or first.draws:
+    def _weighed(
+        self,
+        rows: Sequence[LayerDrift],
+        beyond: Mapping[str, LayerDrift],
+        tensors: Mapping[str, str],
+    ) -> Account:
+        """The rows, less those that only inherit; asked where some drift, and no rule says so."""
+        first = self.first
+        if not self.policy.calibrated or first.draws:
             return Account(tuple(rows))
-        suspects: dict[str, str] = {}
-        for name in drifted:
-            own = first.partners.get(name.partition("[")[0])
-            tensor = tensors.get(name) or (own[0] if own else "")
-            if tensor in first.graph.producers:
-                suspects[name] = tensor
-        try:
-            replay = Replay(first, self.other, self.probe)
-            return account(rows, suspects, replay, replay.graph.depends, self._dtypes)
-        except BackendError as error:
-            note = f"Whether the differences are only inherited could not be told: {error}"
-            return Account(tuple(rows), note=note)
+        written = self.witness.written if self.witness is not None else first
+        known = dict(tensors)
+        for row in rows:
+            own = written.partners.get(row.point.name.partition("[")[0])
+            if row.point.name not in known and own is not None:
+                known[row.point.name] = own[0]
+        known = {
+            name: tensor
+            for name, tensor in known.items()
+            if tensor in written.graph.producers and not self.policy.has_rule(name)
+        }
+        sides = [self.other] if written is first else [first, self.other]
+        return Weighing(written, sides, self.probe, self._dtypes).weighed(rows, beyond, known)
 
     def _decided(self, row: LayerDrift, reference: Any, candidate: Any) -> Decisions | None:
         """What it means for the choice made, where the output is one."""
@@ -243,7 +280,7 @@ class TwoGraphs:
         if first.optimises:  # as written there is no fusion that looking could break
             observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
         observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
-        notes = (NO_TRUTH, *walked.notes) if policy.calibrated else walked.notes
+        notes = walked.notes
         if other.graph.quantised and not first.graph.quantised:
             notes = (*notes, QUANTISED)
         sides = first.info, other.info

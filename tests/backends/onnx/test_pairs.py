@@ -28,7 +28,9 @@ def test_a_graph_against_itself_optimised(tmp_path: Path) -> None:
     assert report.ok
     assert report.reference.spec == "onnxruntime,opt=off"
     assert report.candidate.spec == "onnxruntime"
-    assert any("no float64 truth" in note for note in report.notes)
+    assert any(note.startswith("The truth is the graph in float64") for note in report.notes)
+    assert report.policy.name == "calibrated"
+    assert all(row.truth is not None for row in report.layers if row.dtypes.reference == "fp32")
     assert [row.point.name for row in report.layers][-2:] == ["scores", "choice"]
 
 

