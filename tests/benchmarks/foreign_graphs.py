@@ -42,7 +42,7 @@ HEAD = "| graph | nodes | format | fed with | clean runs | most used | faults | 
 
 
 def stored(model: onnx.ModelProto) -> list[tuple[str, str, onnx.TensorProto]]:
-    """Every stored tensor of floats or steps: its name, the outermost node around it, and itself."""
+    """Every stored tensor of floats or steps: its name, the node around it (if any), and itself."""
     found = [(t.name, "", t) for t in model.graph.initializer]
     for node in model.graph.node:
         inside = [inner for graph in branches(node) for inner in every_node(graph)]

@@ -28,6 +28,14 @@ NEAR = 2.0**-8
 """How near the middle between two steps a number is a matter of rounding, in steps."""
 NEAR_SOFTMAX = 2.0**-3
 """The same for a softmax, which runtimes compute in whole numbers throughout."""
+
+
+def near_softmax(step: float) -> float:
+    """How near that is for a softmax, with what ONNX Runtime leaves of 1 / step: whole steps."""
+    many = 1 / step if step > 0 else 0.0
+    return NEAR_SOFTMAX + (many - math.floor(many))
+
+
 _SHARE = 1e-3
 """Of whole numbers whose boundary is not known, so many may be one off."""
 

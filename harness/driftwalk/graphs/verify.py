@@ -28,7 +28,7 @@ from ..tolerance import Policy, Tolerance
 from .by_truth import Witnesses
 from .own_doing import OwnDoing
 from .rows import Account, NodeJudge, unmatched
-from .weighing import Weighing
+from .weighing import Weighing, within_rooms
 from .witness import AS_WRITTEN, GraphWitness
 
 if TYPE_CHECKING:
@@ -275,11 +275,11 @@ class TwoGraphs:
 
     def report(self, walked: Walked, terms: Terms) -> Report:
         """The report on a walk, after both sides have run once more, plain."""
-        first, other, probe, policy = self.first, self.other, self.probe, self.policy
+        first, other, probe = self.first, self.other, self.probe
         observer: dict[str, Observer] = {}
         if first.optimises:  # as written there is no fusion that looking could break
-            observer["reference"] = observe(first, probe, walked.outputs, policy, walked.way)
-        observer["candidate"] = observe(other, probe, walked.theirs, policy, walked.way)
+            observer["reference"] = self._observed(first, walked.outputs, walked)
+        observer["candidate"] = self._observed(other, walked.theirs, walked)
         notes = walked.notes
         if other.graph.quantised and not first.graph.quantised:
             notes = (*notes, QUANTISED)
@@ -301,6 +301,14 @@ class TwoGraphs:
                 )
                 report = replace(report, verdict="unverified", reason=reason)
         return report
+
+    def _observed(self, side: GraphRuntime, traced: dict[str, Any], walked: Walked) -> Observer:
+        """The observer check; what it may change, is what the outputs themselves may be off."""
+        seen = observe(side, self.probe, traced, self.policy, walked.way)
+        if seen.within_tolerance or not seen.checked or not self.policy.calibrated:
+            return seen
+        fits = within_rooms(side.run(self.probe), traced, walked.rows)
+        return replace(seen, within_tolerance=fits)
 
     def accused(self, report: Report, walked: Walked) -> Report:
         """The first node that diverges, and the row that it lies in."""

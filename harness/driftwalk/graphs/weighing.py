@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..dtypes import Array
 from ..errors import BackendError
 from ..layer_drift import INTRODUCED, Allowed, LayerDrift
 from .own_doing import K, OwnDoing
@@ -98,3 +101,27 @@ def _introduced(beyond: LayerDrift, row: LayerDrift, own: OwnDoing) -> LayerDrif
     """A row that is near enough to the truth, and comes of a node that is not what was written."""
     room = Allowed(own.allowed, 0.0, 1.0, own.needed, K, f"{INTRODUCED}max_abs", "candidate")
     return replace(beyond, truth=row.truth, tolerance=room, sides={"candidate": room})
+
+
+def within_rooms(
+    plain: Mapping[str, Array], traced: Mapping[str, Array], rows: Sequence[LayerDrift]
+) -> bool:
+    """Whether two runs of one side differ by no more than its outputs may be off, each of them.
+
+    The table is not asked: how exact an output is, its own row says.
+    """
+    rooms = {row.point.name: row.tolerance for row in rows if row.ok and row.truth is not None}
+    if plain.keys() != traced.keys():
+        return False
+    for name, array in plain.items():
+        other, room = traced[name], rooms.get(name)
+        if array.shape != other.shape or array.dtype != other.dtype:
+            return False
+        if np.array_equal(array, other, equal_nan=array.dtype.kind == "f"):
+            continue
+        if room is None or array.dtype.kind != "f":
+            return False
+        difference = np.abs(array.astype(np.float64) - other)
+        if not bool(np.all(difference <= room.atol)):
+            return False
+    return True

@@ -19,7 +19,7 @@ AS_WRITTEN = "onnxruntime,opt=off"
 """The default reference, and the yardstick: the graph itself, nothing optimised."""
 
 
-_ROUNDING = ("Quantize", "QLinear", "Integer", "NBits")
+_ROUNDING = ("Quantize", "Dequantize", "QLinear", "Integer", "NBits")
 
 
 class GraphWitness:

@@ -21,7 +21,7 @@ import numpy as np
 
 from driftwalk.dtypes import FORMATS, Array, format_of
 from driftwalk.errors import BackendError
-from driftwalk.graphs.own_doing import NEAR, NEAR_SOFTMAX, Grid, Replayed, noise_of
+from driftwalk.graphs.own_doing import NEAR, Grid, Replayed, near_softmax, noise_of
 from driftwalk.states import Probe
 
 from ..graph import COPIES, FLOATS, Arrays, Node, OnnxGraph, inferred, uses
@@ -215,7 +215,8 @@ class Replay:
                 return None
             before = [first, *(draw[rounded] for draw in draws if rounded in draw)]
         axis = next((a.i for a in rounds.attribute if a.name == "axis"), 1)
-        near = NEAR_SOFTMAX if self.graph.op_of(rounded) == "Softmax" else NEAR
+        is_softmax = self.graph.op_of(rounded) == "Softmax" and step.size == 1
+        near = near_softmax(float(step.reshape(-1)[0])) if is_softmax else NEAR
         limits = np.iinfo(kind)
         return Grid(step, zero, axis, int(limits.min), int(limits.max), tuple(before), near)
 
@@ -276,7 +277,7 @@ def _with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
     typed = inferred(model)  # where nothing can be inferred, less noise is no harm
     values = [*typed.value_info, *typed.output, *typed.input]
     kinds = {value.name: value.type.tensor_type.elem_type for value in values}
-    single = {t.name for t in model.graph.initializer if math.prod(t.dims) == 1}
+    single = {t.name: t for t in model.graph.initializer if math.prod(t.dims) == 1}
     makers = {name: item.op_type for item in model.graph.node for name in item.output}
     # Weights are rounded once and for all: nobody's arithmetic tips those.
     varies = {value.name for value in model.graph.input}
@@ -296,7 +297,8 @@ def _with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
             rounds = item.op_type == "QuantizeLinear" and item.input[1] in single
             hidden = rounds and not item.output[0].startswith(MADE)
             if hidden and item.input[0] in varies:
-                near = NEAR_SOFTMAX if makers.get(item.input[0]) == "Softmax" else NEAR
+                step = _number(single[item.input[1]])
+                near = near_softmax(step) if makers.get(item.input[0]) == "Softmax" else NEAR
                 noisy.graph.node.extend(_tipping(node, near, seed * 100_003 + number * 7))
             noisy.graph.node.append(node)
             moving: list[Any] = []
@@ -312,6 +314,13 @@ def _with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
         return noisy
 
     return made
+
+
+def _number(tensor: Any) -> float:
+    """The one number that a stored tensor has; 1 where it lies in another file."""
+    from onnx import numpy_helper
+
+    return 1.0 if tensor.external_data else float(numpy_helper.to_array(tensor).reshape(-1)[0])
 
 
 def _tipping(node: Any, by: float, seed: int) -> list[Any]:

@@ -9,7 +9,7 @@ and what it gives is widened again. Each limits the truth to its own rounding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ FLOATS = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(double)": 11, "tens
 """ONNX Runtime's words for tensors of floats, and ONNX's numbers."""
 _DOUBLE, _SINGLE, _HALVES = 11, 1, (10, 16)
 _KINDS = frozenset(FLOATS.values())
-_WHOLE = ("Quantize", "QLinear", "Integer", "NBits")
+_WHOLE = ("Quantize", "Dequantize", "QLinear", "Integer", "NBits")
 """In the names of operations that round to declared steps: their types are part of that."""
 _TYPED = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "EyeLike"}
 
@@ -58,6 +58,7 @@ class Widening:
     """Operations that stay islands, since they were seen to fail."""
     islands: Counter[str] = field(default_factory=Counter)
     _casts: dict[tuple[str, int], str] = field(default_factory=dict)
+    _tensors: dict[str, Any] = field(default_factory=dict)
 
     def made(self, outputs: Collection[str]) -> Any:
         """The graph in float64, with these tensors as its outputs."""
@@ -75,6 +76,11 @@ class Widening:
                 kind = wide.graph.input[-1].type.tensor_type
                 if kind.elem_type in _KINDS:
                     kind.elem_type = _DOUBLE
+        self._tensors = {tensor.name: tensor for tensor in source.initializer}
+        for node in source.node:
+            if node.op_type == "Constant":
+                values = [a.t for a in node.attribute if a.name == "value"]
+                self._tensors |= dict(zip(node.output, values, strict=False))
         wide.graph.initializer.extend(map(self._stored, source.initializer))
         for number, node in enumerate(source.node):
             nodes, more = self._nodes(node, f"{NAME}{number}")
@@ -107,7 +113,7 @@ class Widening:
         if node.op_type in ("Cast", "Constant", "ConstantOfShape") or node.op_type in _TYPED:
             return [self._retyped(node)], []
         if self._stays(node):
-            return list(self._island(node)), []
+            return self._island(node)
         rewrite = None if node.domain else REWRITES.get(node.op_type)
         if rewrite is None:
             return [node], []
@@ -115,7 +121,7 @@ class Widening:
         new = Rewriting(node, name, opset, self.known.shapes.get)
         given = rewrite(new)
         if given is None:
-            return list(self._island(node)), []
+            return self._island(node)
         last = onnx.helper.make_node("Identity", [given], [node.output[0]])
         return [*new.nodes, last], new.stored
 
@@ -141,10 +147,11 @@ class Widening:
                 attribute.t.CopyFrom(numpy_helper.from_array(array))
         return node
 
-    def _island(self, node: Any) -> Iterator[Any]:
-        """A node as narrow as it was, between casts."""
-        from onnx import helper
+    def _island(self, node: Any) -> tuple[list[Any], list[Any]]:
+        """A node as narrow as it was, between casts; what it has stored stays stored."""
+        from onnx import helper, numpy_helper
 
+        before, after, stored = [], [], []
         self.islands[node.op_type] += 1
         rounds = any(word in node.op_type for word in _WHOLE)
         names: dict[str, str] = {}
@@ -155,16 +162,19 @@ class Widening:
             target = _SINGLE if kind in _HALVES and not rounds else kind
             key = tensor, target
             if key not in self._casts:
-                self._casts[key] = f"{tensor}/narrow {target}"
-                cast = [self._casts[key]]
-                yield helper.make_node("Cast", [tensor], cast, to=target)
+                made = self._casts[key] = f"{tensor}/narrow {target}"
+                own = self._tensors.get(tensor)
+                if own is not None and target in (own.data_type, _SINGLE):
+                    array = self.load(own)
+                    array = array.astype(np.float32) if target == _SINGLE else array
+                    stored.append(numpy_helper.from_array(array, made))
+                else:
+                    before.append(helper.make_node("Cast", [tensor], [made], to=target))
             names[tensor] = self._casts[key]
         renamed(node, names)
-        after = []
         for place, tensor in enumerate(node.output):
             if self.known.number(tensor) is not None:
                 node.output[place] = f"{tensor}/island"
                 ends = [node.output[place]], [tensor]
                 after.append(helper.make_node("Cast", *ends, to=_DOUBLE))
-        yield node
-        yield from after
+        return [*before, node, *after], stored
