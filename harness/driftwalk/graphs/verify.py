@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NO_TRUTH = "No float64 truth could be made of this graph, so the dtype table decided: {}."
 NO_BLAME = "A graph's layers are not replayed in float64: its root cause is the first guilty node."
 QUANTISED = (
-    "The candidate is quantised, and the dtype table knows only the rounding of floats. Give "
+    "The candidate is quantised, and the graph that it is compared with rounds nothing. Give "
     "--policy fixed:ATOL,RTOL, or verify it against the torch model that it came from."
 )
 _TORCH = ("torch", "emulated", "truth")
