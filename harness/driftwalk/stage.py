@@ -38,7 +38,7 @@ class Setting:
     """Rows of the default probe; `length` is its tokens, `seed` what it is made from."""
     length: int | None = None
     seed: int = 0
-    shapes: Mapping[str, Sequence[int]] | None = None
+    input_shapes: Mapping[str, Sequence[int]] | None = None
     """Of made-up inputs of a graph, by name."""
     blocks: str | None = None
     """Where the stack of blocks is, where it is named by hand."""
@@ -65,7 +65,7 @@ class Setting:
 
     def make_probe(self, model: AnyModel) -> Probe:
         """The probe, checked against the model."""
-        return make_probe(model, self.probe, self.batch, self.length, self.seed, self.shapes)
+        return make_probe(model, self.probe, self.batch, self.length, self.seed, self.input_shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,14 +191,14 @@ def make_probe(
     batch: int | None = None,
     length: int | None = None,
     seed: int = 0,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Probe:
     """A probe for a model from whatever a user may give; the default one from nothing."""
     from driftwalk_backends import probes
 
     rows, tokens = default_shape()
     shape = {"batch": batch or rows, "length": length or tokens}
-    probe = probes.make_probe(model, given, **shape, seed=seed, shapes=shapes)
+    probe = probes.make_probe(model, given, **shape, seed=seed, shapes=input_shapes)
     ids = probe.inputs.get("input_ids")
     if given is None and length and ids is not None and ids.ndim == 2 and ids.shape[1] < length:
         most = f"was cut to {ids.shape[1]}, the limit of a default probe for this model"

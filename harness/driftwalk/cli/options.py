@@ -162,7 +162,7 @@ def _named_file(text: str) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
+def parse_input_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
     """What `--shape` says: sizes by the name of an input; None where it says nothing."""
     from ..errors import UsageError
 

@@ -147,7 +147,7 @@ def verify(
         allow_missing=allow_missing or (),
         batch=batch,
         length=length,
-        shapes=options.parse_shapes(shape),
+        input_shapes=options.parse_input_shapes(shape),
         seed=seed,
         shapes=shapes,
         trust_remote_code=trust_remote_code,

@@ -139,7 +139,7 @@ def test_shapes_that_cannot_be_are_refused(
     path = padded(tmp_path / "a.onnx")
     assert probed(path, shapes={"x": (1, 300)}).inputs["x"].shape == (1, 300)
     with pytest.raises(DriftwalkError, match=says):
-        driftwalk.verify(path, "onnxruntime", shapes=shapes)
+        driftwalk.verify(path, "onnxruntime", input_shapes=shapes)
 
 
 def test_a_fixed_axis_has_no_other_size(tmp_path: Path) -> None:
