@@ -4,6 +4,7 @@ says which one a spec means:
     runtime         a torch model, exported by driftwalk; the same export in eight bits
     file            `file=`, `exporter=optimum`: a graph that others made, beside the torch model
     pairs/          the graph is the model: run as written, optimised, or against another graph
+    wide/           a graph in float64: the truth of those pairs
 
 What they have in common
 
@@ -25,6 +26,7 @@ Reading a graph that others made
 
     reading         from a file that is hostile until proven otherwise
     graph           nodes in topological order, who depends on whom; inputs, outputs, weights
+    shapes          how large its tensors will be; sessions: one for a question asked once
     structure       a graph's points: by modules that nodes name, narrow places, repeated blocks
 
 Decoding step by step
