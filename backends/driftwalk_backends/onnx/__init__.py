@@ -26,7 +26,8 @@ Reading a graph that others made
 
     reading         from a file that is hostile until proven otherwise
     graph           nodes in topological order, who depends on whom; inputs, outputs, weights
-    shapes          how large its tensors will be; sessions: one for a question asked once
+    shapes          how large its tensors will be
+    sessions        a session for a question that is asked once
     structure       a graph's points: by modules that nodes name, narrow places, repeated blocks
 
 Decoding step by step
