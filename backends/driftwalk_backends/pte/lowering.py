@@ -148,8 +148,8 @@ class Programs(Exports):
 class _Shipped(Exposed):
     """The model as a function of positional tensors, giving its outputs alone."""
 
-    def forward(self, *arrays: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
-        output, _beside = self.called.run(dict(zip(self.called.tensors, arrays, strict=True)))
+    def _run(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        output, _ = self.called.run(inputs)
         named = named_outputs(output)
         self.outputs = self.outputs or tuple(named)
         return tuple(named.values())
