@@ -51,3 +51,18 @@ def onnxruntime_backend(spec: Spec, model: object) -> Backend:
     from .onnx.runtime import OnnxRuntime
 
     return OnnxRuntime(spec, opened)
+
+
+def executorch_backend(spec: Spec, model: object) -> Backend:
+    """`executorch`: driftwalk's own program of a torch model, or one that others made."""
+    if "file" in spec.options:
+        from .pte.file import ExecuTorchFile
+
+        return ExecuTorchFile(spec, model)
+    if "quantize" in spec.options:
+        from .pte.int8 import ExecuTorchInt8
+
+        return ExecuTorchInt8(spec, model)
+    from .pte.backend import ExecuTorch
+
+    return ExecuTorch(spec, model)

@@ -19,6 +19,7 @@ BUILT_IN: dict[str, str] = {
     "emulated": "driftwalk_backends.emulated:Emulated",
     "onnxruntime": "driftwalk_backends.onnx.runtime:OnnxRuntime",
     "openvino": "driftwalk_backends.openvino_runtime:OpenVino",
+    "executorch": "driftwalk_backends.pte.backend:ExecuTorch",
     "truth": "driftwalk_backends.truth:Truth",
     "trace": "driftwalk_backends.recorded:Recorded",
     "command": "driftwalk_backends.command:Command",
@@ -27,6 +28,7 @@ BUILT_IN: dict[str, str] = {
 KINDS: dict[str, str] = {
     **dict.fromkeys(("torch", "emulated", "truth"), "driftwalk_backends.kinds:torch_backend"),
     "onnxruntime": "driftwalk_backends.kinds:onnxruntime_backend",
+    "executorch": "driftwalk_backends.kinds:executorch_backend",
 }
 """What makes a backend of a spec and a model, where a name stands for more than its class."""
 

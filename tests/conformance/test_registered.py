@@ -19,6 +19,7 @@ SPECS: dict[str, tuple[str, ...]] = {
     "emulated": ("emulated:fp16", "emulated:bf16", "emulated:tf32"),
     "onnxruntime": ("onnxruntime", "onnxruntime:cuda"),
     "openvino": ("openvino",),
+    "executorch": ("executorch",),
 }
 """Which specs of a backend are tested; of one not named here, its bare name."""
 

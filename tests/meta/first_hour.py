@@ -108,6 +108,14 @@ NEEDS = (
         ("driftwalk verify demo:decoder --candidate onnxruntime --candidate openvino",),
     ),
     Need(
+        "ExecuTorch",
+        can_import("executorch"),
+        (
+            "driftwalk verify demo:decoder --candidate executorch",
+            "driftwalk verify FOLDER --candidate executorch,file=model.pte --batch 1 --length 16",
+        ),
+    ),
+    Need(
         "optimum-onnx, with its own transformers",
         can_import("optimum.exporters.onnx"),
         ("driftwalk verify FOLDER --candidate onnxruntime,exporter=optimum",),
@@ -132,6 +140,7 @@ NEEDS = (
         (
             "python -m pip install tox && tox",
             "tox -e openvino",
+            "tox -e executorch",
             "tox -e zoo -- 'bert.*' --every 4",
             "driftwalk hwcheck --device cuda:1 --level soak --minutes 120 --report out",
         ),

@@ -85,7 +85,7 @@ BOTTOM = (
 
 FRAMEWORKS = {
     *("torch", "transformers", "onnxruntime", "onnx", "onnxscript", "optimum", "openvino"),
-    "ray",
+    *("executorch", "torchao", "ray"),
 }
 ROOMS = {"driftwalk_backends", "driftwalk_reports"}
 KNOW_ALL_ROOMS = ("driftwalk.stage", "driftwalk.graphs", "driftwalk.tasks", "driftwalk.cli")

@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -144,6 +144,9 @@ class Exports:
     seconds: MutableMapping[str, float]
     exporters: tuple[Exporter, ...] = (TorchExporter(),)
     """Those to try, in their order."""
+    kind: ClassVar[str] = "onnx"
+    """Under what exports are stored, and (below) whose versions they depend on."""
+    packages: ClassVar[Sequence[str]] = ("torch", "transformers", "onnx", "onnxscript", "driftwalk")
     _made: dict[str, Exported] = field(default_factory=dict)
     _used: dict[str, Exporter] = field(default_factory=dict)
     _remarks: dict[str, None] = field(default_factory=dict)
@@ -218,12 +221,12 @@ class Exports:
         if self.cached and self.model.has_known_code:
             evidence = self.model.evidence.of(probe, self.dtype)
         if evidence:
-            packages = versions("torch", "transformers", "onnx", "onnxscript", "driftwalk")
+            packages = versions(*self.packages)
             known = (self.model.fingerprint, self.model.arithmetic, self.dtype, *exporter.key)
             # Which points a model has depends on what a user says of it, too (--blocks).
             layout = self.layout(self.model.module, probe, **extra)
             key = key_of(CACHE_VERSION, *known, layout.key, *asked, str(packages))
-        return kept("onnx", key, make, self._scratch, self._believed)
+        return kept(self.kind, key, make, self._scratch, self._believed)
 
     def _guarded(self, exporter: Exporter, module: nn.Module, make: Callable[[], None]) -> None:
         """An export that is given up when its time is over, and leaves the model as it was."""

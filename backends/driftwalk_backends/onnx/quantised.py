@@ -10,7 +10,7 @@ step. A graph that is off by more is worse than its own quantisation explains.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +60,18 @@ def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
         return None
     if not all(map(_is_known, parts.graphs)):
         return None
-    stored = [one for graph in parts.graphs for one in _rounded(graph)]
+    return rounded_model(model, [one for graph in parts.graphs for one in _rounded(graph)])
+
+
+def rounded_model(
+    model: LoadedModel, stored: Sequence[Rounded], whole: bool = True
+) -> LoadedModel | None:
+    """The model with its matrices rounded as stored ones are; None where one is not the model's.
+
+    `whole`: a product's input has one step; otherwise each of its rows has its own.
+    """
     module = copy.deepcopy(model.at("fp32", "cpu")).eval()
-    rounding = _Rounding(module)
+    rounding = _Rounding(module, whole)
     if not stored or not all(rounding.put(one) for one in stored):
         return None
     return LoadedModel(module, f"{model.label}, quantised", blocks=model.blocks)
@@ -117,7 +126,8 @@ class _Rounding:
     use in its own way, so each gets a copy; one that a graph uses many times is rounded once.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, whole: bool) -> None:
+        self._hook = _round_input if whole else _round_rows
         self._whole = {
             part: weight
             for part in module.modules()
@@ -155,7 +165,7 @@ class _Rounding:
         rounded = np.ascontiguousarray(fitted.T if turned else fitted)
         part.weight = nn.Parameter(torch.from_numpy(rounded).to(weight.dtype), requires_grad=False)
         if one.in_product:
-            part.register_forward_pre_hook(_round_input)
+            part.register_forward_pre_hook(self._hook)
 
 
 def again(weights: Array, one: Rounded) -> Array:
@@ -188,14 +198,31 @@ def fitting_step(weights: Array, one: Rounded) -> Array:
 def _round_input(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """`DynamicQuantizeLinear`: 256 steps between the least and the greatest, zero among them."""
     x, *rest = args
-    if x.dtype == torch.float32:  # the yardstick: as close to the edge as another runtime may be
-        noise = torch.Generator().manual_seed(x.numel())
-        x = x * (1 + _TIPPING * torch.randn(x.shape, generator=noise))
-    low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
+    x = _near(x)
+    return _in_steps(x, x.amin(), x.amax()), *rest
+
+
+def _round_rows(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same, with steps of its own for each row, as XNNPACK rounds."""
+    x, *rest = args
+    x = _near(x)
+    return _in_steps(x, x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)), *rest
+
+
+def _near(x: torch.Tensor) -> torch.Tensor:
+    """In the yardstick's dtype: as close to the edge as another runtime may be."""
+    if x.dtype != torch.float32:
+        return x
+    noise = torch.Generator().manual_seed(x.numel())
+    return x * (1 + _TIPPING * torch.randn(x.shape, generator=noise))
+
+
+def _in_steps(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    low, high = low.clamp(max=0), high.clamp(min=0)
     step = (high - low) / 255
     step = torch.where(step == 0, torch.ones_like(step), step)
     zero = (-low / step).round().clamp(0, 255)
-    return (((x / step).round() + zero).clamp(0, 255) - zero) * step, *rest
+    return (((x / step).round() + zero).clamp(0, 255) - zero) * step
 
 
 def _cosine(a: Array, b: Array) -> float:
