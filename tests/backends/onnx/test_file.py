@@ -278,7 +278,7 @@ def test_what_cannot_be_meant_is_refused_at_construction(tmp_path: Path) -> None
     (tmp_path / "a.onnx").write_bytes(b"")
     with pytest.raises(UsageError, match="give one of the two"):
         driftwalk.backend(f"onnxruntime,file={tmp_path}/a.onnx,exporter=torch", "demo:decoder")
-    with pytest.raises(UsageError, match="expected one of torch, optimum"):
+    with pytest.raises(UsageError, match="expected one of torch, transformers, optimum, auto"):
         driftwalk.backend("onnxruntime,exporter=magic", "demo:decoder")
     (tmp_path / "b.onnx").write_bytes(b"")
     backend = driftwalk.backend(f"onnxruntime,file={tmp_path}", "demo:decoder")
