@@ -85,8 +85,8 @@ def _run(href: str, report: Judged, shape: str) -> Run:
     )
     return Run(
         href,
-        model_name(report.model),
-        cut(report.candidate.spec, 80) + (f" at {shape}" if shape else ""),
+        model_name(report.model) + (f" at {shape}" if shape else ""),
+        cut(report.candidate.spec, 80),
         Sign(report.verdict, SYMBOLS[report.verdict], report.verdict, detail),
         (cut(report.reference.spec, 80), *(fact or NOTHING for fact in facts), report.created),
     )

@@ -11,7 +11,7 @@ from .door import renderer
 from .index import Judged, runs_of, summary
 from .layout import SYMBOLS, Cell
 
-TITLES = ("candidate", "verdict", "first divergence", "root cause", "used")
+TITLES = ("shape", "candidate", "verdict", "first divergence", "root cause", "used")
 
 
 @renderer
@@ -19,12 +19,13 @@ def render(reports: Sequence[Judged], width: int | None = None, color: bool = Fa
     """The table of all runs, and their verdicts in a sentence."""
     console = plain_console(width, color)
     worst, headline = summary(reports)
+    runs = runs_of([("", report) for report in reports])
     rows: list[tuple[Cell, ...]] = [
-        (run.candidate, run.sign, *run.facts[1:4])
-        for run in runs_of([("", report) for report in reports])
+        (report.probe.shape, run.candidate, run.sign, *run.facts[1:4])
+        for report, run in zip(reports, runs, strict=True)
     ]
     with console.capture() as captured:
-        console.print(table(TITLES, rows, " l  r"))
+        console.print(table(TITLES, rows, "l l  r"))
         text = f"{SYMBOLS[worst]} {headline}"
         console.print(Text(text, f"bold {STYLES.get(worst, '')}"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
