@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.judge.honest import SAME, allowed, honest
+from driftwalk.judge.honest import SAME, allowed, honest, steadied
 from driftwalk.measure import norms
 from driftwalk.measure.norms import (
     FAR,
@@ -120,6 +120,50 @@ def test_several_draws_are_less_lucky_than_one():
     both = honest(lucky, truth, None, 2.0**-24, [usual]).weights.tokens
     assert one[3] > 100 * one[0]
     assert both[3] < 2 * both[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1e3) | st.just(np.inf)),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+def test_only_the_noise_of_tokens_with_zeros_is_mixed_with_that_of_others(noise, width, chance):
+    alive = np.array([chance.randint(0, width) for _ in noise])
+    found = steadied(noise, alive, width)
+    whole = alive == width
+    np.testing.assert_array_equal(found[whole], noise[whole])
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(noise))
+    assert not np.isnan(found).any()
+    known = noise[(noise > 0) & np.isfinite(noise)]
+    few = (alive <= 1) & (alive < width) & np.isfinite(noise)
+    if known.size and width > 2:
+        assert (found[few] >= 0.6 * np.median(known)).all()
+
+
+def test_the_median_is_that_of_tokens_that_are_more_than_zeros():
+    a, b = np.zeros((1, 6, 2)), np.zeros((1, 6, 2))
+    b[0, :, 0] = [0, 0, 0, 0, 3, 5]
+    alive = np.array([False, False, False, True, True, True])
+    assert distance(a, b, weights=Weights(np.ones(6), np.ones(2))).token_middle == 0
+    assert distance(a, b, weights=Weights(np.ones(6), np.ones(2), alive)).token_middle == 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_third_run_behind_relu_stays_within_its_allowance_and_a_fault_does_not(seed):
+    """Lines of an image of which few numbers are left, or none: what two runs are off is luck."""
+    rng = np.random.default_rng(seed)
+    before = rng.standard_normal((2, 32, 14, 14)) + rng.uniform(-3, 1, (1, 32, 1, 1))
+
+    def run(scale=1.0):
+        return np.maximum(before * scale + 1e-7 * rng.standard_normal(before.shape), 0)
+
+    truth = np.maximum(before, 0)
+    known = honest(run(), truth, None, 2.0**-24, [run()])
+    used, norm = distance(run(), truth, weights=known.weights).over(allowed(known, SAME))
+    assert used < 1, norm
+    faulty = distance(run(1 + 1e-6), truth, weights=known.weights)
+    assert faulty.over(allowed(known))[0] > 1
 
 
 def layer_norm(x, dtype, total):

@@ -141,6 +141,8 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         for name, one in known.items():
             arrays[f"{part}|{name}|tokens"] = one.weights.tokens
             arrays[f"{part}|{name}|channels"] = one.weights.channels
+            if one.weights.alive is not None:
+                arrays[f"{part}|{name}|alive"] = one.weights.alive
     save_file(arrays, folder / _WEIGHTS)
     (folder / _NUMBERS).write_text(json.dumps(numbers, allow_nan=False))
 
@@ -165,7 +167,11 @@ def _read(
             name: Honest(
                 decode(Norms, noise),
                 decode(Norms, size),
-                Weights(arrays[f"{part}|{name}|tokens"], arrays[f"{part}|{name}|channels"]),
+                Weights(
+                    arrays[f"{part}|{name}|tokens"],
+                    arrays[f"{part}|{name}|channels"],
+                    arrays.get(f"{part}|{name}|alive"),
+                ),
                 roundoff,
                 apart,
             )

@@ -24,6 +24,7 @@ from ..measure.norms import (
     ZERO,
     Norms,
     Weights,
+    alive_in,
     distance,
     inverse,
     norms_of,
@@ -144,23 +145,43 @@ def honest(
     least = _least(true, roundoff)
     (typical, of_made), (lowest, of_least) = sizes(made, true, keep), sizes(least, None, keep)
     runs, apart, by_channel = [(made, 1.0)], 1.0, [of_least, of_made]
+    alive, width = alive_in(true, keep), true.shape[-1] if true.ndim else 1
     for run in map(widened, draws):
         other, of_run = sizes(run, true, keep)
         factor = gain(typical, other)
         runs.append((run, factor))
         by_channel.append(factor * of_run)
-        apart = max(apart, _apart(typical, factor * other, lowest))
+        one, another = (steadied(size, alive, width) for size in (typical, factor * other))
+        apart = max(apart, _apart(one, another, lowest))
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
+    noisy = steadied(np.max(by_token, axis=0), alive, width)
     if other_branch is not None:
         jumps = row_sizes(other_branch, true, keep, channels)
-        by_token.append(_of_many(jumps, np.max(by_token, axis=0)))
-    weights = Weights(inverse(np.max(by_token, axis=0)), channels)
+        noisy = np.maximum(noisy, _of_many(jumps, noisy))
+    some = (alive > 0).any() and not (alive > 0).all()
+    weights = Weights(inverse(noisy), channels, alive > 0 if some else None)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
     if other_branch is not None:
         noise = noise.or_larger(distance(other_branch, true, keep, weights))
     return Honest(noise, size, weights, roundoff, apart)
+
+
+def steadied(noise: Float64, alive: Array, width: int) -> Float64:
+    """The noise of tokens of which zeros leave little: mixed with that of the others.
+
+    ReLU leaves few numbers of a line of an image, or one: what two draws are off there is luck. In
+    a token without zeros nothing is mixed in.
+    """
+    known = noise[(noise > 0) & np.isfinite(noise)]
+    if not known.size or (alive == width).all():
+        return noise
+    guesses = GUESSES * (1 - alive / max(1, width))
+    own = np.where(np.isfinite(noise), noise, 0.0)
+    both = np.hypot(np.sqrt(alive) * own, np.sqrt(guesses) * np.median(known))
+    mixed = both / np.sqrt(alive + guesses)
+    return np.where(np.isfinite(noise) & (guesses > 0), mixed, noise)
 
 
 def _of_many(jumps: Float64, noise: Float64) -> Float64:

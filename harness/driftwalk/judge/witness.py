@@ -29,7 +29,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "17"
+CACHE_VERSION = "18"
 
 PART_LIMIT = 0.01
 """How far, relatively, a part of a quantised model may be off what its whole numbers give."""

@@ -109,6 +109,9 @@ class Weights:
 
     tokens: Float64
     channels: Float64
+    alive: Array | None = None
+    """Which tokens are more than zeros, as ReLU leaves them; None: all. What most tokens are is
+    asked of these alone: with half of them zeros, the median would be nobody's."""
 
 
 def ratio(top: float, bottom: float) -> float:
@@ -154,7 +157,8 @@ def distance(
     if not math.isfinite(float(plain.sum())) or np.isnan(most).any():
         return FAR
     tokens, channels = np.sqrt(weighed), np.sqrt(squares / count)
-    upper = math.ceil(_UPPER * (count - 1))
+    typical = tokens if weights is None or weights.alive is None else tokens[weights.alive]
+    upper = math.ceil(_UPPER * (len(typical) - 1))
     spread, peak = math.sqrt(float(weighed.sum())), float(peaks.max())
     return Norms(
         l2=math.sqrt(float(plain.sum())),
@@ -163,8 +167,8 @@ def distance(
         spectral=_spectral(whole, peak, spread),
         spread=spread,
         peak=peak,
-        token_middle=float(np.median(tokens)),
-        token_upper=float(np.partition(tokens, upper)[upper]),
+        token_middle=float(np.median(typical)),
+        token_upper=float(np.partition(typical, upper)[upper]),
         token_worst=float(tokens.max()),
         channel_middle=float(np.median(channels)),
     )
@@ -365,6 +369,13 @@ def _times(matrix: Array, vectors: Array) -> Array:
 @lru_cache(maxsize=16)
 def _random_sketch(width: int) -> Array:
     return np.random.default_rng(0).standard_normal((width, VECTORS), np.float32)
+
+
+def alive_in(array: Array, keep: Array | None = None) -> Array:
+    """How many numbers of each token are not zero, for the tokens that count."""
+    rows, _, chosen = _as_rows(array, None, keep)
+    counts: Array = np.count_nonzero(rows, axis=1)
+    return counts if chosen is None else counts[chosen]
 
 
 def _rows(array: Array, keep: Array | None, width: int) -> Array | None:
