@@ -122,12 +122,13 @@ def _heard() -> Iterator[list[str]]:
 
     logger, disabled = logging.getLogger(_LOGGER), logging.root.manager.disable
     handler, level, handlers = Listening(logging.WARNING), logger.level, logger.handlers
-    logger.handlers = [handler]
+    passes_on = logger.propagate
+    logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.WARNING)
     logging.disable(logging.NOTSET)
     try:
         yield said
     finally:
-        logger.handlers = handlers
+        logger.handlers, logger.propagate = handlers, passes_on
         logger.setLevel(level)
         logging.disable(disabled)
