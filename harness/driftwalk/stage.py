@@ -118,7 +118,7 @@ def open_sides(
             opened.callback(torch_model(model).forget)
         # All backends are made, and refuse what they cannot do, before anything slow runs.
         if setting.stream:
-            sides = [_streamed(side) for side in sides]
+            sides = [streamed(side) for side in sides]
         made = (partial(open_backend, side, model, opened) for side in sides)
         all_sides = tuple(or_why_not(one, several and n > 0) for n, one in enumerate(made))
         found = Sides(model, all_sides)
@@ -228,7 +228,7 @@ def check_names(sides: Sequence[object]) -> None:
             backend_class(Spec.parse(spec).name)
 
 
-def _streamed(side: object) -> object:
+def streamed(side: object) -> object:
     """A spec of a backend that can stream weights, with that option; anything else as it is."""
     if not isinstance(side, str):
         return side

@@ -12,7 +12,6 @@ an order that has nothing to do with their names: a run that is stopped early is
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import sys
@@ -46,9 +45,11 @@ Asked = tuple[str, str]
 def main() -> int:
     options = _options()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    from zoo import run as zoo
+
     known = _prepared()
-    rows = read(options.rows)
-    names = [name for name in one_of_each(known) if _asked(name, options.names)]
+    rows = {(row["name"], row["candidate"]): row for row in zoo.stored(options.rows)}
+    names = [name for name in one_of_each(known) if zoo.asked(name, options.names)]
     wanted = [(name, spec) for name in names for spec in options.candidates]
     waiting = [asked for asked in wanted if asked not in rows][: options.most]
     _say(f"{len(known)} classes in {len(names)} architectures; {len(waiting)} runs to do")
@@ -82,10 +83,6 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _asked(name: str, globs: list[str]) -> bool:
-    return not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
-
-
 def _say(text: str) -> None:
     sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
     sys.stderr.flush()
@@ -116,18 +113,6 @@ def one_of_each(names: Iterable[str]) -> list[str]:
         return next((n for head in heads for n in found if n.endswith(head)), found[0])
 
     return sorted(map(first, folders.values()), key=lambda name: zlib.crc32(name.encode()))
-
-
-def read(path: Path) -> dict[Asked, Row]:
-    """Rows of earlier runs; a line that was cut off is done again."""
-    rows: dict[Asked, Row] = {}
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        rows[row["name"], row["candidate"]] = row
-    return rows
 
 
 Run = Callable[[list[Asked], float], Iterator[Row]]

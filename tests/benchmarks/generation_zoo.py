@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import fnmatch
 import json
 import multiprocessing
 import os
@@ -46,7 +45,7 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     rows = run.read(options.rows)
     known = _classes()
-    names = [n for n in known if not options.names or _asked(n, options.names)]
+    names = [n for n in known if run.asked(n, options.names)]
     waiting = [n for n in names[options.first :: options.every] if n not in rows]
     for count, name in enumerate(waiting, 1):
         row = _in_a_process(name, known[name], options)
@@ -68,10 +67,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="begin with that class of all")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one class")
     return parser.parse_args()
-
-
-def _asked(name: str, globs: list[str]) -> bool:
-    return any(fnmatch.fnmatch(name, glob) for glob in globs)
 
 
 def _classes() -> dict[str, type]:

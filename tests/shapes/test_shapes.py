@@ -103,6 +103,8 @@ def test_shapes_nobody_names_begin_with_that_at_which_a_graph_is_made() -> None:
 def test_what_is_no_shape_is_refused(given: object) -> None:
     with pytest.raises(UsageError, match="is no shape; write rows x length"):
         shapes_of(given, USUAL)
+    with pytest.raises(UsageError, match=r"^'1x0' is no shape"):
+        shapes_of("1x0", USUAL)
 
 
 def test_a_great_many_shapes_are_refused() -> None:
@@ -228,6 +230,11 @@ def test_a_way_that_was_taken_when_a_graph_was_made_is_drift_at_another_shape() 
 def test_graphs_are_made_where_no_axis_is_one() -> None:
     made = driftwalk.verify_all(gpt2(), ["emulated:bf16"], shapes="1x1,1x4,3x2")
     assert [r.probe.shape for r in made] == ["3x2", "1x1", "1x4"]
+
+
+def test_weights_are_streamed_at_all_shapes_where_asked() -> None:
+    made = driftwalk.verify_all(gpt2(), ["torch,attn=eager"], shapes="2x4,3x4", stream=True)
+    assert [r.candidate.spec for r in made] == ["torch,attn=eager,stream=on"] * 2
 
 
 class Fixing(TorchExporter):

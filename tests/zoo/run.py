@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     _say("finding the model classes of transformers", transformers.__version__)
     known = every.classes()
     some = list(known)[options.first :: options.every]
-    names = [name for name in some if _asked(name, options.names)]
+    names = [name for name in some if asked(name, options.names)]
     rows = read(options.rows)
     waiting = [name for name in names if name not in rows]
     _say(f"{len(known)} classes, {len(names)} asked for, {len(waiting)} to do")
@@ -85,20 +85,22 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _asked(name: str, globs: list[str]) -> bool:
+def asked(name: str, globs: list[str]) -> bool:
     return not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
 
 
 def read(path: Path) -> dict[str, Row]:
+    """What is stored, by name."""
+    return {row["name"]: row for row in stored(path)}
+
+
+def stored(path: Path) -> Iterator[Row]:
     """Rows of earlier runs; a line that was cut off is done again."""
-    rows: dict[str, Row] = {}
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         try:
-            row = json.loads(line)
+            yield json.loads(line)
         except ValueError:
             continue
-        rows[row["name"]] = row
-    return rows
 
 
 def _say(*words: object) -> None:

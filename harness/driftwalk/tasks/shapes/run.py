@@ -26,6 +26,7 @@ from ...stage import (
     make_probe,
     open_backend,
     or_why_not,
+    streamed,
 )
 from ...states import Probe
 from .shape import AUTO, Shape, shapes_of
@@ -55,10 +56,15 @@ def verify_shapes(
     if probe is not None or batch or length:
         raise UsageError("Shapes are those of default probes: leave probe, batch and length out.")
     asked, show = shapes_of(shapes, Shape(*default_shape())), progress or Progress()
-    of_model = {n: options[n] for n in ("blocks", "trust_remote_code", "mapped") if n in options}
+    of_model = {n: options[n] for n in ("blocks", "trust_remote_code") if n in options}
+    mapped = options.get("budget") is not None
+    if options.get("stream"):
+        reference, *candidates = map(
+            streamed, ("torch" if reference is None else reference, *candidates)
+        )
     check_names([one for one in (reference, *candidates) if one is not None])
     with show.stage("loading the model"):
-        opened = Setting.asked(model, **of_model).open_model()
+        opened = Setting.asked(model, mapped=mapped, **of_model).open_model()
     reports: list[Report] = []
     notes: list[str] = []
     with _sides(opened, reference, candidates) as (first, others):

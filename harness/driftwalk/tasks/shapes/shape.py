@@ -66,7 +66,8 @@ def _ordered(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 
 def _read(text: str) -> Shape:
     match = _FORM.fullmatch(text)
-    return _pair((int(match[1]), int(match[2])) if match else text)
+    rows, length = (int(match[1]), int(match[2])) if match else (0, 0)
+    return _pair((rows, length) if rows and length else text)
 
 
 def _pair(given: object) -> Shape:
