@@ -91,7 +91,7 @@ def split(candidate: Array, declared: Array, true: Array, keep: Array | None) ->
                 (x, x),
             )
             sums += [float(np.vdot(a, b)) for a, b in pairs]
-    cost, added, both, size = sums
+    cost, added, both, size = sums.tolist()
     across = math.sqrt(cost) * math.sqrt(added)
     cosine = min(1.0, max(-1.0, both / across)) if 0 < across < math.inf else 0.0
     return FormatCost(math.sqrt(cost), math.sqrt(added), cosine, math.sqrt(size))
