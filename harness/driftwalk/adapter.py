@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
     from .exercised import Exercised
+    from .formats import HonestSides
 
 __all__ = ["Backend", "BackendInfo", "Lap", "Offer"]  # the last three stand elsewhere
-
 Sink = Callable[[State], None]
 
 
@@ -188,6 +188,13 @@ class BringsModel(Protocol):
 
 
 @runtime_checkable
+class BringsTruth(Protocol):
+    """Declares more than other weights, and can run as it declares itself: a graph that rounds."""
+
+    def honest_sides(self) -> HonestSides | None: ...
+
+
+@runtime_checkable
 class ShowsModel(Protocol):
     """May run the very model it was given, in plain PyTorch: proof of what was stored of it."""
 
@@ -208,7 +215,7 @@ class HasWeights(Protocol):
     """Can show the weights that it computes with, where they may be others than the model's."""
 
     def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
-        """None where they are that model's by construction, or are no plain numbers: quantised."""
+        """None where they are that model's by construction, or are no plain numbers."""
 
 
 @runtime_checkable
@@ -328,10 +335,8 @@ class Backend(ABC):
                     )
                 state = State(state.point, read_only(state.array))
             elif not isinstance(state.held, Held):
-                raise BackendError(
-                    f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; "
-                    "what is held has a shape, a dtype and can be fetched."
-                )
+                held = f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}"
+                raise BackendError(f"{held}; it has no shape and dtype, or cannot be fetched.")
             sink(state)
 
         outputs = self._timed("trace", probe, check)

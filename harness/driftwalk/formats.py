@@ -9,11 +9,15 @@ declares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .jsonable import Size
 from .measure.decisions import Decisions
+
+if TYPE_CHECKING:
+    from .adapter import Backend
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,25 @@ class Declared:
     tips: bool
     """Whether numbers are rounded while it runs, so that one may tip over to the next by chance."""
     ties: bool = False
-    """Whether the largest number of each row lies half-way between two, so that many may."""
+    """Whether many may: where the largest number of each row lies half-way between two, or where a
+    runtime may round a number that is rounded anyway a little earlier."""
     wrong: Mapping[str, Misstored] = field(default_factory=dict)
     """By module: stored weights that are no rounding of the model's."""
     own_way: tuple[str, ...] = ()
     """Modules whose weights were not rounded to the nearest number, on purpose."""
     in_float: tuple[str, ...] = ()
     """Modules whose matrices are not rounded."""
+
+
+@dataclass(frozen=True, eq=False)
+class HonestSides:
+    """What a candidate that declares more than weights is judged by."""
+
+    truth: Callable[[], Backend]
+    """Itself in float64, rounded where it says so."""
+    yardstick: Callable[[], Backend]
+    """The same at its own precision, by plain arithmetic."""
+    declared: Declared
 
 
 @dataclass(frozen=True)
