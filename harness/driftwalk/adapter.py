@@ -11,8 +11,7 @@ A backend is a subclass of `Backend` in one file. It must
   `hold`: see measure/reduction.py). Return the model's plain float outputs;
 - free what it holds: `_close()`.
 What else it can do are the protocols below, each with a method or two; what it cannot, it leaves
-out, and nothing else is asked of it. `tests/meta` holds CONTRIBUTING.md's list against them.
-The public methods check what the hooks return, so that a broken adapter fails at once and by name.
+out. The public methods check what the hooks return: a broken adapter fails at once and by name.
 """
 
 from __future__ import annotations
@@ -335,8 +334,10 @@ class Backend(ABC):
                     )
                 state = State(state.point, read_only(state.array))
             elif not isinstance(state.held, Held):
-                held = f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}"
-                raise BackendError(f"{held}; it has no shape and dtype, or cannot be fetched.")
+                raise BackendError(
+                    f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; it has "
+                    "no shape and dtype, or cannot be fetched."
+                )
             sink(state)
 
         outputs = self._timed("trace", probe, check)
@@ -346,8 +347,7 @@ class Backend(ABC):
 
     def trace(self, probe: object = None) -> Trace:
         """Give me all layer states, for whatever `verify(probe=)` takes."""
-        states: list[State] = []
-        fixed = self._fixed(probe)
+        states, fixed = list[State](), self._fixed(probe)
         outputs = self.stream(fixed, states.append)
         return Trace(tuple(states), fixed, self.info, outputs)
 
