@@ -133,7 +133,7 @@ class FormatFindings:
         outputs = [(name, cost) for name, cost in self.layers.items() if is_output(name)]
         if outputs:
             return min(outputs, key=lambda one: _worst_first(one[1].snr_db))
-        return next(reversed(self.layers.items()), None)
+        return next(reversed(list(self.layers.items())), None)
 
     @property
     def added(self) -> dict[str, float]:
