@@ -12,6 +12,7 @@ from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
+from .format_words import begun, beyond, costs
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .weight_words import accusation
@@ -67,9 +68,18 @@ def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
 
 
 def _passed(report: Report) -> str:
+    text = _agreement(report)
+    return text if report.format is None else f"{text} {begun(costs(report.format))}."
+
+
+def _agreement(report: Report) -> str:
+    """That all points agree, and how close that was."""
     compared = sum(layer.metrics is not None for layer in report.layers)
     several = compared > 1
     text = f"all {count(compared)} points agree" if several else "the one point compared agrees"
+    if report.format is not None:
+        where = f"all {count(compared)} points" if several else "the one point compared"
+        text = f"the kernel computes what the format declares at {where}"
     if closest := closest_call(report.layers):
         layer, part = closest
         text += f" within tolerance; the closest call is {name_of(layer)}, at {part} of its"
@@ -85,7 +95,8 @@ def _passed(report: Report) -> str:
 def _drifted(report: Report) -> str:
     first, last, root = report.first_divergence, report.last_ok, report.root_cause
     if first is None:
-        return f"{reason(report) or 'the candidate drifted'}."
+        kernel = f" {begun(_agreement(report))}" if beyond(report) else ""
+        return f"{reason(report) or 'the candidate drifted'}.{kernel}"
     text = f"first divergence at {name_of(first)}: {what_happened(first, report)}"
     if root is not None and (weight := accusation(report)):
         text = f"{name_of(root)}: {weight}; {text}"
@@ -114,6 +125,7 @@ def _drifted(report: Report) -> str:
         text += " It is the reference that is wrong; the candidate is within its allowance."
     elif report.at_fault == "both":
         text += " Both sides are wrong: the reference is beyond its own allowance, too."
+    text += f" Beside it, {reason(report)}." if beyond(report) else ""
     if report.as_expected:  # drift that turns no build red says so in the same breath
         until = min(cut(item.expires, 40) for item in report.expected)
         reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
