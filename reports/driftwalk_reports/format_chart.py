@@ -1,7 +1,7 @@
 """Each layer's error as two bars on one log scale: the format's below, the kernel's above.
 
-Both halves have decades of one height, so that a bar ten times as long in sight is not ten times
-the error, but so many decades more, above and below alike.
+Both halves have decades of one height, so that their bars can be compared. On that scale the
+format's bars look much alike; below them, on a linear scale, is what each layer adds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from .chart import NARROW, WIDE, Axis, Column, Hit, Sheet, Tick, name_labels
 from .format_costs import TITLE, CostRow, cost_view
 from .format_words import MOST_RANKED
 from .numbers import number
-from .numbers import number as written
 
-TOP, BAND, HEIGHT = 24.0, 30.0, 250.0
-"""Above the bars; between both halves; of both halves together."""
+TOP, BAND, HEIGHT, GROWTH = 24.0, 30.0, 210.0, 84.0
+"""Above the bars; between panels; of both halves of the log scale together; of what is added."""
+ROOM = 12.0
+"""Below the title of what is added, for the rank of the longest bar."""
 _FEWEST = 2
 """Decades that a half shows at least."""
 
@@ -32,10 +33,13 @@ class Bar:
     x: float
     above: str
     below: str
+    added: str
     ok: bool
     symbol: str
     top: float
-    bottom: float
+    """Of the kernel's bar, for the symbol."""
+    peak: float
+    """Of what is added, for the rank."""
     rank: int | None
 
 
@@ -50,7 +54,10 @@ class CostDrawing:
     """Where the kernel's bars stand."""
     below: float
     """Where the format's bars hang."""
+    growth: float
+    """Where the title of what is added stands."""
     end: float
+    """Where the bars of what is added stand."""
     ticks: tuple[Tick, ...]
     """Relative errors, on the left."""
     levels: tuple[Tick, ...]
@@ -74,7 +81,7 @@ def cost_chart(report: Report) -> CostChart | None:
     if not any(_is_size(row.cost.relative_format) for row in rows):
         return None
     failed = {layer.point.name for layer in report.layers if not layer.ok}
-    sheets = (replace(WIDE, axis=Axis(68.0, 930.0)), replace(NARROW, axis=Axis(50.0, 312.0)))
+    sheets = (replace(WIDE, axis=Axis(68.0, 930.0)), replace(NARROW, axis=Axis(58.0, 312.0)))
     limit = report.policy.min_format_snr
     return CostChart(
         f"{TITLE}, below, and what the kernel adds, above, at each point, on a log scale; the "
@@ -113,7 +120,7 @@ def _scale(rows: Sequence[CostRow], limit: float | None) -> _Scale:
     kernels = [r.cost.relative_kernel for r in rows if _is_size(r.cost.relative_kernel)]
     formats = [r.cost.relative_format for r in rows if _is_size(r.cost.relative_format)]
     formats += [] if limit is None else [10 ** (-limit / 20)]
-    low = math.floor(math.log10(min(kernels + formats)))
+    low = math.ceil(math.log10(min(kernels + formats)) - 1e-9) - 1  # so that each has a bar
     up = math.ceil(math.log10(max(kernels))) - low if kernels else 0
     down = math.ceil(math.log10(max(formats))) - low
     up, down = max(_FEWEST, up), max(_FEWEST, down)
@@ -127,39 +134,44 @@ def _drawn(
     scale, axis = _scale(rows, limit), sheet.axis
     step = (axis.right - axis.left) / len(rows)
     gap = step * 0.3 if step > 3 else 0.0
-    end = TOP + HEIGHT + BAND
-    ranked = sheet is not None and step >= 9
+    growth = TOP + HEIGHT + BAND
+    end = growth + BAND + ROOM + GROWTH
+    most = max((row.added or 0.0 for row in rows if _is_size(row.added or 0.0)), default=0.0)
 
     def bar(at: int, row: CostRow) -> Bar:
         left, right = axis.left + at * step + gap / 2, axis.left + (at + 1) * step - gap / 2
         right, x = max(right, left + 1), round((left + right) / 2, 1)
         up = scale.length(row.cost.relative_kernel, scale.up)
         down = scale.length(row.cost.relative_format, scale.down)
+        own = round(min(1.0, (row.added or 0.0) / most) * GROWTH, 1) if most else 0.0
         ok = row.name not in failed
         return Bar(
             x,
             f"M{left:.1f} {scale.above:.1f}v{-up:.1f}H{right:.1f}v{up:.1f}z" if up else "",
             f"M{left:.1f} {scale.below:.1f}v{down:.1f}H{right:.1f}v{-down:.1f}z" if down else "",
+            f"M{left:.1f} {end:.1f}v{-own:.1f}H{right:.1f}v{own:.1f}z" if own else "",
             ok,
             "" if ok else "✗",
             round(scale.above - up, 1),
-            round(scale.below + down, 1),
-            row.rank if ranked and row.rank and row.rank <= MOST_RANKED else None,
+            round(end - own, 1),
+            row.rank if row.rank and row.rank <= MOST_RANKED else None,
         )
 
     columns = [Column(row.name, marks=_marks(row)) for row in rows]
     labels = name_labels(sheet, columns)
     deepest = max((len(tick.label) for tick in labels), default=0)
     ticks = tuple(_ticks(scale))
+    linear = (Tick(end, "0"), Tick(end - GROWTH, number(most, 2))) if most else ()
     touched = sheet.most_hits is None or len(rows) <= sheet.most_hits
     return CostDrawing(
         sheet=sheet,
         axis=axis,
-        height=round(end + 36 + deepest * 4.6, 1),
+        height=round(end + 24 + deepest * 4.6, 1),
         above=round(scale.above, 1),
         below=round(scale.below, 1),
+        growth=growth,
         end=end,
-        ticks=ticks,
+        ticks=(*ticks, *linear),
         levels=tuple(Tick(t.at, f"{number(decibels(float(t.label)))} dB") for t in ticks),
         bars=tuple(bar(at, row) for at, row in enumerate(rows)),
         labels=labels,
@@ -185,11 +197,11 @@ def _marks(row: CostRow) -> tuple[str, ...]:
 
 def _tip(row: CostRow) -> list[str]:
     cost = row.cost
-    kernel = f"kernel adds {written(cost.relative_kernel)}"
-    lines = [row.name, kernel, f"format costs {written(cost.relative_format)}, SNR {row.cells[2]}"]
+    kernel = f"kernel adds {number(cost.relative_kernel)}"
+    lines = [row.name, kernel, f"format costs {number(cost.relative_format)}, SNR {row.cells[2]}"]
     if row.added:
         place = f", place {row.rank}" if row.rank else ""
-        lines.append(f"{written(row.added)} of it added here{place}")
+        lines.append(f"{number(row.added)} of it added here{place}")
     return lines
 
 

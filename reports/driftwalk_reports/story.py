@@ -111,8 +111,10 @@ def _tiles(report: Report) -> Iterator[Tile]:
         before = f"{sentences.name_of(last)} was the last point within tolerance." if last else ""
         what = sentences.what_happened(first, report)
         yield Tile("Where it shows first", (_link(first), Part(f": {what}.")), before)
-    elif report.verdict == "pass" or (report.verdict == "drift" and beyond(report)):
+    elif report.verdict == "pass":
         yield Tile("How close it was", _closest(report))
+    elif report.verdict == "drift" and beyond(report):
+        yield Tile("How close its kernel was", _closest(report))
     if root is not None:
         said = (_link(root), Part(f": {_why(report, root)}."))
         elsewhere = sentences.why_elsewhere(first, root) if first is not None else ""
