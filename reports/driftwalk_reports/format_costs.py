@@ -17,7 +17,7 @@ from .rows import Gap
 TITLE = "What the format costs"
 STORED_HEAD = (
     *("stored as", "one step for", "inputs rounded to", "weights", "numbers", "size"),
-    "against float32",
+    "of float32",
 )
 HEAD = ("point", "format", "SNR", "adds", "rank", "kernel", "its SNR")
 LEGEND = (
@@ -72,7 +72,7 @@ def cost_view(report: Report) -> CostView | None:
     if found is None:
         return None
     return CostView(
-        sentences=tuple(format_sentences(found)),
+        sentences=tuple(format_sentences(report)),
         wrong=tuple(misstored(found)),
         stored=tuple(map(_stored, found.stored)),
         rows=tuple(_rows(found)),

@@ -10,6 +10,7 @@ from driftwalk.measure.decisions import Decisions
 from driftwalk.result import PolicyInfo, Report
 
 from .numbers import count, cut, names, number, share
+from .point_words import called
 
 MOST_RANKED = 3
 """Layers that are named as those at which a format costs most."""
@@ -19,15 +20,17 @@ def decibels(value: float) -> str:
     return "no error" if value == math.inf else f"{number(value)} dB"
 
 
-def costs(found: FormatFindings, decisions: bool = True) -> str:
+def costs(report: Report, decisions: bool = True) -> str:
     """What the format costs at the output, and what is decided otherwise for it, in a clause."""
-    output, decided = found.output, found.decisions
-    if output is None:
+    found = report.format
+    output = found.output if found is not None else None
+    if found is None or output is None:
         return "what the format costs could not be told: no output has the shape of the model's"
-    name, cost = output
+    name, cost = called(report, output[0]), output[1]
     if cost.format == 0:
-        return f"the format costs nothing at {cut(name, 80)}"
-    text = f"the format costs {number(cost.relative_format)} of {cut(name, 80)}"
+        return f"the format costs nothing at {name}"
+    decided = found.decisions
+    text = f"the format costs {number(cost.relative_format)} of {name}"
     text += f" (rel L2; SNR {decibels(cost.snr_db)})"
     if decided is None or not decisions:
         return text
@@ -39,9 +42,12 @@ def _positions(found: Decisions) -> str:
     return f"{count(found.positions)} top choice{'s' if found.positions != 1 else ''}"
 
 
-def format_sentences(found: FormatFindings) -> Iterator[str]:
+def format_sentences(report: Report) -> Iterator[str]:
     """All that is to be said beside the numbers of layers."""
-    yield f"{begun(costs(found, decisions=False))}."
+    found = report.format
+    if found is None:
+        return
+    yield f"{begun(costs(report, decisions=False))}."
     if found.decisions is not None:
         decided = found.decisions
         yield (
@@ -51,10 +57,10 @@ def format_sentences(found: FormatFindings) -> Iterator[str]:
         )
     if found.output is not None:
         name, cost = found.output
-        yield f"The kernel adds {number(cost.relative_kernel)} at {cut(name, 80)}."
+        yield f"The kernel adds {number(cost.relative_kernel)} at {called(report, name)}."
     ranked, added = found.ranking[:MOST_RANKED], found.added
     if ranked:
-        listed = ", ".join(f"{cut(name, 60)} ({number(added[name])})" for name in ranked)
+        listed = ", ".join(f"{called(report, name)} (by {number(added[name])})" for name in ranked)
         yield f"The format's cost grows most at {listed}."
     if found.in_float:
         yield f"Left in float: {names(found.in_float, 8)}."

@@ -15,6 +15,7 @@ from . import sentences, tolerances
 from .format_words import decibels
 from .layout import Fact
 from .numbers import NOTHING, apart, cosine, count, ints, number, part_of, share, used
+from .point_words import module_beside
 
 SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
 SYMBOLS["unknown"] = "?"
@@ -142,7 +143,7 @@ def to_row(
         largest=metrics.max_abs if metrics else None,
         needed=tolerance.needed if tolerance else None,
         meaning=meaning,
-        module=sentences.module_beside(layer),
+        module=module_beside(layer),
     )
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.measure.decisions import Decisions
-from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
 from .format_words import begun, beyond, costs
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
+from .point_words import name_of
 from .weight_words import accusation
-
-_NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -37,27 +34,6 @@ def reason(report: Report) -> str:
     return cut(report.reason, 600).rstrip(". ")
 
 
-def name_of(layer: LayerDrift) -> str:
-    """The point, with its module where the name does not tell which that is."""
-    place = module_beside(layer)
-    return cut(layer.point.name, 80) + (f" ({cut(place, 80)})" if place else "")
-
-
-def module_beside(layer: LayerDrift) -> str:
-    """What a point's name does not tell: the model's name of an output, or the module of a layer,
-    where its path does not end in the number that the layer has.
-
-    In a list of blocks it does; in a walk over the module tree `layer.7` may be anything.
-    """
-    name, module = layer.point.name, layer.point.module
-    if layer.point.output:
-        return layer.point.output
-    place, end = place_of(name), _NUMBER.search(module)
-    if place is None or place.number is None or not place.is_canonical:
-        return ""
-    return "" if end is not None and int(end[0]) == place.number else module
-
-
 def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
     """The point that used most of its allowance, and how much; None where all are equal."""
     compared = [layer for layer in layers if layer.metrics is not None]
@@ -69,7 +45,7 @@ def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
 
 def _passed(report: Report) -> str:
     text = _agreement(report)
-    return text if report.format is None else f"{text} {begun(costs(report.format))}."
+    return text if report.format is None else f"{text} {begun(costs(report))}."
 
 
 def _agreement(report: Report) -> str:

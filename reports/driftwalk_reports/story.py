@@ -13,6 +13,7 @@ from . import sentences
 from .format_words import begun, beyond, costs
 from .next_steps import Step, steps
 from .numbers import count, cut, number
+from .point_words import name_of
 from .weight_words import accusation, weights_sentence
 
 
@@ -74,7 +75,7 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
             yield Part(f"; the candidate, {candidate}, is right")
     yield Part(f" (policy {cut(report.policy.name, 40)}).")
     if report.format is not None and report.verdict == "pass":
-        yield Part(f" {begun(costs(report.format))}.")
+        yield Part(f" {begun(costs(report))}.")
     if report.as_expected:
         yield Part(" All of it is expected.")
 
@@ -99,7 +100,7 @@ def _departs(report: Report, candidate: str, reference: str) -> str:
 
 
 def _link(layer: LayerDrift) -> Part:
-    return Part(sentences.name_of(layer), layer.point.name)
+    return Part(name_of(layer), layer.point.name)
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
@@ -108,7 +109,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
         why = sentences.reason(report) or "nothing was compared"
         yield Tile("Why there is no verdict", (Part(f"{why[:1].upper()}{why[1:]}."),))
     if first is not None:
-        before = f"{sentences.name_of(last)} was the last point within tolerance." if last else ""
+        before = f"{name_of(last)} was the last point within tolerance." if last else ""
         what = sentences.what_happened(first, report)
         yield Tile("Where it shows first", (_link(first), Part(f": {what}.")), before)
     elif report.verdict == "pass":
@@ -134,7 +135,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
     if meaning := sentences.in_meaning(report):
         yield Tile("In units of meaning", (Part(meaning),))
     if report.format is not None:
-        yield Tile("What the format costs", (Part(f"{begun(costs(report.format))}."),))
+        yield Tile("What the format costs", (Part(f"{begun(costs(report))}."),))
     elif report.layers and report.layers[-1].truth is not None:
         yield Tile("Who is closer to the truth?", (Part(_closer(report)),))
 

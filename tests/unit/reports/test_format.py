@@ -88,7 +88,7 @@ def test_terminal_and_markdown_have_the_section() -> None:
         assert "What the format costs" in text
         assert "Alone, it flips 1 of 6 top choices; top-5 overlap 90 %" in text
         assert "The kernel adds 1e-07 at logits." in text
-        assert "grows most at logits (0.0608), layer.2 (0.049), layer.3 (0.0143)" in text
+        assert "grows most at logits (by 0.0608), layer.2 (by 0.049), layer.3 (by 0.0143)" in text
         assert "Left in float: lm_head." in text
         assert "in a way of their own, and taken as they are stored: h.0.mlp, h.1.mlp." in text
         for word in ("int4", "32 numbers of a row", "not rounded", "27.8 kB", "14.1 %", "26 dB"):
@@ -142,7 +142,7 @@ def test_what_costs_nothing_and_what_could_not_be_told() -> None:
     free = dataclasses.replace(
         found(report), layers={"logits": FormatCost(0.0, 1e-6, 0.0, 1.0)}, decisions=None
     )
-    assert costs(free) == "the format costs nothing at logits"
+    assert costs(dataclasses.replace(report, format=free)) == "the format costs nothing at logits"
     empty = dataclasses.replace(report, format=dataclasses.replace(free, layers={}))
     assert "could not be told" in terminal.render(empty)
     assert cost_chart(empty) is None
