@@ -68,12 +68,12 @@ def _rendered(
     if lost:
         case = _case(suite, view.model, "verdict")
         ET.SubElement(case, "error", message=view.headline, type=view.tone)
-    if costly:
-        case = _case(suite, view.model, "format")
-        ET.SubElement(case, "failure", message=report.reason, type="format")
     for row in rows:
         case = _case(suite, view.model, row.name)
         _add_row(case, view.headline, row, known.get(row.name, ""), where.get(row.name, ""))
+    if costly:
+        case = _case(suite, view.model, "format")
+        ET.SubElement(case, "failure", message=report.reason, type="format")
     ET.SubElement(suite, "system-out").text = "\n".join(
         line for line in (view.headline, *said) if line
     )
