@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.measure.decisions import Decisions
 from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
-from .format_words import begun, beyond, costs
+from .format_words import begun, beyond, costs, misstored
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .point_words import name_of
 from .weight_words import accusation
+
+MOST_MISSTORED = 2
+"""Weights that a headline names; the section on the format has all."""
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -101,12 +105,22 @@ def _drifted(report: Report) -> str:
         text += " It is the reference that is wrong; the candidate is within its allowance."
     elif report.at_fault == "both":
         text += " Both sides are wrong: the reference is beyond its own allowance, too."
-    text += f" Beside it, {reason(report)}." if beyond(report) else ""
+    text += _of_format(report)
     if report.as_expected:  # drift that turns no build red says so in the same breath
         until = min(cut(item.expires, 40) for item in report.expected)
         reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
         text += f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
     return text
+
+
+def _of_format(report: Report) -> str:
+    """What a quantised candidate's stored weights, and its format's cost, add to a drift."""
+    found = report.format
+    said = list(islice(misstored(found), MOST_MISSTORED)) if found is not None else []
+    more = len(found.wrong) - len(said) if found is not None else 0
+    said += [f"So are {count(more)} more."] if more > 0 else []
+    said += [f"Beside it, {reason(report)}."] if beyond(report) else []
+    return "".join(f" {text}" for text in said)
 
 
 def why_elsewhere(first: LayerDrift, root: LayerDrift) -> str:

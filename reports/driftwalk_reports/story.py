@@ -10,7 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
-from .format_words import begun, beyond, costs
+from .format_words import begun, beyond, costs, misstored
 from .next_steps import Step, steps
 from .numbers import count, cut, number
 from .point_words import name_of
@@ -120,7 +120,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         said = (_link(root), Part(f": {_why(report, root)}."))
         elsewhere = sentences.why_elsewhere(first, root) if first is not None else ""
         more = f"{elsewhere[:1].upper()}{elsewhere[1:]}." if elsewhere else ""
-        yield Tile("Where it comes from", said, " ".join((more, weights_sentence(report))).strip())
+        stored = next(misstored(report.format), "") if report.format is not None else ""
+        beside = " ".join(filter(None, (more, weights_sentence(report), stored)))
+        yield Tile("Where it comes from", said, beside)
     elif report.verdict == "drift" and first is None and beyond(report):
         whence = f"The format, not the kernel: {'; '.join(beyond(report))}."
         yield Tile("Where it comes from", (Part(whence),))

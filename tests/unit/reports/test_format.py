@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from driftwalk.formats import FormatCost, FormatFindings
+from driftwalk.formats import FormatCost, FormatFindings, Misstored
 from driftwalk.result import Report
 from driftwalk_reports import failing_test, html, index, junit, markdown, story, table, terminal
 from driftwalk_reports.format_chart import CostDrawing, cost_chart
@@ -107,6 +107,12 @@ def test_a_terminal_of_any_width_shows_all_columns(width: int) -> None:
 
 def test_misstored_weights_are_told_in_full() -> None:
     report = cases.misstored()
+    assert "h.3.mlp does not hold the model's weights, rounded" in look(report).headline
+    tiles = {tile.question: tile for tile in story.tell(cases.told(report), "tiny").tiles}
+    assert "h.3.mlp does not hold" in tiles["Where it comes from"].more
+    many = {f"h.{i}": Misstored(f"h.{i} is wrong", 2.0) for i in range(5)}
+    several = dataclasses.replace(report, format=dataclasses.replace(found(report), wrong=many))
+    assert "h.1 is wrong (up to 2 times half a step off). So are 3 more." in look(several).headline
     for text in (terminal.render(report), html.render(report), junit.render(report)):
         assert "12.5 times half a step off" in plain(text)
 
