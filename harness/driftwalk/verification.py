@@ -302,6 +302,7 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
+        report = report if split is None else split.accused(report)
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
