@@ -17,7 +17,6 @@ import numpy as np
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import Array
 from driftwalk.formats import Declared, HonestSides
-from driftwalk.judge.drill import looking
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
@@ -111,8 +110,7 @@ class DeclaredGraph(Looks, Backend):
 
     def _ran(self, probe: Probe, put: Arrays) -> tuple[Any, dict[str, Array]]:
         """The states' tensors of one run, by key; where takers get others, those are put there."""
-        with looking(self._file, *self.looks_at):
-            ready = self._file.prepared(probe)
+        ready = self._prepared(probe)
         parts = self._file.parts
         wanted = [*(found.key for found in ready.found), *ready.outputs.values()]
         arrays: dict[str, Array] = {}
@@ -129,6 +127,15 @@ class DeclaredGraph(Looks, Backend):
             made = self._tensors(graph, fed, list(dict.fromkeys(names)))
             arrays |= zip(parts.keys(part, made), made.values(), strict=True)
         return ready, arrays
+
+    def _prepared(self, probe: Probe) -> Any:
+        """Where the states are, at the depth that this one looks at."""
+        before = self._file.looks_at
+        self._file.look(*self.looks_at)
+        try:
+            return self._file.prepared(probe)
+        finally:
+            self._file.look(*before)
 
     def _tensors(
         self, graph: OnnxGraph, feed: Mapping[str, Any], names: Sequence[str]
