@@ -67,9 +67,20 @@ def quick_exports() -> Iterator[None]:
             listed = functools.cache(utils._materialize_cpp_cia_ops)
             patch.setattr(ONNXRegistry, "from_torchlib", classmethod(build))
             patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
-        gc.freeze()  # what was imported stays: the collector need not walk it again and again
         yield
-        gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rare_collections() -> Iterator[None]:
+    """An export and a calibration make far more objects than they leave, few of them in cycles:
+    the collector would walk all that was kept, again and again, and find next to nothing.
+    """
+    usual = gc.get_threshold()
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(50_000, 20, 20)
+    yield
+    gc.set_threshold(*usual)
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
