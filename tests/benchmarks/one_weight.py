@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,13 +76,19 @@ def change_one_weight(module: nn.Module, layer: int, relative: float, rng: np.ra
 
 
 def sweep(
-    model: LoadedModel, relative: float, seed: int = 0, blame: bool | str = "auto"
+    model: LoadedModel,
+    relative: float,
+    seed: int = 0,
+    blame: bool | str = "auto",
+    layers: Sequence[int] = range(LAYERS),
 ) -> Iterator[Seen]:
+    """One report per layer asked for; which matrix is drawn does not depend on those left out."""
     rng = np.random.default_rng(seed)
     twins = [change_one_weight(model.module, layer, relative, rng) for layer in range(LAYERS)]
-    wrong = [twin for twin, _ in twins]
+    wrong = [twins[layer][0] for layer in layers]
     reports = verify_all(model, wrong, batch=4, length=64, blame=blame)
-    for layer, (report, (_, matrix)) in enumerate(zip(reports, twins, strict=True)):
+    for layer, report in zip(layers, reports, strict=True):
+        matrix = twins[layer][1]
         first, cause = report.first_divergence, report.root_cause
         yield Seen(
             f"layer.{layer}",
