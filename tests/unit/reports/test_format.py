@@ -102,8 +102,8 @@ def test_a_terminal_of_any_width_shows_all_columns(width: int) -> None:
     section = text[text.index("What the format costs") :]
     assert max(map(len, section.splitlines()[:-1])) <= width
     line = next(line for line in section.splitlines() if line.startswith(" logits"))
-    values = ("0.08", "21.9 dB", "0.0608 (1)", "1e-07")
-    assert all(value in line for value in values) or width < 62
+    assert all(value in line for value in ("0.08", "21.9 dB", "1e-07"))
+    assert "0.0608 (1)" in line or width < 62
     assert "█" in section or width < 80
 
 
