@@ -23,6 +23,8 @@ from .vocabulary import FROM_TRUTH, has_truth, legend
 
 MOST_ROWS = 60
 MOST_COSTS = 30
+NARROW = 62
+"""Cells of a table of costs without bars."""
 WIDE_ENOUGH = 90
 """For a table of how weights are stored."""
 _BARS = "▁▂▃▄▅▆▇█"
@@ -115,20 +117,21 @@ def _costs(found: CostView, width: int) -> Iterator[RenderableType]:
         yield table(STORED_HEAD, found.stored, "   rrrr")
     else:
         yield from map(Text, map(as_sentence, found.stored))
-    room = min(24, width - 62)
+    room = min(24, width - NARROW)
+    # Where there is little room, bars go first, then what a layer adds.
+    bar, adds = ([""] if room >= 8 else []), (["adds (rank)"] if room >= 0 else [])
     rows: list[list[str | Text]] = []
     for row in few(found.rows, MOST_COSTS):
         if isinstance(row, Gap):
             rows.append([Text(f"… {row.count} more", style="dim")])
             continue
         name, cost, snr, added, rank, kernel, _ = row.cells
-        place = f"{added} ({rank})" if rank else added
-        bars = [Text(_across(row.part, room), style="blue")] if room >= 8 else []
-        rows.append([name, *bars, cost, snr, place, kernel])
+        place = [f"{added} ({rank})" if rank else added] if adds else []
+        bars = [Text(_across(row.part, room), style="blue")] if bar else []
+        rows.append([name, *bars, cost, snr, *place, kernel])
     if rows:
-        bar = [""] if room >= 8 else []
-        titles = ("point", *bar, "format", "SNR", "adds (rank)", "kernel")
-        yield table(titles, rows, f" {'l' * len(bar)}rrrr")
+        titles = ("point", *bar, "format", "SNR", *adds, "kernel")
+        yield table(titles, rows, f" {'l' * len(bar)}{'r' * (3 + len(adds))}")
         yield Text(LEGEND, style="dim")
     yield Text()
     yield Text(" ".join(found.sentences))

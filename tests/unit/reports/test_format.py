@@ -46,7 +46,7 @@ def test_a_format_beyond_its_limit_is_called_so_and_the_kernel_right() -> None:
     said = look(report).headline
     assert said.startswith("DRIFT: the format, not the kernel, costs more than is allowed: KL")
     assert "The kernel computes what the format declares at all 9 points" in said
-    told = story.tell(report, "tiny")
+    told = story.tell(dataclasses.replace(report, finer_depth="module"), "tiny")
     words = "".join(part.text for part in told.sentence)
     assert "the format of onnxruntime costs more than is allowed" in words
     answers = {tile.question: "".join(p.text for p in tile.answer) for tile in told.tiles}
@@ -101,7 +101,9 @@ def test_a_terminal_of_any_width_shows_all_columns(width: int) -> None:
     text = terminal.render(cases.quantised(), width=width)
     section = text[text.index("What the format costs") :]
     assert max(map(len, section.splitlines()[:-1])) <= width
-    assert "0.0608 (1)" in section or width < 62
+    line = next(line for line in section.splitlines() if line.startswith(" logits"))
+    assert all(value in line for value in ("0.08", "21.9 dB", "1e-07"))
+    assert "0.0608 (1)" in line or width < 62
     assert "█" in section or width < 80
 
 
@@ -215,6 +217,8 @@ def test_what_is_no_size_is_drawn_too(size: float) -> None:
 def test_the_page_leads_with_the_format_unless_the_kernel_drifts() -> None:
     page = html.render(cases.quantised())
     assert page.index('id="page-format"') < page.index('id="page-curve"')
+    assert 'class="chart costs wide"' in page
+    assert 'class="chart costs narrow"' in page
     drifting = html.render(cases.misstored())
     assert drifting.index('id="page-format"') > drifting.index('id="page-curve"')
     assert "page-format" not in html.render(cases.passing())
