@@ -83,8 +83,8 @@ def as_sentence(stored: Sequence[str]) -> str:
     """A row of the stored weights, for where a table has no room."""
     kind, block, inputs, weights, numbers, size, part = stored
     return (
-        f"{weights} weights as {kind}, one step for {block}, inputs {inputs}: {numbers} numbers, "
-        f"{size}, {part} of float32."
+        f"{weights} weights as {kind}, one step for {block}, inputs {inputs} ({numbers} numbers, "
+        f"{size}, {part} of float32)."
     )
 
 

@@ -62,6 +62,8 @@ def format_sentences(report: Report) -> Iterator[str]:
     if ranked:
         listed = ", ".join(f"{called(report, name)} (by {number(added[name])})" for name in ranked)
         yield f"The format's cost grows most at {listed}."
+    if not found.stored:
+        yield "How its weights are stored could not be read."
     if found.in_float:
         yield f"Left in float: {names(found.in_float, 8)}."
     if found.own_way:

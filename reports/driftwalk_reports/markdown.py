@@ -84,7 +84,8 @@ def _costs(found: CostView) -> Iterator[Markdown]:
     yield Markdown("**{}**").format(TITLE)
     yield from map(paragraph, found.wrong)
     yield Markdown(" ").join(paragraph(text) for text in found.sentences)
-    yield table(STORED_HEAD, found.stored, "   rrrr")
+    if found.stored:
+        yield table(STORED_HEAD, found.stored, "   rrrr")
     if found.rows:
         lines = [
             (f"… {row.count} more", *("",) * (len(HEAD) - 1))

@@ -113,7 +113,7 @@ def _costs(found: CostView, width: int) -> Iterator[RenderableType]:
     yield Text()
     yield Text(TITLE, style="bold")
     yield from (Text(f"✗ {text}", style="red") for text in found.wrong)
-    if width >= WIDE_ENOUGH:
+    if found.stored and width >= WIDE_ENOUGH:
         yield table(STORED_HEAD, found.stored, "   rrrr")
     else:
         yield from map(Text, map(as_sentence, found.stored))

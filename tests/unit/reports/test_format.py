@@ -107,6 +107,14 @@ def test_a_terminal_of_any_width_shows_all_columns(width: int) -> None:
     assert "█" in section or width < 80
 
 
+def test_weights_that_could_not_be_read_leave_no_empty_table() -> None:
+    report = cases.quantised()
+    unread = dataclasses.replace(report, format=dataclasses.replace(found(report), stored=()))
+    for text in (terminal.render(unread), markdown.render(unread), html.render(unread)):
+        assert "How its weights are stored could not be read." in plain(text)
+        assert "stored as" not in text.replace("stored as it", "")
+
+
 def test_misstored_weights_are_told_in_full() -> None:
     report = cases.misstored()
     assert "h.3.mlp does not hold the model's weights, rounded" in look(report).headline
@@ -140,8 +148,8 @@ def test_a_row_has_a_cell_for_each_title() -> None:
     assert view is not None
     assert {len(row.cells) for row in view.rows} == {len(HEAD)}
     assert as_sentence(view.stored[1]) == (
-        "3 weights as int4, one step for 32 numbers of a row, inputs not rounded: 49,408 numbers, "
-        "27.8 kB, 14.1 % of float32."
+        "3 weights as int4, one step for 32 numbers of a row, inputs not rounded (49,408 numbers, "
+        "27.8 kB, 14.1 % of float32)."
     )
 
 
