@@ -72,7 +72,11 @@ def test_contributing_lists_no_other() -> None:
 @pytest.mark.parametrize("name", sorted(capabilities()))
 def test_some_backend_has_it(name: str) -> None:
     """A capability that nobody offers is dead code in the judgement."""
-    others = ("driftwalk_backends.onnx.runtime:OnnxInt8", "driftwalk_backends.ranged:Ranged")
+    others = (
+        "driftwalk_backends.onnx.runtime:OnnxInt8",
+        "driftwalk_backends.onnx.file:OnnxFile",
+        "driftwalk_backends.ranged:Ranged",
+    )
     targets = [*BUILT_IN.values(), MIXED, *others]
     classes = [load_target(target) for target in targets]
     wanted = members(capabilities()[name])
