@@ -11,6 +11,7 @@ from typing import ClassVar
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.mixture import FROM_BIAS
 from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
@@ -77,6 +78,8 @@ class ExecuTorch(Looks, Backend):
             "threads": str(self._pool or self._threads or "default"),
             **{f"operations, {name}": str(part) for name, part in self._divided.items()},
         }
+        if self._delegate == XNNPACK and self._dtype == "fp32":
+            flags["sums"] = FROM_BIAS
         if self._delegate != NONE and len(self._divided) == 2:
             counts = {(part.parts, part.outside) for part in self._divided.values()}
             flags["partition"] = "moved by states" if len(counts) > 1 else "not moved by states"
