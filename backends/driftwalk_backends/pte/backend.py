@@ -33,6 +33,8 @@ class ExecuTorch(Looks, Backend):
     name: ClassVar[str] = "executorch"
     options: ClassVar[Mapping[str, str]] = {
         "delegate": "none (ExecuTorch's own kernels) or xnnpack (default none)",
+        "exporter": "torch (default) or transformers, whose own exporter lowers to XNNPACK",
+        "export_limit": "seconds after which an export is given up (default: none)",
         "quantize": "dynamic-int8: linear layers in eight bits, by XNNPACK's quantiser",
         "file": "a .pte that others made: its outputs are compared",
         "cache": "on or off: reuse a program of the same model and shapes (default on)",
@@ -40,14 +42,16 @@ class ExecuTorch(Looks, Backend):
     }
 
     _make: ClassVar[type[Programs]] = Programs
+    _usual_delegate: ClassVar[str] = NONE
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
         check_spec(spec)
         self._model = torch_model(model)
         self._dtype = spec.dtype or "fp32"
-        self._delegate = spec.choice("delegate", DELEGATES, NONE)
+        self._delegate = spec.choice("delegate", DELEGATES, self._usual_delegate)
         self._threads = spec.count("threads")
+        spec.count("export_limit")  # one that is none is refused now
         cached = spec.choice("cache", ("on", "off"), "on") == "on"
         require(self.name)
         if self._delegate == XNNPACK and not runtime()._is_available("XnnpackBackend"):
