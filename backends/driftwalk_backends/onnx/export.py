@@ -248,7 +248,7 @@ class Exports:
 
     def _offer(self) -> str:
         """Who else may make a graph of this model."""
-        tried = any(exporter.label != TorchExporter.label for exporter in self.exporters)
+        tried = any(not isinstance(exporter, TorchExporter) for exporter in self.exporters)
         if tried or why_not_transformers(self.model.module, self.needs) is not None:
             return ""
         return " (transformers' own exporter may manage it: exporter=transformers)"

@@ -78,7 +78,7 @@ class ExecuTorch(Looks, Backend):
     def info(self) -> BackendInfo:
         flags = {
             "delegate": self._delegate,
-            "exporter": "torch.export, attention decomposed",
+            **self._programs.flags,
             "threads": str(self._pool or self._threads or "default"),
             **{f"operations, {name}": str(part) for name, part in self._divided.items()},
         }

@@ -8,13 +8,12 @@ finished program; between its two halves, copies of states are dropped as in our
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from driftwalk.adapter import BackendInfo
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 
@@ -99,8 +98,3 @@ class ExecuTorchByTransformers(ExecuTorch):
         if why := why_not_transformers(torch_model(model).module, Programs.needs):
             raise why
         super().__init__(spec, model)
-
-    @property
-    def info(self) -> BackendInfo:
-        base = super().info
-        return replace(base, flags={**base.flags, **self._programs.flags})

@@ -29,7 +29,7 @@ from ..layout import Layout
 from ..model_outputs import named_outputs
 from ..onnx.export import Exports
 from ..onnx.exported import Exported, write_names
-from ..onnx.exporters import Exporter, ExportFailedError
+from ..onnx.exporters import Exporter, ExportFailedError, TorchExporter
 from ..onnx.exposed import Exposed, silence, whole_call
 from .program import lacking_kernels, load, own_log
 
@@ -71,6 +71,12 @@ class Summary:
         return cls(tuple(stored["inputs"]), Partition(**stored["partition"]))
 
 
+class TorchExport(TorchExporter):
+    """What `Programs` does itself, under its own name."""
+
+    label = "torch.export, attention decomposed"
+
+
 @dataclass(eq=False)
 class Programs(Exports):
     """The programs of one model in one dtype, for one delegate."""
@@ -84,6 +90,7 @@ class Programs(Exports):
         "driftwalk",
     )
     needs: ClassVar[Sequence[str]] = ("executorch",)
+    exporters: tuple[Exporter, ...] = (TorchExport(),)
     delegate: str = NONE
 
     def get(self, probe: Probe, look: Look) -> Exported:
