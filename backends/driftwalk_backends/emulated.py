@@ -23,10 +23,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from driftwalk.adapter import BackendInfo, Offer
 from driftwalk.errors import UsageError
-from driftwalk.mixture import OWN
+from driftwalk.mixture import FROM_BIAS, OWN
 from driftwalk.spec import Spec
 
 from . import scratch
+from .bias_sums import bias_sums
 from .half_sums import CONVOLUTION, own_convolution
 from .op_values import (
     called_with,
@@ -225,10 +226,16 @@ class Emulated(TorchEager):
         name: text
         for name, text in TorchEager.options.items()
         if name in ("address", "attn", "ranges", "stream", "threads")
-    } | {"convolutions": "own: by this CPU's own half-precision kernels, which may sum in halves"}
+    } | {
+        "convolutions": "own: by this CPU's own half-precision kernels, which may sum in halves",
+        "sums": "from-bias, with fp32: each sum begins with the bias, as XNNPACK's do",
+    }
 
     def __init__(self, spec: Spec, model: object) -> None:
-        if spec.dtype not in ARITHMETIC:
+        self._sums = spec.choice("sums", (FROM_BIAS,), "") if "sums" in spec.options else ""
+        if self._sums and spec.dtype != "fp32":
+            raise UsageError(f"{spec}: sums={self._sums} is for emulated:fp32.")
+        if spec.dtype not in ARITHMETIC and not self._sums:
             raise UsageError(
                 f"Backend 'emulated' needs a dtype: emulated:{{{','.join(ARITHMETIC)}}}; "
                 f"got {str(spec)!r}."
@@ -239,7 +246,7 @@ class Emulated(TorchEager):
                 f"Option 'convolutions' of backend 'emulated' is {OWN!r} or not given; "
                 f"got {self._convolutions!r}."
             )
-        super().__init__(replace(spec, dtype=_HOLDS[spec.dtype]), model)
+        super().__init__(replace(spec, dtype=_HOLDS.get(spec.dtype, spec.dtype)), model)
         self.spec = spec
 
     @classmethod
@@ -248,7 +255,8 @@ class Emulated(TorchEager):
 
     @property
     def info(self) -> BackendInfo:
-        return replace(super().info, dtype=self._format)
+        info = replace(super().info, dtype=self._format)
+        return replace(info, flags={**info.flags, "sums": self._sums}) if self._sums else info
 
     @property
     def _own_convolutions(self) -> bool:
@@ -256,7 +264,8 @@ class Emulated(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        attention, arithmetic = attention_for_floats(self._device), ARITHMETIC[self._format]()
+        attention = attention_for_floats(self._device)
+        arithmetic = bias_sums() if self._sums else ARITHMETIC[self._format]()
         if isinstance(arithmetic, HalfArithmetic):
             arithmetic.own_convolutions = self._own_convolutions
         with super()._arithmetic(), attention, arithmetic:

@@ -59,6 +59,10 @@ def executorch_backend(spec: Spec, model: object) -> Backend:
         from .pte.file import ExecuTorchFile
 
         return ExecuTorchFile(spec, model)
+    if spec.options.get("exporter", "torch") != "torch":
+        from .pte.by_transformers import ExecuTorchByTransformers
+
+        return ExecuTorchByTransformers(spec, model)
     if "quantize" in spec.options:
         from .pte.int8 import ExecuTorchInt8
 

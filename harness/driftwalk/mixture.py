@@ -11,6 +11,8 @@ from .states import BackendInfo
 
 OWN = "own"
 """A side's flag `convolutions`: they are a CPU's own, whose sums are in half precision, too."""
+FROM_BIAS = "from-bias"
+"""A side's flag `sums`: those of a linear layer begin with the bias, and are rounded each time."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Mixture:
     """The dtype a state is handed on in, where that is coarser than what made it."""
     convolutions: str = ""
     """`own`, or nothing: sums in float32."""
+    sums: str = ""
+    """`from-bias`, or nothing: as PyTorch's own, which add the bias to the finished sum."""
 
     @classmethod
     def of(cls, given: str | BackendInfo | Mixture) -> Mixture:
@@ -32,8 +36,8 @@ class Mixture:
             return cls(given)
         if isinstance(given, Mixture):
             return given
-        convolutions = given.flags.get("convolutions", "")
-        return cls(given.dtype, given.dtypes, given.stored, convolutions)
+        how = given.flags.get("convolutions", ""), given.flags.get("sums", "")
+        return cls(given.dtype, given.dtypes, given.stored, *how)
 
     def at(self, point: str) -> str:
         """What a point computes in; a part of a layer in what the layer does."""
@@ -67,7 +71,8 @@ class Mixture:
     def __str__(self) -> str:
         """`bf16`, or `fp32 (embed to layer.1), bf16 (layer.2 to layer.3), fp32 (logits)`."""
         if not self.dtypes:
-            return f"{self.dtype} with its own convolutions" if self.convolutions else self.dtype
+            own = " with its own convolutions" if self.convolutions else ""
+            return self.dtype + own + (" with sums from the bias" if self.sums else "")
         words = []
         for dtype, run in groupby(self.dtypes, key=self.dtypes.__getitem__):
             first, *others = run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 import driftwalk
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk.judge.cautions import BIAS_SUMS
+from driftwalk.mixture import FROM_BIAS
 from driftwalk.registry import create
+from driftwalk_backends.bias_sums import bias_sums
 from driftwalk_backends.probes import make_probe
-from driftwalk_backends.pte import program, trial
+from driftwalk_backends.pte import lowering, program, trial
 from driftwalk_backends.pte.backend import ExecuTorch
 from driftwalk_backends.sources import LoadedModel, open_model
 
@@ -51,6 +56,29 @@ class Small(nn.Module):
         return out
 
 
+class OfTransformers(PreTrainedModel):
+    """The same as a model of transformers, which its exporter asks for."""
+
+    config_class = PretrainedConfig
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        self.inner = Small()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x)
+        return out
+
+
+class GivenTwice(Small):
+    """One tensor is the state of a block and an output of the model."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x), x
+
+
 class Sorting(Small):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.sort(-1).values)
@@ -66,11 +94,11 @@ def small() -> LoadedModel:
     return open_model(Small().eval())
 
 
-def saved(model: LoadedModel, path: Path, **changed: Any) -> Path:
+def saved(model: LoadedModel, path: Path, spec: str = "executorch") -> Path:
     """A program as somebody else would make one."""
-    with create("executorch,cache=off", model) as backend:
+    with create(f"{spec},cache=off", model) as backend:
         assert isinstance(backend, ExecuTorch)
-        made = backend._programs.shipped(make_probe(model, changed or PROBE))
+        made = backend._programs.shipped(make_probe(model, PROBE))
         path.write_bytes((made.folder / "program.pte").read_bytes())
     return path
 
@@ -97,6 +125,11 @@ def test_where_it_is_not_installed_it_says_what_to_install(
         ("executorch,quantize=dynamic-int8", "add delegate=xnnpack"),
         (f"{XNNPACK},quantize=int4", "expected one of dynamic-int8"),
         ("executorch:cpu:fp16,delegate=xnnpack,quantize=dynamic-int8", "starts from fp32"),
+        ("executorch,exporter=optimum", "expected one of torch, transformers"),
+        ("executorch,exporter=transformers,delegate=none", "lowers to XNNPACK alone"),
+        (f"{INT8},exporter=transformers", "quantize= is for exporter=torch"),
+        ("executorch,exporter=transformers", "exports transformers models only, not Small"),
+        ("executorch,export_limit=0", "expected a whole number, 1 or more"),
         ("executorch,file=nowhere.pte", "there is no such file"),
         ("executorch,file=nowhere.pte,delegate=xnnpack", "delegate= is for driftwalk's own"),
     ],
@@ -175,6 +208,18 @@ def test_a_file_is_compared_at_its_outputs(
         driftwalk.verify(small, candidate=f"executorch,file={path}", probe=shorter)
 
 
+def test_a_file_that_xnnpack_runs_is_judged_by_its_sums(
+    executorch: Any, tmp_path: Path, small: LoadedModel
+) -> None:
+    path = saved(small, tmp_path / "m.pte", XNNPACK)
+    report = driftwalk.verify(small, candidate=f"executorch,file={path}", probe=PROBE)
+    assert report.ok, report
+    assert report.candidate.flags["sums"] == FROM_BIAS
+    plain = saved(small, tmp_path / "plain.pte")
+    other = driftwalk.verify(small, candidate=f"executorch,file={plain}", probe=PROBE)
+    assert "sums" not in other.candidate.flags
+
+
 @pytest.mark.parametrize("content", [b"", b"no program at all" * 9, None])
 def test_a_bad_file_is_one_line(
     executorch: Any, tmp_path: Path, small: LoadedModel, content: bytes | None
@@ -197,6 +242,85 @@ def test_a_file_that_ends_the_process_ends_another_one(
     monkeypatch.setattr(trial.sys, "executable", str(dies))
     with pytest.raises(BackendError, match=r"m.pte ended the process that ran it \(SIGSEGV\)"):
         trial.tried(tmp_path / "m.pte", [])
+
+
+def test_xnnpack_begins_its_sums_with_the_bias(executorch: Any) -> None:
+    """What is declared of it, and so what it is judged by, is what it does."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(16, 256))
+    with torch.no_grad():
+        layer[0].bias *= 100
+    model = open_model(layer.eval())
+    probe = make_probe(model, {"input": PROBE["x"]})
+    given = torch.from_numpy(PROBE["x"])
+    with torch.no_grad(), bias_sums():
+        emulated = layer(given).double().numpy()
+    with create(XNNPACK, model) as backend:
+        (found,) = backend.run(probe).values()
+        assert backend.info.flags["sums"] == FROM_BIAS
+    with torch.no_grad():
+        true = copy.deepcopy(layer).double()(given.double()).numpy()
+    error, expected = np.linalg.norm(found - true), np.linalg.norm(emulated - true)
+    assert 0.8 < error / expected < 1.25
+    with create(INT8, model) as backend:
+        assert "sums" not in backend.info.flags
+
+
+def test_an_output_that_is_a_state_too_is_given_twice(executorch: Any) -> None:
+    report = driftwalk.verify(GivenTwice().eval(), candidate=XNNPACK, probe=PROBE)
+    assert report.ok, report
+    assert report.coverage.compared == report.coverage.points
+
+
+def test_an_export_that_hangs_is_given_up(
+    executorch: Any, small: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: Any) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(lowering.Programs, "captured", hang)
+    with (
+        create("executorch,export_limit=1,cache=off", small) as backend,
+        pytest.raises(BackendError, match=r"\Atorch.export, .* no graph of Small after 1 s"),
+    ):
+        backend.run(make_probe(small, PROBE))
+
+
+def test_transformers_own_exporter_gives_states(executorch: Any) -> None:
+    clean = open_model(OfTransformers(PretrainedConfig()).eval())
+    spec = "executorch,exporter=transformers"
+    report = driftwalk.verify(clean, candidate=spec, probe=PROBE)
+    assert report.ok, report
+    assert report.coverage.compared == report.coverage.points
+    assert report.observer["candidate"].within_tolerance
+    flags = report.candidate.flags
+    assert flags["exporter"] == "transformers ExecutorchExporter"
+    assert flags["delegate"] == "xnnpack"
+    assert " in 0 parts" not in flags["operations, plain"]
+    assert BIAS_SUMS in report.notes
+    assert all(one.requires_grad for one in clean.module.parameters())  # which it had changed
+    faulty = copy.deepcopy(clean.module)
+    with torch.no_grad():
+        faulty.get_submodule("inner.layers.1.down").weight[5, 7] += 0.5
+    with create(spec, LoadedModel(faulty, "faulty")) as candidate:
+        wrong = driftwalk.verify(clean, candidate=candidate, probe=PROBE)
+    assert wrong.verdict == "drift"
+    assert wrong.root_cause is not None
+    assert wrong.root_cause.point.name == "layer.1"
+
+
+def test_who_else_may_export_a_model_is_said(executorch: Any) -> None:
+    class Strange(OfTransformers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if float(x.sum()) > 0 else x
+
+    model = open_model(Strange(PretrainedConfig()).eval())
+    with create(XNNPACK, model) as backend, pytest.raises(BackendError, match=r"exporter=transfor"):
+        backend.run(make_probe(model, PROBE))
+    with create("executorch", model) as backend, pytest.raises(BackendError) as raised:
+        backend.run(make_probe(model, PROBE))
+    assert "exporter=transformers" not in str(raised.value)
 
 
 def test_eight_bits_are_judged_by_their_own_rounding(executorch: Any, small: LoadedModel) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import driftwalk
 import zoo
 from driftwalk.errors import UsageError
-from driftwalk.judge.witness import HALF_SUMS
+from driftwalk.judge.cautions import HALF_SUMS
 from driftwalk.mixture import OWN, Mixture
 from driftwalk_backends.half_sums import are_half_sums, has_convolution, sums_in_half
 

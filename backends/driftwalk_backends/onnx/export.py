@@ -35,7 +35,7 @@ from ..fingerprint import versions
 from ..layout import Layout
 from ..loaded import LoadedModel
 from ..randomness import who
-from .export_options import why_not_transformers
+from .export_options import ONNX, why_not_transformers
 from .exported import PLAIN, STATE_PREFIX, TRACED, Exported, read_export, write_names
 from .exporters import Exporter, ExportFailedError, TorchExporter
 from .exposed import Exposed, GraphCall, cause, silence, whole_call
@@ -147,6 +147,8 @@ class Exports:
     kind: ClassVar[str] = "onnx"
     """Under what exports are stored, and (below) whose versions they depend on."""
     packages: ClassVar[Sequence[str]] = ("torch", "transformers", "onnx", "onnxscript", "driftwalk")
+    needs: ClassVar[Sequence[str]] = ONNX
+    """Packages that transformers' own exporter needs for it."""
     _made: dict[str, Exported] = field(default_factory=dict)
     _used: dict[str, Exporter] = field(default_factory=dict)
     _remarks: dict[str, None] = field(default_factory=dict)
@@ -246,8 +248,8 @@ class Exports:
 
     def _offer(self) -> str:
         """Who else may make a graph of this model."""
-        tried = any(exporter.label != TorchExporter.label for exporter in self.exporters)
-        if tried or why_not_transformers(self.model.module) is not None:
+        tried = any(not isinstance(exporter, TorchExporter) for exporter in self.exporters)
+        if tried or why_not_transformers(self.model.module, self.needs) is not None:
             return ""
         return " (transformers' own exporter may manage it: exporter=transformers)"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from torch import nn
@@ -19,6 +19,8 @@ OPTIONS: Mapping[str, str] = {
     "opset": "for exporter=transformers: the ONNX opset to write (default: the newest it knows)",
     "export_limit": "seconds after which an export is given up (default: none)",
 }
+ONNX = ("onnx", "onnxscript")
+"""Packages that an exporter to ONNX needs."""
 OWN_EXPORTERS = ("torch", "transformers", "auto")
 
 
@@ -40,7 +42,9 @@ def exporters_for(spec: Spec, module: nn.Module) -> tuple[Exporter, ...]:
     return (TransformersExporter(dynamic, opset),)
 
 
-def why_not_transformers(module: nn.Module) -> BackendUnavailable | UsageError | None:
+def why_not_transformers(
+    module: nn.Module, needs: Sequence[str] = ONNX
+) -> BackendUnavailable | UsageError | None:
     """Why transformers' own exporter cannot be asked for this model here; None where it can."""
     from transformers import PreTrainedModel
 
@@ -55,9 +59,9 @@ def why_not_transformers(module: nn.Module) -> BackendUnavailable | UsageError |
             f"have; here is transformers {here}. Install a newer one (pip install -U "
             "transformers), or ask for exporter=torch or exporter=optimum."
         )
-    if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
+    if missing := [name for name in needs if find_spec(name) is None]:
         return BackendUnavailable(
             f"exporter=transformers needs {' and '.join(missing)}. Install it: "
-            "pip install 'driftwalk[onnx]'."
+            f"pip install 'driftwalk[{needs[0]}]'."
         )
     return None

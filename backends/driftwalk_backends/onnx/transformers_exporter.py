@@ -9,7 +9,7 @@ computed by the same functions for every probe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -50,21 +50,23 @@ class TransformersExporter(Exporter):
     @cached_property
     def _made(self) -> tuple[Any, tuple[str, ...]]:
         """The exporter, and what it says of the versions that it finds."""
-        from transformers.exporters.exporter_onnx import OnnxExporter
-
         try:
             with _heard() as said:
-                exporter = OnnxExporter()
+                exporter = self._opened()
             return exporter, tuple(dict.fromkeys(said))
         except ImportError as error:
             raise BackendUnavailable(f"exporter=transformers: {first_line(error)}") from error
+
+    def _opened(self) -> Any:
+        from transformers.exporters.exporter_onnx import OnnxExporter
+
+        return OnnxExporter()
 
     def program(self, exposed: Exposed, outputs: Sequence[str]) -> Any:
         from transformers.exporters.configs import OnnxConfig
 
         called = exposed.called
-        # It makes parameters of a function of them, which cannot be called `past.0.key`.
-        words = {n: n if n.isidentifier() else f"input_{i}" for i, n in enumerate(called.tensors)}
+        words = words_for(called.tensors)
         axes = {words[name]: {axis: Dim.DYNAMIC} for name, axis in called.open_axes.items()}
         config = OnnxConfig(
             dynamic=self.one_for_all,
@@ -74,7 +76,7 @@ class TransformersExporter(Exporter):
         sample = {words[name]: tensor for name, tensor in own_copies(called.tensors).items()}
         names = {word: name for name, word in words.items()}
         exposed.by_name, exposed.names = tuple(outputs), names
-        with _as_the_model(exposed):
+        with as_the_model(exposed):
             program = self._made[0].export(exposed, sample, config)
         for value in program.model.graph.inputs:
             value.name = names.get(value.name, value.name)
@@ -91,8 +93,13 @@ class TransformersExporter(Exporter):
         return {name: to_numpy(tensors[name]) for name in names if name in tensors}
 
 
+def words_for(names: Iterable[str]) -> dict[str, str]:
+    """What inputs are called there: parameters of a function, which cannot be `past.0.key`."""
+    return {n: n if n.isidentifier() else f"input_{i}" for i, n in enumerate(names)}
+
+
 @contextmanager
-def _as_the_model(exposed: Exposed) -> Iterator[None]:
+def as_the_model(exposed: Exposed) -> Iterator[None]:
     """It asks the model for its config and its methods, and its class for the file it is from."""
     own, inner = type(exposed), exposed.module
 

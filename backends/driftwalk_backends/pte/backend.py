@@ -11,6 +11,7 @@ from typing import ClassVar
 from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.errors import BackendUnavailable, UsageError
+from driftwalk.mixture import FROM_BIAS
 from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Probe
 
@@ -32,6 +33,8 @@ class ExecuTorch(Looks, Backend):
     name: ClassVar[str] = "executorch"
     options: ClassVar[Mapping[str, str]] = {
         "delegate": "none (ExecuTorch's own kernels) or xnnpack (default none)",
+        "exporter": "torch (default) or transformers, whose own exporter lowers to XNNPACK",
+        "export_limit": "seconds after which an export is given up (default: none)",
         "quantize": "dynamic-int8: linear layers in eight bits, by XNNPACK's quantiser",
         "file": "a .pte that others made: its outputs are compared",
         "cache": "on or off: reuse a program of the same model and shapes (default on)",
@@ -39,14 +42,16 @@ class ExecuTorch(Looks, Backend):
     }
 
     _make: ClassVar[type[Programs]] = Programs
+    _usual_delegate: ClassVar[str] = NONE
 
     def __init__(self, spec: Spec, model: object) -> None:
         super().__init__(spec)
         check_spec(spec)
         self._model = torch_model(model)
         self._dtype = spec.dtype or "fp32"
-        self._delegate = spec.choice("delegate", DELEGATES, NONE)
+        self._delegate = spec.choice("delegate", DELEGATES, self._usual_delegate)
         self._threads = spec.count("threads")
+        spec.count("export_limit")  # one that is none is refused now
         cached = spec.choice("cache", ("on", "off"), "on") == "on"
         require(self.name)
         if self._delegate == XNNPACK and not runtime()._is_available("XnnpackBackend"):
@@ -73,10 +78,12 @@ class ExecuTorch(Looks, Backend):
     def info(self) -> BackendInfo:
         flags = {
             "delegate": self._delegate,
-            "exporter": "torch.export, attention decomposed",
+            **self._programs.flags,
             "threads": str(self._pool or self._threads or "default"),
             **{f"operations, {name}": str(part) for name, part in self._divided.items()},
         }
+        if self._delegate == XNNPACK and self._dtype == "fp32":
+            flags["sums"] = FROM_BIAS
         if self._delegate != NONE and len(self._divided) == 2:
             counts = {(part.parts, part.outside) for part in self._divided.values()}
             flags["partition"] = "moved by states" if len(counts) > 1 else "not moved by states"

@@ -7,6 +7,7 @@ outputs alone are compared. It is first run in a process of its own, which a bad
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from driftwalk.adapter import Backend, BackendInfo, Lap, Offer, Sink
 from driftwalk.dtypes import FORMATS, Array, dtype_name
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.files import sha256_of
+from driftwalk.mixture import FROM_BIAS
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
@@ -69,6 +71,8 @@ class ExecuTorchFile(Backend):
         self._threads = spec.count("threads")
         require(self.name)
         self._program: Program | None = None
+        self._by_xnnpack = False
+        """Whether XNNPACK runs parts of it, once it is loaded."""
         self._dtype = spec.dtype or "fp32"
         self._ready: dict[str, Ready] = {}
 
@@ -89,6 +93,8 @@ class ExecuTorchFile(Backend):
             "sha256": sha256_of(self._path),
             "threads": str(self._threads or "default"),
         }
+        if self._by_xnnpack and self._dtype == "fp32":
+            flags["sums"] = FROM_BIAS
         return BackendInfo(
             spec=str(self.spec),
             name=self.name,
@@ -131,6 +137,7 @@ class ExecuTorchFile(Backend):
         if self._program is None:
             tried(self._path, [])  # loading alone may end a process
             self._program = load(self._path)
+            self._by_xnnpack = _names_xnnpack(self._path)
         ways = self._ways(self._program.inputs, probe)
         with TorchEager(Spec("torch", "cpu", "fp32"), self._model) as model:
             expected = model.run(probe)
@@ -213,6 +220,12 @@ class ExecuTorchFile(Backend):
     def _close(self) -> None:
         self._ready.clear()
         self._program = None
+
+
+def _names_xnnpack(path: Path) -> bool:
+    """A program has the name of each delegate in it, as it is."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b"XnnpackBackend") >= 0
 
 
 def _value(number: int, slot: Slot, shape: Sequence[int | str]) -> Value:

@@ -134,7 +134,9 @@ class ExecuTorchInt8(ExecuTorch):
     @property
     def info(self) -> BackendInfo:
         base = super().info
-        return replace(base, flags={**base.flags, "quantised": QUANTISATIONS[0]})
+        # Of whole numbers, which are added exactly; the bias comes last.
+        flags = {name: flag for name, flag in base.flags.items() if name != "sums"}
+        return replace(base, flags={**flags, "quantised": QUANTISATIONS[0]})
 
     def prepare(self, probe: Probe) -> None:
         """Export now: what it may honestly compute is told from the rounded matrices."""

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.export.graph_signature import TensorArgument
+from torch.fx import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from driftwalk.errors import BackendError
@@ -27,7 +29,7 @@ from ..layout import Layout
 from ..model_outputs import named_outputs
 from ..onnx.export import Exports
 from ..onnx.exported import Exported, write_names
-from ..onnx.exporters import Exporter
+from ..onnx.exporters import Exporter, ExportFailedError, TorchExporter
 from ..onnx.exposed import Exposed, silence, whole_call
 from .program import lacking_kernels, load, own_log
 
@@ -69,6 +71,12 @@ class Summary:
         return cls(tuple(stored["inputs"]), Partition(**stored["partition"]))
 
 
+class TorchExport(TorchExporter):
+    """What `Programs` does itself, under its own name."""
+
+    label = "torch.export, attention decomposed"
+
+
 @dataclass(eq=False)
 class Programs(Exports):
     """The programs of one model in one dtype, for one delegate."""
@@ -81,6 +89,8 @@ class Programs(Exports):
         "torchao",
         "driftwalk",
     )
+    needs: ClassVar[Sequence[str]] = ("executorch",)
+    exporters: tuple[Exporter, ...] = (TorchExport(),)
     delegate: str = NONE
 
     def get(self, probe: Probe, look: Look) -> Exported:
@@ -108,17 +118,10 @@ class Programs(Exports):
         return self.made([self.delegate, *asked, *probe.forms()], probe, write)
 
     def lowered(
-        self, label: str, module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path
+        self, label: str, module: Exposed, inputs: tuple[torch.Tensor, ...], folder: Path
     ) -> Partition:
         """Write the program of one module, once it is known that it can be loaded."""
-        with _explained(f"{label} could not be exported"), silence(), _plain_attention():
-            exported = self.captured(module, inputs, folder)
-        with _explained(f"{label} could not be lowered to ExecuTorch"), silence(), own_log():
-            with _plain_attention():
-                edge = _edge(exported, self.partitioners())
-            partition = _partition(edge.exported_program().graph_module)
-            program = edge.to_executorch()
-            buffer = bytes(program.buffer)
+        program, partition = self.program(label, module, inputs, folder)
         plan = program.executorch_program.execution_plan[0]
         if lacking := lacking_kernels((op.name, op.overload) for op in plan.operators):
             raise BackendError(
@@ -126,15 +129,28 @@ class Programs(Exports):
                 f"{', '.join(lacking)}. These operations are the model's own, or what its "
                 "operations are decomposed into."
             )
-        (folder / PROGRAM).write_bytes(buffer)
+        (folder / PROGRAM).write_bytes(bytes(program.buffer))
         load(folder / PROGRAM, f"the program of {label}")
         return partition
 
+    def program(
+        self, label: str, module: Exposed, inputs: tuple[torch.Tensor, ...], folder: Path
+    ) -> tuple[Any, Partition]:
+        """ExecuTorch's program of one module, and how it is divided."""
+        with explained(f"{label} could not be exported"), silence(), _plain_attention():
+            exported = self.captured(module, inputs, folder)
+        with explained(f"{label} could not be lowered to ExecuTorch"), silence(), own_log():
+            with _plain_attention():
+                edge = _edge(exported, self.partitioners())
+            partition = partition_of(edge.exported_program().graph_module)
+            return edge.to_executorch(), partition
+
+    def _offer(self) -> str:
+        return super()._offer() if self.delegate == XNNPACK else ""
+
     def captured(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path) -> Any:
         """The graph that is lowered."""
-        exported = torch.export.export(module, inputs, strict=False)
-        _drop_copies(exported)
-        return exported
+        return without_copies(torch.export.export(module, inputs, strict=False))
 
     def partitioners(self) -> Sequence[Any]:
         """Who takes which operations, in order."""
@@ -155,27 +171,37 @@ class _Shipped(Exposed):
         return tuple(named.values())
 
 
-def _drop_copies(exported: Any) -> None:
-    """Give a state itself, not the copy that a hook made of it, where nothing is written in place.
+def without_copies(exported: Any) -> Any:
+    """The same graph without mere copies, those that hooks made of states among them.
 
-    XNNPACK takes copies away, and then fails if it is to give both the copy and what was copied.
+    XNNPACK takes copies away, and then fails if it is to give both the copy and what was copied. A
+    program may well give one tensor twice: a state that is also an output of the model.
     """
+    if _writes_in_place(exported.graph_module.graph):
+        exported = exported.run_decompositions({})  # what is written in place becomes a new tensor
     graph, specs = exported.graph_module.graph, exported.graph_signature.output_specs
-    calls = [node for node in graph.nodes if node.op == "call_function"]
-    schemas = [getattr(node.target, "_schema", None) for node in calls]
-    if any(schema is not None and schema.is_mutable for schema in schemas):
-        return
-    end = graph.output_node()
-    given = list(end.args[0])
-    for place, node in enumerate(given):
-        if getattr(node, "target", None) is torch.ops.aten.clone.default:
-            source = node.args[0]
-            if source.op == "call_function" and source not in given:
-                given[place] = source
-                specs[place].arg = replace(specs[place].arg, name=source.name)
-    end.args = (tuple(given),)
+    for node in graph.nodes:
+        if _is_copy(node) and node.args[0].op == "call_function":
+            node.replace_all_uses_with(node.args[0])
+    for spec, given in zip(specs, graph.output_node().args[0], strict=True):
+        if isinstance(given, Node) and isinstance(spec.arg, TensorArgument):
+            spec.arg = replace(spec.arg, name=given.name)
     graph.eliminate_dead_code()
     exported.graph_module.recompile()
+    return exported
+
+
+def _is_copy(node: Any) -> bool:
+    """Whether a node gives what it is given, in the same memory format."""
+    if node.target is torch.ops.aten.clone.default:
+        return not node.kwargs
+    return node.target is torch.ops.aten.dropout.default and node.args[2] is False
+
+
+def _writes_in_place(graph: Any) -> bool:
+    calls = (node.target for node in graph.nodes if node.op == "call_function")
+    schemas = (getattr(target, "_schema", None) for target in calls)
+    return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 @contextmanager
@@ -198,7 +224,8 @@ def _edge(exported: Any, partitioners: Sequence[Any]) -> Any:
     )
 
 
-def _partition(graph: Any) -> Partition:
+def partition_of(graph: Any) -> Partition:
+    """Counted in a graph whose parts were given to a delegate."""
     parts = [module for name, module in graph.named_children() if name.startswith("lowered_module")]
     inside = [_operations(part.original_module.graph_module) for part in parts]
     return Partition(len(parts), sum(inside), _operations(graph) - len(parts))
@@ -210,10 +237,11 @@ def _operations(graph: Any) -> int:
 
 
 @contextmanager
-def _explained(what: str) -> Any:
+def explained(what: str) -> Any:
+    """Whatever is raised meanwhile, as an error in one line."""
     try:
         yield
     except BackendError:
         raise
     except Exception as error:  # any of its passes raises whatever it likes
-        raise BackendError(f"{what}: {type(error).__name__}: {first_line(error)}") from error
+        raise ExportFailedError(f"{what}: {type(error).__name__}: {first_line(error)}") from error

@@ -8,6 +8,7 @@ calibrate.py           the truth, and that for every point of a model
 conditioning.py        whether the truth can be trusted
 ties.py                choices that honest arithmetic may tip over, and where the other branch leads
 calibration_cache.py   what was measured once is kept
+cautions.py            what a report says about one candidate alone
 witness.py             has truth and yardstick run, and is asked about blame
 replay.py              run blocks on given states
 blame.py               introduced, or inherited? The layer that made the error

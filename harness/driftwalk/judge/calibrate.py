@@ -40,13 +40,14 @@ Keep = Callable[[Trace], Trace]
 __all__ = ["Calibration", "K", "Keep", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
-def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "") -> str:
-    """Plain eager PyTorch at a dtype; formats that a device may lack are emulated.
+def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "", sums: str = "") -> str:
+    """Plain eager PyTorch at a dtype; formats and sums that a device may lack are emulated.
 
     The weights of a large model are lent to it, on a GPU too. `ranges` are options that have it run
     in ranges of blocks.
     """
-    plain, lent = dtype in ("fp64", "fp32"), "" if device == "cpu" else ",stream=large"
+    plain = dtype in ("fp64", "fp32") and not sums
+    lent = "" if device == "cpu" else ",stream=large"
     if plain:
         return f"torch:{device}:{dtype}{lent}{ranges}"
     return f"emulated:{dtype}{ranges}" if device == "cpu" else f"emulated:{device}:{dtype}{lent}"
@@ -58,7 +59,8 @@ def open_yardstick(
     """Plain eager PyTorch at a dtype, or with a dtype for each point."""
     if not mixture.dtypes:
         own = f",convolutions={mixture.convolutions}" if mixture.convolutions else ""
-        return create(yardstick_spec(mixture.dtype, device, ranges) + own, model)
+        own += f",sums={mixture.sums}" if mixture.sums else ""
+        return create(yardstick_spec(mixture.dtype, device, ranges, mixture.sums) + own, model)
     made: Backend = load_target(MIXED)(mixture, model, device)
     return made
 
@@ -75,6 +77,7 @@ class Calibration:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """The dtype of each point, where they are not all alike (mixture.py)."""
     convolutions: str = ""
+    sums: str = ""
     doubt: str = ""
     """Why this truth cannot be trusted; empty where it can."""
     tied: Mapping[str, Honest] = field(default_factory=dict)
@@ -94,7 +97,7 @@ class Calibration:
 
     @property
     def mixture(self) -> Mixture:
-        return Mixture(self.dtype, self.dtypes, convolutions=self.convolutions)
+        return Mixture(self.dtype, self.dtypes, convolutions=self.convolutions, sums=self.sums)
 
     @property
     def all_states(self) -> Trace:
@@ -241,6 +244,7 @@ def calibrate(
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
         convolutions=mixture.convolutions,
+        sums=mixture.sums,
         doubt=doubt,
         tied=tied,
         tipped=tipped,

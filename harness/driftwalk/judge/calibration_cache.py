@@ -31,7 +31,7 @@ from .honest import Honest
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
 _ENTRIES = "by_chance|"
 _PARTS = ("total", "own", "tied", "tipped")
-_PLAIN = ("dtype", "dtypes", "convolutions", "doubt", "ties", "chance")
+_PLAIN = ("dtype", "dtypes", "convolutions", "sums", "doubt", "ties", "chance")
 """Fields of a calibration that are JSON as they are."""
 
 

@@ -14,12 +14,13 @@ from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
 from ..formats import Declared, HonestSides
 from ..measure.norms import Norms
-from ..mixture import OWN, Mixture
+from ..mixture import Mixture
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
 from .calibrate import Calibration, Keep, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
+from .cautions import cautions
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
 from .exact import ByChance
@@ -42,22 +43,6 @@ PLAIN_NOTE = (
 OWN_MODEL = (
     "The candidate is quantised: its allowance is that of the same model, quantised alike by "
     "driftwalk; all other numbers are differences to the reference."
-)
-
-NO_YARDSTICK = (
-    "The candidate is quantised in a way that driftwalk cannot repeat, and so without a yardstick: "
-    "it was held to what its float dtype allows. See docs/onnx.md."
-)
-
-SATURATES = (
-    "This CPU multiplies 8-bit numbers inexactly: ONNX Runtime adds two products in 16 bits and "
-    "cuts off what does not fit (x86 without VNNI). A drift of the candidate may be just that; "
-    "weights of 7 bits always fit (`reduce_range=True` of its quantisers). See docs/onnx.md."
-)
-
-HALF_SUMS = (
-    "Convolutions of this CPU's own kernels sum in half precision, not in float32: their error is "
-    "many times what rounding makes. The allowance is that of such sums."
 )
 
 ComputesIn = str | BackendInfo | Mixture
@@ -268,14 +253,7 @@ class Witness:
 
     def caution(self, candidate: BackendInfo) -> tuple[str, ...]:
         """What is to be said about one candidate alone."""
-        alone = "quantised" in candidate.flags and not self.has_own_model
-        said = {
-            NO_YARDSTICK: alone,
-            SATURATES: candidate.flags.get("int8_products") == "saturate",
-            HALF_SUMS: candidate.flags.get("convolutions") == OWN,
-            candidate.flags.get("export", ""): "export" in candidate.flags,
-        }
-        return tuple(text for text, holds in said.items() if holds)
+        return cautions(candidate, self.has_own_model)
 
     def note(self, computes_in: ComputesIn, text: str) -> None:
         """Have something said in reports about sides of these dtypes."""
