@@ -17,6 +17,7 @@ from torch import nn
 from driftwalk.decoding import Decoding
 from driftwalk.errors import ModelError, UsageError
 from driftwalk.exercised import Exercised
+from driftwalk.formats import Declared
 from driftwalk.states import Probe
 from driftwalk.weight_source import WeightSource
 
@@ -60,6 +61,8 @@ class LoadedModel:
     """Its points, where another machine has found them."""
     decoding: Decoding | None = None
     """How sequences are fed to it, unless a backend was told otherwise; None: without a cache."""
+    declared: Declared | None = None
+    """What an artefact declares of its weights, for a model that was made by it (formats/)."""
 
     def __post_init__(self) -> None:
         self._layouts: dict[tuple[str, ...], Layout] = {}

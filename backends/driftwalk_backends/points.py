@@ -47,10 +47,12 @@ def find_stacks(
     if theirs and len(theirs) == len(like) and (same := _found_again(theirs, watched.visits)):
         return tuple(stack for _, stack in same), ()
     computing = watched.visits.computing()
-    if (
-        not chains
-        or _share({c.module for ch in chains for c in ch.calls}, watched.visits, computing) < SMALL
-    ):
+    known = {path for stack in like if not stack.walked for path in stack.blocks}
+    calls = [call for chain in chains for call in chain.calls]
+    # The weights of a quantised copy may lie where nobody counts them.
+    alike = bool(known) and known <= {call.path for call in calls}
+    most = alike or _share({call.module for call in calls}, watched.visits, computing) >= SMALL
+    if not chains or not most:
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
     beside = _found_again(theirs, watched.visits)

@@ -23,6 +23,7 @@ from .calls import Inputs, call
 from .decoding import decoded, restored, searched, watched_decoding
 from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
+from .formats.declared import declared_by
 from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
@@ -65,6 +66,13 @@ class TorchEager(TorchDecoding):
         plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
         whole = self._decoding is None or not self._decoding.chunks
         return plain and whole and self._model is model and self._look == BLOCKS
+
+    def honest_model(self) -> LoadedModel | None:
+        """For a module that was quantised: the model with the weights that it declares."""
+        given = self._given
+        if given is None or not given.quantised or given.like is None:
+            return None
+        return declared_by(given.module, given.like)
 
     def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         with self.at_work(probe) as (module, inputs, _):

@@ -13,6 +13,7 @@ from .effects import Meaning, Patching, Propagation
 from .errors import UsageError
 from .exercised import Exercised
 from .files import read_json
+from .formats import FormatFindings
 from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
@@ -199,6 +200,8 @@ class Report(Document):
     """The flips that each restored layer takes away, where that was asked for."""
     finer_depth: Sparse[str] = ""
     """A depth at which more of both sides can be compared; empty where there is none."""
+    format: Sparse[FormatFindings | None] = None
+    """What a quantised candidate's format costs, and what its kernel adds, where that is known."""
     weights: Sparse[WeightFindings | None] = None
     """What the weights of the side at fault say, where they are its own and can be read."""
 

@@ -18,6 +18,7 @@ from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
 from .judge.drill import finer_depth, look
+from .judge.format_split import FormatSplit
 from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble, unrun_report
@@ -30,7 +31,7 @@ from .registry import create
 from .remarks import CLOSED, on_given, on_unsteady
 from .result import Observer, Report
 from .stage import Setting, Stage, is_graph, open_model, open_stage, or_why_not
-from .states import Probe, Trace
+from .states import Probe, State, Trace
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
 
@@ -282,18 +283,23 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
         ours = theirs = None
     walk = Walk(trace, candidate.info, policy, terms.allow_missing, ours, theirs, chance)
     looked_at = Observation(candidate, probe, policy, run.depth)
+    split = FormatSplit.between(theirs, ours, witness.declared)
     with show.stage(f"candidate: {candidate.spec}"):
-        looked_at.keep(_walk(walk, reference, candidate, probe))
+        looked_at.keep(_walk(walk, reference, candidate, probe, split))
         if ours is not None and witness.has_own_model:
-            walk.judge_layers(witness.introduced(candidate, ours))
+            walk.judge_layers(witness.introduced(candidate, ours), may_be_copy=witness.tips)
         elif points := walk.worth_a_closer_look:
             walk.raise_layers(witness.clearly_wrong(candidate, points))
+        if split is not None:
+            walk.raise_layers(split.misstored)
     with show.stage("observer check"):
         observer = {"reference": run.observer, "candidate": looked_at.check()}
     unsteady = on_unsteady({"reference": reference, "candidate": candidate}, observer, probe)
     notes = (*stage.model.notes, *probe.notes, *unsteady, *terms.notes)
     terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
+    if split is not None:
+        report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
@@ -320,8 +326,17 @@ def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> t
     return tuple(name for name in trace.names if not is_output(name))
 
 
-def _walk(walk: Walk, reference: Backend, candidate: Backend, probe: Probe) -> Mapping[str, Array]:
+def _walk(
+    walk: Walk, reference: Backend, candidate: Backend, probe: Probe, split: FormatSplit | None
+) -> Mapping[str, Array]:
     """Have the walk meet the candidate's states, each also against the reference's own block."""
+    if split is not None:
+
+        def meet(state: State) -> None:
+            walk.meet(state)
+            split.meet(state)
+
+        return candidate.stream(probe, meet)
     if not walk.can_replay(reference):
         return candidate.stream(probe, walk.meet)
     met = candidate.trace(probe)

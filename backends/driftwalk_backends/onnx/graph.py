@@ -197,7 +197,14 @@ class OnnxGraph:
     @cached_property
     def quantised(self) -> bool:
         """Whether some of its matrix products are of whole numbers."""
-        words = ("QuantizeLinear", "MatMulInteger", "QLinear", "MatMulNBits", "DynamicQuantize")
+        words = (
+            "quantizeLinear",
+            "QuantizeLinear",
+            "MatMulInteger",
+            "QLinear",
+            "MatMulNBits",
+            "DynamicQuantize",
+        )
         return any(word in node.op for node in self.nodes for word in words)
 
     def stored(self, name: str) -> Array | None:

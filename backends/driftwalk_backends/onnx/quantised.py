@@ -1,103 +1,80 @@
-"""What a quantised graph may honestly compute: the torch model, with its own weights rounded alike.
+"""What a quantised graph declares of its weights, where its products are the model's layers.
 
-Dynamic int8 (`MatMulInteger` behind `DynamicQuantizeLinear`, tables behind `DequantizeLinear`) is
-exact arithmetic on whole numbers, so it can be repeated: each weight is rounded again from the
-model's own, with the graph's step, and the inputs of those products are rounded as the graph does.
-What is left between the two is float rounding, which now and then tips a number over to the next
-step. A graph that is off by more is worse than its own quantisation explains.
+Read are matrices of whole numbers with a step for each block of them: of `MatMulInteger` and
+`ConvInteger` behind `DynamicQuantizeLinear`, of `MatMulNBits`, and behind `DequantizeLinear`. Which
+module each was rounded from is told by its numbers. A graph that also rounds what lies between its
+products (`QuantizeLinear`) declares more than weights: see `wide`.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from driftwalk.dtypes import Array
 
+from ..formats.declared import declared_of
+from ..formats.placing import Unplaced
+from ..formats.rounded import Grid, RoundedWeight, whole_numbers
+from ..formats.rounding import InputRounding
 from ..loaded import LoadedModel
-from .graph import OnnxGraph
+from .graph import Node, OnnxGraph
 from .parts import Parts
 
-TRUSTED = 0.01
-"""A step this far, relatively, from the one that fits the weights best is the graph's own fault."""
-_LARGEST = 16
-"""Numbers of a matrix, or of a column, from which its step is told."""
-_TIE = 1e-3
-"""In steps: how near to half-way a weight may be rounded either way."""
-_ALIKE = 0.9
-"""Cosine of a rounded matrix with the one it was rounded from; less is another matrix."""
-_TIPPING = 2.0**-18
-"""Relative noise that makes some roundings of the yardstick tip over, in every product.
-
-Another honest implementation differs by about 2**-20, by which one number in ten thousand tips:
-none or a few in a product. A yardstick by whose luck none does would allow nothing."""
-_KNOWN = {"MatMulInteger", "DynamicQuantizeLinear", "DequantizeLinear"}
+_DYNAMIC = ("MatMulInteger", "ConvInteger")
+_KNOWN = {*_DYNAMIC, "DynamicQuantizeLinear", "DequantizeLinear", "MatMulNBits"}
+_WORDS = ("Quant", "Integer", "QLinear", "NBits", "QAttention", "QGemm")
+_IN_INT8 = 4
+"""`accuracy_level` of a `MatMulNBits` that rounds its input: to int8, a step for each block."""
+_ONE_STEP = InputRounding()
+"""`DynamicQuantizeLinear`: 256 numbers between the least and the greatest, zero among them."""
 
 
-@dataclass(frozen=True)
-class Rounded:
-    """A matrix as a graph stores it: whole numbers, where zero lies, the step."""
-
-    numbers: Array
-    zero: Array
-    step: Array
-    in_product: bool
-
-    @property
-    def values(self) -> Array:
-        return (self.numbers.astype(np.float64) - self.zero) * self.step
+class _UnreadError(Exception):
+    """A quantised weight of a graph that is stored in a way not known here."""
 
 
 def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
     """The model as its quantised graphs should compute it; None where that cannot be told."""
     if not any(graph.quantised for graph in parts.graphs):
         return None
-    if not all(map(_is_known, parts.graphs)):
+    if not all(node.op in _KNOWN for graph in parts.graphs for node in _quantised(graph)):
         return None
-    return rounded_model(model, [one for graph in parts.graphs for one in _rounded(graph)])
-
-
-def rounded_model(
-    model: LoadedModel, stored: Sequence[Rounded], whole: bool = True
-) -> LoadedModel | None:
-    """The model with its matrices rounded as stored ones are; None where one is not the model's.
-
-    `whole`: a product's input has one step; otherwise each of its rows has its own.
-    """
-    module = copy.deepcopy(model.at("fp32", "cpu")).eval()
-    rounding = _Rounding(module, whole)
-    if not stored or not all(rounding.put(one) for one in stored):
+    try:
+        found = [one for graph in parts.graphs for one in stored_in(graph)]
+    except _UnreadError:
         return None
-    return LoadedModel(module, f"{model.label}, quantised", blocks=model.blocks)
+    return declared_of(model, found)
 
 
-def _is_known(graph: OnnxGraph) -> bool:
-    words = ("Quant", "Integer", "QLinear", "NBits", "QAttention", "QGemm")
-    return all(node.op in _KNOWN for node in graph.nodes if any(w in node.op for w in words))
+def _quantised(graph: OnnxGraph) -> Iterator[Node]:
+    return (node for node in graph.nodes if any(word in node.op for word in _WORDS))
 
 
-def _rounded(graph: OnnxGraph) -> Iterator[Rounded]:
-    """Every matrix of whole numbers, with the step that its product, or its table, is scaled by."""
-    for i, node in enumerate(graph.nodes):
-        if node.op == "MatMulInteger":
-            _, weight, *zeros = node.proto.input
-            numbers, zero = graph.stored(weight), graph.stored(zeros[1] if zeros[1:] else "")
-            step = _step_after(graph, i)
-            if numbers is not None and step is not None:
-                yield Rounded(numbers, zero if zero is not None else np.zeros(()), step, True)
+def stored_in(graph: OnnxGraph) -> Iterator[Unplaced]:
+    """Every rounded weight of a graph, with the step that its product, or its table, has."""
+    for number, node in enumerate(graph.nodes):
+        if node.op in _DYNAMIC:
+            yield Unplaced(_of_product(graph, number))
+        elif node.op == "MatMulNBits":
+            yield Unplaced(_of_bits(graph, node))
         elif node.op == "DequantizeLinear":
-            source = graph.maker(node.inputs[0])
-            name = source.inputs[0] if source is not None and source.inputs else node.inputs[0]
-            numbers, step = graph.stored(name), graph.stored(node.inputs[1])
-            zero = graph.stored(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
-            if numbers is not None and numbers.ndim == 2 and step is not None and zero is not None:
-                yield Rounded(numbers, zero, step, False)
+            found = _dequantised(graph, node)
+            if found is not None:
+                yield found
+
+
+def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
+    node = graph.nodes[number]
+    _, name, *zeros = node.proto.input
+    numbers, zero = graph.stored(name), graph.stored(zeros[1] if zeros[1:] else "")
+    step = _step_after(graph, number)
+    if numbers is None or step is None:
+        raise _UnreadError(node.name)
+    axis = numbers.ndim - 1 if node.op == "MatMulInteger" else 0
+    return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP)
 
 
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:
@@ -119,113 +96,125 @@ def _step_after(graph: OnnxGraph, product: int) -> Array | None:
     return None
 
 
-class _Rounding:
-    """Puts a graph's rounded matrices into a module, each where it was made from.
+def _of_bits(graph: OnnxGraph, node: Node) -> RoundedWeight:
+    """`MatMulNBits`: a row for each output, blocks of numbers packed into bytes, the lowest first.
 
-    A parameter that several modules share (an embedding and the head above it) is rounded for each
-    use in its own way, so each gets a copy; one that a graph uses many times is rounded once.
+    Without a zero it lies in the middle of the numbers.
     """
-
-    def __init__(self, module: nn.Module, whole: bool) -> None:
-        self._hook = _round_input if whole else _round_rows
-        self._whole = {
-            part: weight
-            for part in module.modules()
-            if isinstance(weight := getattr(part, "weight", None), nn.Parameter)
-            and weight.ndim == 2
-        }
-        self._done: set[nn.Module] = set()
-
-    def put(self, one: Rounded) -> bool:
-        """Whether there is a parameter that this matrix was rounded from; then it is put there."""
-        values = one.values
-        fits: list[tuple[float, bool, int, nn.Module, bool]] = []
-        for part, weight in self._whole.items():
-            table = isinstance(part, nn.Embedding)
-            own = weight.detach().numpy()
-            for turned in (False,) if table else (False, True):
-                mine = own.T if turned else own
-                if table != one.in_product and mine.shape == values.shape:
-                    fresh = part not in self._done  # of two alike, the one that was not found yet
-                    fits.append((_cosine(mine, values), fresh, -len(fits), part, turned))
-        if not fits or (best := max(fits, key=lambda fit: fit[:3]))[0] < _ALIKE:
-            return False
-        *_, found, turned = best
-        for part, weight in self._whole.items():
-            if weight is self._whole[found] and isinstance(part, type(found)):
-                self._round(part, weight, one, turned)
-        return True
-
-    def _round(self, part: nn.Module, weight: nn.Parameter, one: Rounded, turned: bool) -> None:
-        if part in self._done:
-            return
-        self._done.add(part)
-        own = weight.detach().numpy().astype(np.float64)
-        fitted = again(own.T if turned else own, one)
-        rounded = np.ascontiguousarray(fitted.T if turned else fitted)
-        part.weight = nn.Parameter(torch.from_numpy(rounded).to(weight.dtype), requires_grad=False)
-        if one.in_product:
-            part.register_forward_pre_hook(self._hook)
+    says = {a.name: a.i for a in node.proto.attribute}
+    bits, block, width, rows = (says.get(n, 0) for n in ("bits", "block_size", "K", "N"))
+    bits = bits or 4
+    packed, step, zeros, *order = [
+        graph.stored(n) if n else None for n in [*node.proto.input[1:], ""]
+    ]
+    if packed is None or step is None or bits not in (2, 4, 8) or not block or width % block:
+        raise _UnreadError(node.name)
+    if any(one is not None for one in order[:1]):  # g_idx: which block a number belongs to
+        raise _UnreadError(node.name)
+    counts = rows, width // block
+    numbers = _unpacked(packed.reshape(rows, -1), bits)[:, :width]
+    zero = np.full(counts, float(1 << bits - 1))
+    if zeros is not None and zeros.dtype == np.uint8:
+        zero = _unpacked(zeros.reshape(rows, -1), bits)[:, : counts[1]].astype(np.float64)
+    elif zeros is not None:
+        zero = zeros.reshape(counts).astype(np.float64)
+    whole = InputRounding(rows=True, symmetric=True, steps=254, block=block)
+    return RoundedWeight(
+        path="",
+        grid=whole_numbers(bits, signed=False),
+        numbers=numbers,
+        step=step.reshape(counts).astype(np.float64),
+        zero=zero,
+        block=(1, block),
+        inputs=whole if says.get("accuracy_level") == _IN_INT8 else None,
+        slack=_roundoff(step),
+    )
 
 
-def again(weights: Array, one: Rounded) -> Array:
-    """The model's weights rounded as the graph's were, with its step unless the step is wrong."""
-    fit = fitting_step(weights, one)
-    step = np.where(np.abs(one.step - fit) <= TRUSTED * np.abs(fit), one.step, fit)
-    limits, zero = np.iinfo(one.numbers.dtype), one.zero.astype(np.float64)
-    theirs = one.numbers - zero
-    mine = np.clip(np.rint(weights / step) + zero, limits.min, limits.max) - zero
-    # Half-way between two numbers either is right, and which one a matter of the last bit.
-    tied = np.abs(weights / step - theirs) <= 0.5 + _TIE
-    return np.where(tied, theirs, mine) * step
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The numbers that lie in bytes, the lowest bits first."""
+    if bits == 8:
+        return packed
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    apart = packed[..., None] >> shifts & ((1 << bits) - 1)
+    made: Array = apart.reshape(*packed.shape[:-1], -1)
+    return made
 
 
-def fitting_step(weights: Array, one: Rounded) -> Array:
-    """The step by which the graph's numbers become the model's weights, per column if it is so.
-
-    Taken from the largest numbers alone: there a rounding of half a step weighs least.
-    """
-    numbers = one.numbers.astype(np.float64) - one.zero
-    rows = numbers.shape if one.step.ndim else (numbers.size, 1)
-    flat, own = numbers.reshape(rows), weights.reshape(rows)
-    places = np.argsort(-np.abs(flat), axis=0, kind="stable")[:_LARGEST]
-    large, theirs = (np.abs(np.take_along_axis(x, places, 0)) for x in (flat, own))
-    counts = large >= large[:1] / 2  # of a matrix with long tails only few are large
-    ratios: Array = (theirs * counts).sum(0) / np.maximum((large * counts).sum(0), 1e-30)
-    return ratios if one.step.ndim else ratios[0]
-
-
-def _round_input(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`DynamicQuantizeLinear`: 256 steps between the least and the greatest, zero among them."""
-    x, *rest = args
-    x = _near(x)
-    return _in_steps(x, x.amin(), x.amax()), *rest
+def _dequantised(graph: OnnxGraph, node: Node) -> Unplaced | None:
+    """A weight behind `DequantizeLinear`; None for what is none: a bias, a scalar."""
+    name, step_name, *zeros = node.proto.input
+    source = graph.maker(name)
+    if taken := source is not None and source.op == "Gather":
+        name = source.inputs[0]
+    numbers, step = graph.stored(name), graph.stored(step_name)
+    if numbers is None or numbers.ndim < 2:
+        return None
+    zero = graph.stored(zeros[0]) if zeros and zeros[0] else np.zeros(())
+    if step is None or zero is None:
+        raise _UnreadError(node.name)
+    says = {a.name: a.i for a in node.proto.attribute}
+    block = says.get("block_size", 0)
+    made = _in_blocks(numbers, step, zero, says.get("axis", 1) % numbers.ndim, block, None)
+    takers = {taker.op for taker in graph.takers(node.outputs[0])}
+    return Unplaced(made, is_table=taken or "Gather" in takers)
 
 
-def _round_rows(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same, with steps of its own for each row, as XNNPACK rounds."""
-    x, *rest = args
-    x = _near(x)
-    return _in_steps(x, x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)), *rest
+def _in_blocks(
+    numbers: Array,
+    step: Array,
+    zero: Array | None,
+    axis: int,
+    block: int,
+    inputs: InputRounding | None,
+) -> RoundedWeight:
+    """With one step, one for each place along an axis, or one for each so many along it."""
+    shape = numbers.shape
+    if step.size == 1:
+        sizes, counts = shape, (1,) * len(shape)
+    elif step.ndim == len(shape) and block:
+        if shape[axis] % block:
+            raise _UnreadError
+        sizes = tuple(block if i == axis else 1 for i in range(len(shape)))
+        counts = step.shape
+    elif step.size == shape[axis]:
+        sizes = tuple(1 if i == axis else n for i, n in enumerate(shape))
+        counts = tuple(n if i == axis else 1 for i, n in enumerate(shape))
+    else:
+        raise _UnreadError
+    zeros = (
+        np.zeros(counts)
+        if zero is None
+        else np.broadcast_to(
+            zero.astype(np.float64).reshape(counts if zero.size > 1 else (1,) * len(shape)), counts
+        )
+    )
+    return RoundedWeight(
+        path="",
+        grid=_grid(numbers.dtype),
+        numbers=numbers,
+        step=step.astype(np.float64).reshape(counts),
+        zero=zeros,
+        block=sizes,
+        inputs=inputs,
+        slack=_roundoff(step),
+    )
 
 
-def _near(x: torch.Tensor) -> torch.Tensor:
-    """In the yardstick's dtype: as close to the edge as another runtime may be."""
-    if x.dtype != torch.float32:
-        return x
-    noise = torch.Generator().manual_seed(x.numel())
-    return x * (1 + _TIPPING * torch.randn(x.shape, generator=noise))
+def _grid(dtype: np.dtype[Any]) -> Grid:
+    word = dtype.name
+    signed, bits = not word.startswith("u"), word.lstrip("u").removeprefix("int")
+    if bits.isdigit():
+        return whole_numbers(int(bits), signed)
+    floats = {
+        "float8_e4m3fn": Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9),
+        "float8_e5m2": Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
+    }
+    if word not in floats:
+        raise _UnreadError(word)
+    return floats[word]
 
 
-def _in_steps(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    low, high = low.clamp(max=0), high.clamp(min=0)
-    step = (high - low) / 255
-    step = torch.where(step == 0, torch.ones_like(step), step)
-    zero = (-low / step).round().clamp(0, 255)
-    return (((x / step).round() + zero).clamp(0, 255) - zero) * step
-
-
-def _cosine(a: Array, b: Array) -> float:
-    x, y = a.ravel().astype(np.float64), b.ravel()
-    size = float(np.linalg.norm(x)) * float(np.linalg.norm(y))
-    return float(x @ y) / max(size, 1e-30)
+def _roundoff(step: Array) -> float:
+    """Of the format that steps are stored in, where it is coarser than float32."""
+    return {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(step.dtype.name, 0.0)

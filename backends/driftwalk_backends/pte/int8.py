@@ -3,7 +3,7 @@
 XNNPACK's own quantiser (PT2E) rounds each matrix of a linear layer to whole numbers, with a step
 for each output; the input of the product is rounded while it runs. Its graph says that one step
 serves a whole input. XNNPACK takes one for each row, which is finer, and that is what the model it
-is compared with does: see `onnx.quantised`, which rounds the model's own weights again.
+is compared with does (formats/).
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from driftwalk.adapter import BackendInfo
+from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
+from ..formats.declared import declared_of
+from ..formats.placing import Unplaced
+from ..formats.rounded import RoundedWeight, whole_numbers
+from ..formats.rounding import InputRounding
 from ..loaded import LoadedModel
-from ..onnx.quantised import Rounded, rounded_model
 from .backend import ExecuTorch
 from .lowering import XNNPACK, Programs
 
@@ -91,13 +95,26 @@ def _stored(graph: Any, name: str) -> Any:
     return np.ascontiguousarray(value.detach().numpy())
 
 
-def read_matrices(folder: Path) -> list[Rounded]:
-    """As columns: a linear layer's weight has a row for each output."""
+def read_matrices(folder: Path) -> list[Unplaced]:
+    """A step for each row, and for each row of the product's input."""
     stored = load_file(folder / MATRICES)
     return [
-        Rounded(stored[f"numbers.{i}"].T, np.zeros(()), stored[f"step.{i}"], in_product=True)
+        Unplaced(_rounded(stored[f"numbers.{i}"], stored[f"step.{i}"]))
         for i in range(len(stored) // 2)
     ]
+
+
+def _rounded(numbers: Array, step: Array) -> RoundedWeight:
+    steps = step.astype(np.float64).reshape(-1, 1)
+    return RoundedWeight(
+        path="",
+        grid=whole_numbers(8),
+        numbers=numbers,
+        step=steps,
+        zero=np.zeros_like(steps),
+        block=(1, numbers.shape[1]),
+        inputs=InputRounding(rows=True),
+    )
 
 
 class ExecuTorchInt8(ExecuTorch):
@@ -127,4 +144,4 @@ class ExecuTorchInt8(ExecuTorch):
         """The model, its linear layers rounded alike by driftwalk itself."""
         if self._folder is None:
             return None
-        return rounded_model(self._model, read_matrices(self._folder), whole=False)
+        return declared_of(self._model, read_matrices(self._folder))

@@ -189,10 +189,12 @@ def calibrate(
     probe: Probe,
     exact: Trace | None = None,
     keep: Keep | None = None,
+    tips: bool = False,
 ) -> Calibration:
     """Run the truth, the truth with roundoffs, the yardstick, and the truth on its states.
 
-    `exact` is what the truth gave on this probe already, `keep` puts what it gives elsewhere.
+    `exact` is what the truth gave on this probe already, `keep` puts what it gives elsewhere;
+    `tips`: the model rounds numbers while it runs.
     """
     everything, mixture = exact or truth.trace(probe), Mixture.of(yardstick.info)
     if exact is None and keep is not None:
@@ -210,7 +212,7 @@ def calibrate(
     noisy = _jittered(truth, exact, made, mixture, honest_runs.meet)
     other = other_branch(truth, exact, made, noisy, honest_runs.meet)
     total, tied, tipped = (
-        _honest_states(exact, made, mixture, noisy, branch)
+        _honest_states(exact, made, mixture, noisy, branch, tips)
         for branch in (None, other.within, other.onwards)
     )
     ties = tied_tokens(exact, made, other)
@@ -225,7 +227,7 @@ def calibrate(
     return Calibration(
         truth=exact,
         total=total,
-        own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact)),
+        own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact), tips),
         dtype=mixture.dtype,
         dtypes=mixture.dtypes,
         convolutions=mixture.convolutions,
@@ -254,6 +256,7 @@ def honest_layers(
     mixture: Mixture,
     draws: dict[str, Array] | None = None,
     jumps: Mapping[str, Array] | None = None,
+    tips: bool = False,
 ) -> dict[str, Honest]:
     """What each layer of an honest trace introduces, given its own previous states.
 
@@ -268,7 +271,7 @@ def honest_layers(
         roundoff = FORMATS[mixture.at(name)].roundoff
         runs = [array + others.pop(name)] if name in others else []
         tip = array + branches[name] if name in branches else None
-        return honest(own.array, array, keep, roundoff, runs, tip)
+        return honest(own.array, array, keep, roundoff, runs, tip, tips)
 
     return measured_pairs(truth, made, known)
 
@@ -279,6 +282,7 @@ def _honest_states(
     mixture: Mixture,
     noisy: Trace | None,
     other: Mapping[str, Array] | None = None,
+    tips: bool = False,
 ) -> dict[str, Honest]:
     """How wrong the states of an honest trace are; from both draws, where there are two.
 
@@ -293,7 +297,7 @@ def _honest_states(
         runs = [second.array] if second is not None else []
         roundoff, tip = coarsest[name].roundoff, other[name] if other is not None else None
         keep = exact.probe.keep(name, true.shape)
-        return honest(state.array, true, keep, roundoff, runs, tip)
+        return honest(state.array, true, keep, roundoff, runs, tip, tips)
 
     names = set(exact.names).intersection(exact.names if other is None else other)
     states = [state for state in made if state.point.name in names]

@@ -112,6 +112,8 @@ class Introduced:
     error: Norms
     scale: Norms
     where: Concentration
+    tokens: int = 0
+    """How many there are, rows counted apart."""
 
 
 def concentration(difference: Array, keep: Array | None = None) -> Concentration:
@@ -169,7 +171,8 @@ def introduced(
         else:
             error = calibration.own_error(name, own, true)
         where = concentration(difference(own, true), keep)
-        found[name] = Introduced(made.point, error, norms_of(true, keep), where)
+        tokens = int(keep.sum()) if keep is not None else true.size // max(1, true.shape[-1])
+        found[name] = Introduced(made.point, error, norms_of(true, keep), where, tokens)
 
     with np.errstate(all="ignore"):
         replay_pairs(truth, trace, meet)

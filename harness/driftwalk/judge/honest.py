@@ -129,11 +129,13 @@ def honest(
     roundoff: float,
     draws: Iterable[Array] = (),
     other_branch: Array | None = None,
+    tips: bool = False,
 ) -> Honest:
     """From what the yardstick made; `draws` are what other honest runs made.
 
     These say where noise is large, the yardstick how large it is: they are brought to its size.
     `other_branch` is the state after choices that tipped over: as large as it is, that is honest.
+    `tips`: numbers are rounded while the model runs, and one may tip over in any token.
     """
     infinite = np.isinf(true)
     if infinite.any():  # on purpose, and no noise: what other runs have there says nothing
@@ -157,6 +159,8 @@ def honest(
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
     noisy = steadied(np.max(by_token, axis=0), alive, width)
+    if tips and np.isfinite(noisy).all():
+        noisy = np.maximum(noisy, math.sqrt(float(np.mean(np.square(noisy)))))
     if other_branch is not None:
         jumps = row_sizes(other_branch, true, keep, channels)
         noisy = np.maximum(noisy, _of_many(jumps, noisy))

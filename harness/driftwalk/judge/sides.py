@@ -68,13 +68,14 @@ class JudgedSide:
 
     def raise_layers(self, times: Mapping[str, float]) -> None:
         """Have layers judged as so many times beyond what they may introduce."""
-        room = self._own_room
-        self._introduced = {
-            name: self.calibration.allowed_own(name, room).scaled(times[name])
-            if name in times
-            else error
-            for name, error in self._introduced.items()
+        raised = {
+            name: self.calibration.allowed_own(name, self._own_room).scaled(factor)
+            for name, factor in times.items()
+            if name in self.calibration.own
         }
+        own = self._introduced
+        raised = {n: own[n].or_larger(least) if n in own else least for n, least in raised.items()}
+        self._introduced = {**own, **raised}
 
     @property
     def room(self) -> Norms:

@@ -12,9 +12,9 @@ from ..adapter import Backend, BackendInfo, BringsModel, Decodes, LooksInside
 from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
-from ..measure.norms import Norms, ratio
+from ..formats import Declared
+from ..measure.norms import Norms
 from ..mixture import OWN, Mixture
-from ..names import layer_of
 from ..progress import Progress
 from ..registry import create
 from ..states import Probe, Trace
@@ -23,16 +23,15 @@ from .calibration_cache import stored_calibration
 from .conditioning import EXAMINED_AT
 from .drill import clearly_wrong, introduced, look, looking
 from .exact import ByChance
+from .parts import used_by_parts
 from .pooling import pooled
+from .replay import introduced_errors
 from .sides import JudgedSide
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "18"
-
-PART_LIMIT = 0.01
-"""How far, relatively, a part of a quantised model may be off what its whole numbers give."""
+CACHE_VERSION = "20"
 
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
@@ -111,6 +110,8 @@ class Witness:
         self._judged: tuple[Trace, JudgedSide] | None = None
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
+        self.declared: Declared | None = None
+        """What that candidate declares of its weights, where it is quantised."""
         self.seconds: dict[str, float] = {}
         self._rounding: Decoding | None = None
         self._exact_witness: Witness | None = None
@@ -133,10 +134,15 @@ class Witness:
             return self
         given = self.probe, self._use_cache, self._show, self._depth, self._device
         made = Witness(own, *given, looks_inside=self.looks_inside)
-        made.has_own_model = True
+        made.has_own_model, made.declared = True, own.declared
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
         return made
+
+    @property
+    def tips(self) -> bool:
+        """Whether a roundoff may tip a whole step over in what it speaks for."""
+        return self.has_own_model and (self.declared is None or self.declared.tips)
 
     def calibration(self, computes_in: ComputesIn) -> Calibration | None:
         """The calibration for a side that computes in a dtype, or in the dtypes of a backend.
@@ -172,7 +178,7 @@ class Witness:
 
     def doubt(self, computes_in: ComputesIn) -> str:
         """Why the truth cannot be trusted for such a side; empty where it can."""
-        if self.has_own_model:  # in whole numbers a roundoff may tip a whole step over
+        if self.tips:
             return ""
         if self._exact_witness is not None:
             return self._exact_witness.doubt(computes_in)
@@ -182,7 +188,7 @@ class Witness:
     def _calibration_for(self, computes_in: ComputesIn) -> Calibration | None:
         mixture = Mixture.of(computes_in)
         key = str(mixture)
-        if key != EXAMINED_AT and not self.has_own_model and self._rounding is None:
+        if key != EXAMINED_AT and not self.tips and self._rounding is None:
             self._calibration_for(EXAMINED_AT)  # the examination may find another truth
         if key not in self._calibrations:
             start = time.perf_counter()
@@ -221,20 +227,16 @@ class Witness:
         """By how much the parts of each layer are off, each given what the candidate gave it.
 
         In units in which the limit of a layer is what one of its parts may be off: between the
-        parts a rounding may tip over, inside one there is nothing to tip.
+        parts a rounding may tip over, inside one there is nothing to tip. Where nothing is rounded
+        while it runs, layers are judged whole, as ever.
         """
+        if not self.tips:
+            return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
         with looking(candidate, "module"), looking(self.truth, "module"):
             found = introduced(self.truth, candidate.trace(self.probe))
-        worst: dict[str, float] = {}
-        for name, part in found.items():
-            layer = layer_of(name)
-            if layer is not None:
-                off = ratio(part.error.l2, part.scale.l2)
-                worst[layer] = max(worst.get(layer, 0.0), off)
-        return {
-            layer: calibration.allowed_own(layer).scaled(off / PART_LIMIT)
-            for layer, off in worst.items()
-        }
+        few = self.declared is not None and not self.declared.ties
+        used = used_by_parts(found, FORMATS[calibration.mixture.dtype].roundoff, middle=few)
+        return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
 
     def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
         """Points inside whose layer the candidate has a module that is clearly wrong."""
@@ -283,10 +285,9 @@ class Witness:
             yardstick = self._open_yardstick(mixture)
             stage = self._show.stage(f"calibrating: truth and {yardstick.spec}", extra=True)
             with stage, yardstick, looking(yardstick, self._depth):
-                made = self._second_opinion(
-                    yardstick, calibrate(self.truth, yardstick, self.probe, self._exact, keep)
-                )
-            if self.has_own_model:
+                given = self.truth, yardstick, self.probe, self._exact, keep, self.tips
+                made = self._second_opinion(yardstick, calibrate(*given))
+            if self.tips:
                 made = pooled(made)
             if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=_errors(evidence, made))

@@ -1,0 +1,112 @@
+"""The model that a quantised artefact declares: the given one, its weights as they are stored."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from driftwalk.formats import Declared, Misstored, StoredAs
+
+from ..loaded import LoadedModel
+from .in_torch import UnknownFormatError, stored_in
+from .placing import Unplaced, placed
+from .rounded import RoundedWeight
+
+
+def declared_by(module: nn.Module, model: LoadedModel) -> LoadedModel | None:
+    """What a quantised module should compute, given the model; None where that cannot be told."""
+    try:
+        return declared_model(model, stored_in(module))
+    except UnknownFormatError:
+        return None
+
+
+def declared_of(model: LoadedModel, found: Sequence[Unplaced]) -> LoadedModel | None:
+    """The same for weights whose modules are not named; None where one is not the model's."""
+    weights = placed(model.at("fp32", "cpu"), found)
+    return None if weights is None else declared_model(model, weights)
+
+
+def declared_model(model: LoadedModel, weights: Sequence[RoundedWeight]) -> LoadedModel | None:
+    """The model with weights as they are stored; None where it has no such weights.
+
+    A stored weight that is no rounding of the model's is not taken over: the model's is rounded
+    again, and what is wrong is told.
+    """
+    module = copy.deepcopy(model.at("fp32", "cpu")).eval()
+    parts = dict(module.named_modules())
+    wrong: dict[str, Misstored] = {}
+    own_way = []
+    for one in weights:
+        part = parts.get(one.path)
+        weight = getattr(part, "weight", None)
+        if part is None or not isinstance(weight, nn.Parameter):
+            return None
+        if tuple(weight.shape) != one.numbers.shape:
+            return None
+        found = one.honest(weight.detach().numpy())
+        if not found.is_right:
+            wrong[one.path] = Misstored(found.sentence(one.path), found.beyond)
+        if found.own_way:
+            own_way.append(one.path)
+        put = torch.from_numpy(found.values).to(weight.dtype)
+        part.weight = nn.Parameter(put, requires_grad=False)
+        if one.inputs is not None:
+            part.register_forward_pre_hook(one.inputs)
+    if not weights:
+        return None
+    declared = Declared(
+        stored=tuple(_kinds(weights)),
+        tips=any(one.inputs is not None for one in weights),
+        ties=any(one.inputs is not None and one.inputs.ties for one in weights),
+        wrong=wrong,
+        own_way=tuple(own_way),
+        in_float=_in_float(parts, {one.path for one in weights}),
+    )
+    label = f"{model.label}, quantised"
+    return LoadedModel(module, label, blocks=model.blocks, declared=declared)
+
+
+def _in_float(parts: dict[str, nn.Module], rounded: set[str]) -> tuple[str, ...]:
+    """Modules whose matrix is not rounded; tables only where others are."""
+    tables = any(isinstance(parts[path], nn.Embedding) for path in rounded)
+    return tuple(
+        path
+        for path, part in parts.items()
+        if path not in rounded
+        and isinstance(weight := getattr(part, "weight", None), nn.Parameter)
+        and weight.ndim >= 2
+        and (tables or not isinstance(part, nn.Embedding))
+    )
+
+
+def _kinds(weights: Iterable[RoundedWeight]) -> Iterable[StoredAs]:
+    """Weights that are stored alike, together."""
+    groups: dict[tuple[str, str, str], list[RoundedWeight]] = {}
+    for one in weights:
+        inputs = "" if one.inputs is None else str(one.inputs)
+        groups.setdefault((one.grid.name, _block(one), inputs), []).append(one)
+    for (kind, block, inputs), alike in groups.items():
+        yield StoredAs(
+            kind=kind,
+            block=block,
+            inputs=inputs,
+            weights=len(alike),
+            elements=sum(one.numbers.size for one in alike),
+            bytes=sum(one.bytes for one in alike),
+        )
+
+
+def _block(one: RoundedWeight) -> str:
+    """What shares a step, in words."""
+    if one.blocks == 1:
+        return "the whole matrix"
+    row, *rest = one.block
+    if row == 1 and tuple(rest) == one.numbers.shape[1:]:
+        return "a row"
+    if row == 1 and one.numbers.ndim == 2:
+        return f"{rest[0]} numbers of a row"
+    return " x ".join(map(str, one.block))

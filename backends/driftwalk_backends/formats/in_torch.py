@@ -1,0 +1,143 @@
+"""The stored weights of a module that somebody quantised: torchao's tensors, torch.ao's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftwalk.dtypes import Float64
+
+from ..tensors import TORCH_DTYPES
+from .rounded import Grid, RoundedWeight, whole_numbers
+from .rounding import InputRounding
+
+_FLOATS = {
+    torch.float8_e4m3fn: Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9),
+    torch.float8_e5m2: Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
+}
+_WHOLE = {torch.int8: whole_numbers(8), torch.uint8: whole_numbers(8, signed=False)}
+_ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+_TRIED = (255, 127)
+"""Steps of an input that PyTorch's own kernels take: all eight bits, or seven where sums of two
+products must fit into 16 bits."""
+
+
+class UnknownFormatError(Exception):
+    """A weight is stored in a way that is not known here."""
+
+
+def stored_in(module: nn.Module) -> list[RoundedWeight]:
+    """Every quantised weight of a module; an error where there is one that cannot be read."""
+    return [one for path, part in module.named_modules() for one in _of(path, part)]
+
+
+def _of(path: str, part: nn.Module) -> Iterator[RoundedWeight]:
+    weight = part._parameters.get("weight")
+    if weight is not None and hasattr(weight, "qdata"):
+        yield _of_torchao(path, weight)
+        return
+    packed = getattr(type(part), "weight", None)
+    if packed is not None and type(part).__module__.startswith("torch.ao.nn.quantized"):
+        yield _of_torch_ao(path, part)
+        return
+    for name, own in part._parameters.items():
+        if own is not None and type(own.data) is not torch.Tensor:
+            raise UnknownFormatError(f"{path}.{name} is a {type(own.data).__name__}")
+
+
+def _of_torchao(path: str, weight: Any) -> RoundedWeight:
+    numbers = weight.qdata
+    if tuple(numbers.shape) != tuple(weight.shape):
+        raise UnknownFormatError(f"{path}.weight is packed ({type(weight).__name__})")
+    if getattr(weight, "act_pre_scale", None) is not None:
+        raise UnknownFormatError(f"the inputs of {path} are scaled before they are rounded")
+    block = tuple(min(b, n) for b, n in zip(weight.block_size, numbers.shape, strict=True))
+    counts = tuple(n // b for n, b in zip(numbers.shape, block, strict=True))
+    zero = getattr(weight, "zero_point", None)
+    return RoundedWeight(
+        path,
+        _grid(path, weight),
+        _wide(numbers),
+        _wide(weight.scale).reshape(counts),
+        np.zeros(counts) if zero is None else _wide(zero).reshape(counts),
+        block,
+        _inputs_of_torchao(path, weight),
+        sum(_ROUNDOFFS.get(one, 0.0) for one in (weight.dtype, weight.scale.dtype)),
+    )
+
+
+def _grid(path: str, weight: Any) -> Grid:
+    target = getattr(weight, "target_dtype", weight.qdata.dtype)
+    if target in _FLOATS:
+        return _FLOATS[target]
+    if target in _WHOLE:
+        return _WHOLE[target]
+    word = str(target).removeprefix("torch.")
+    signed, bits = not word.startswith("u"), word.lstrip("u").removeprefix("int")
+    if not bits.isdigit():
+        raise UnknownFormatError(f"{path}.weight holds {word}")
+    return whole_numbers(int(bits), signed)
+
+
+def _inputs_of_torchao(path: str, weight: Any) -> InputRounding | None:
+    asked = getattr(weight, "act_quant_kwargs", None)
+    word = getattr(weight, "activation_quantization", None)
+    if asked is None and word is None:
+        return None
+    if str(getattr(word, "value", word)).lower().endswith("int8_asym_per_token"):
+        return InputRounding(rows=True)
+    static = getattr(weight, "act_quant_scale", None) is not None
+    whole = type(asked).__name__ == "QuantizeTensorToInt8Kwargs"
+    if asked is None or not whole or static or getattr(asked, "reduce_range", False):
+        raise UnknownFormatError(f"the inputs of {path} are rounded as {asked or word}")
+    rows = type(asked.granularity).__name__ in ("PerRow", "PerToken")
+    return InputRounding(rows, symmetric=asked.mapping_type.name == "SYMMETRIC")
+
+
+def _of_torch_ao(path: str, part: Any) -> RoundedWeight:
+    weight = part.weight()
+    if not weight.is_quantized or weight.dtype not in (torch.qint8, torch.quint8):
+        raise UnknownFormatError(f"{path} stores {weight.dtype}")
+    numbers = weight.int_repr()
+    if weight.qscheme() == torch.per_tensor_affine:
+        step, zero = np.array(weight.q_scale()), np.array(float(weight.q_zero_point()))
+        block = tuple(numbers.shape)
+    else:
+        axis = weight.q_per_channel_axis()
+        step, zero = _wide(weight.q_per_channel_scales()), _wide(weight.q_per_channel_zero_points())
+        block = tuple(1 if i == axis else n for i, n in enumerate(numbers.shape))
+    counts = tuple(n // b for n, b in zip(numbers.shape, block, strict=True))
+    product = "dynamic" in type(part).__module__ and numbers.ndim == 2
+    if not product and "embedding" not in type(part).__name__.lower():
+        raise UnknownFormatError(f"{path} is a {type(part).__name__}, with steps of its own")
+    return RoundedWeight(
+        path,
+        _WHOLE[numbers.dtype],
+        _wide(numbers),
+        step.reshape(counts),
+        zero.reshape(counts),
+        block,
+        _seen_to_round(part, _wide(weight.dequantize())) if product else None,
+    )
+
+
+def _seen_to_round(part: Any, values: Float64) -> InputRounding:
+    """Which of two ways this machine's kernel rounds inputs: the one that explains a product."""
+    given = torch.randn(8, values.shape[1], generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        made, bias = part(given).double(), part.bias()
+
+    def off(way: InputRounding) -> float:
+        product = way.rounded(given).double() @ torch.from_numpy(values).T
+        return float((made - product - (0 if bias is None else bias.double())).norm())
+
+    return min((InputRounding(steps=steps) for steps in _TRIED), key=off)
+
+
+def _wide(tensor: torch.Tensor) -> Float64:
+    made: Float64 = tensor.detach().cpu().to(TORCH_DTYPES["fp64"]).numpy()
+    return made

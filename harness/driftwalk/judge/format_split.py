@@ -1,0 +1,109 @@
+"""The error of a quantised candidate, split: what its format costs, and what its kernel adds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..dtypes import Array, Float64
+from ..formats import Declared, FormatCost, FormatFindings
+from ..measure.decisions import decision_impact
+from ..measure.norms import BLOCK
+from ..names import LOGITS
+from ..states import State, Trace
+from ..tolerance import Tolerance
+from .calibrate import Calibration
+from .sides import JudgedSide
+
+_EXACT = Tolerance(0.0, 0.0)
+"""Two float64 runs: what flips between them was no tie."""
+
+
+class FormatSplit:
+    """Meets the candidate's states, each beside the truth and the declared model's truth."""
+
+    def __init__(self, truth: Trace, declared: Trace, says: Declared) -> None:
+        self._truth, self._declared, self._says = truth, declared, says
+        self._layers: dict[str, FormatCost] = {}
+
+    @classmethod
+    def between(
+        cls, reference: JudgedSide | None, candidate: Calibration | None, says: Declared | None
+    ) -> FormatSplit | None:
+        """None where the candidate declares nothing, or one of the two has no truth."""
+        if reference is None or candidate is None or says is None:
+            return None
+        return cls(reference.calibration.truth, candidate.truth, says)
+
+    def meet(self, state: State) -> None:
+        name = state.point.name
+        both = self._truth.state(name), self._declared.state(name)
+        arrays = [one.array for one in both if one is not None]
+        if len(arrays) == 2 and all(one.shape == state.array.shape for one in arrays):
+            keep = self._truth.probe.keep(name, state.array.shape)
+            self._layers[name] = split(state.array, arrays[1], arrays[0], keep)
+
+    @property
+    def misstored(self) -> dict[str, float]:
+        """The points whose module holds weights that are no rounding of the model's."""
+        found: dict[str, float] = {}
+        points = [state.point for state in self._truth if state.point.module]
+        for path, wrong in self._says.wrong.items():
+            inside = [p for p in points if path == p.module or path.startswith(f"{p.module}.")]
+            if inside:
+                name = max(inside, key=lambda point: len(point.module)).name
+                found[name] = max(found.get(name, 0.0), wrong.beyond)
+        return found
+
+    def findings(self, decides: bool) -> FormatFindings:
+        """All that was met, in the model's order; `decides`: whether the model's logits do."""
+        order = [name for name in self._truth.names if name in self._layers]
+        both = self._truth.state(LOGITS), self._declared.state(LOGITS)
+        decisions = None
+        if decides and both[0] is not None and both[1] is not None:
+            before, after = both[0].array, both[1].array
+            keep = self._truth.probe.keep(LOGITS, before.shape)
+            decisions = decision_impact(before, after, keep, _EXACT, 1.0)
+        return FormatFindings(
+            stored=self._says.stored,
+            layers={name: self._layers[name] for name in order},
+            decisions=decisions,
+            wrong=self._says.wrong,
+            own_way=self._says.own_way,
+            in_float=self._says.in_float,
+        )
+
+
+def split(candidate: Array, declared: Array, true: Array, keep: Array | None) -> FormatCost:
+    """The two parts of candidate - true, over the positions that count."""
+    rows = [_counted(array, keep) for array in (candidate, declared, true)]
+    sums = np.zeros(4)
+    step = max(1, BLOCK // max(1, rows[0].shape[1]))
+    for start in range(0, len(rows[0]), step):
+        c, d, x = (one[start : start + step].astype(np.float64) for one in rows)
+        with np.errstate(invalid="ignore", over="ignore"):
+            of_format, of_kernel = _apart(d, x), _apart(c, d)
+            pairs = (
+                (of_format, of_format),
+                (of_kernel, of_kernel),
+                (of_format, of_kernel),
+                (x, x),
+            )
+            sums += [float(np.vdot(a, b)) for a, b in pairs]
+    cost, added, both, size = sums
+    across = math.sqrt(cost) * math.sqrt(added)
+    cosine = min(1.0, max(-1.0, both / across)) if 0 < across < math.inf else 0.0
+    return FormatCost(math.sqrt(cost), math.sqrt(added), cosine, math.sqrt(size))
+
+
+def _apart(a: Float64, b: Float64) -> Float64:
+    """a - b; nothing where both are the same infinity."""
+    return np.where(a == b, 0.0, a - b)
+
+
+def _counted(array: Array, keep: Array | None) -> Array:
+    width = array.shape[-1] if array.ndim else 1
+    if keep is not None:
+        return array[keep].reshape(-1, width)
+    return array.reshape(-1, width)

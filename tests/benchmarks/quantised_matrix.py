@@ -1,0 +1,190 @@
+"""Quantised copies of models: clean ones pass, and faults are caught, placed, and called rightly.
+
+PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/quantised_matrix.py [--real]
+    [--seeds N] [GLOB ...]
+
+torchao's formats and PyTorch's own dynamic int8 on tiny random models (with --real: MiniLM). A
+fault is changed in one linear layer of the middle block. Globs choose among `model/format`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import transformers as tf
+from torch import nn
+
+import driftwalk
+
+Change = Callable[[nn.Module, str], None]
+SMALL = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 128}
+HEADS = {"num_attention_heads": 4}
+
+
+def tiny(seed: int) -> Iterator[tuple[str, nn.Module]]:
+    torch.manual_seed(seed)
+    gpt2 = tf.GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=128, n_positions=64)
+    yield "GPT-2", tf.GPT2LMHeadModel(gpt2)
+    yield "Llama", tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL, **HEADS, num_key_value_heads=2))
+    yield "BERT", tf.BertForMaskedLM(tf.BertConfig(**SMALL, **HEADS))
+    vit = {name: size for name, size in SMALL.items() if name != "vocab_size"}
+    config = tf.ViTConfig(**vit, **HEADS, image_size=32, patch_size=8)
+    yield "ViT", tf.ViTForImageClassification(config)
+
+
+def formats() -> dict[str, Callable[[nn.Module], nn.Module]]:
+    import torchao.quantization as ao
+
+    def by(config: Any) -> Callable[[nn.Module], nn.Module]:
+        def made(module: nn.Module) -> nn.Module:
+            ao.quantize_(module, config)
+            return module
+
+        return made
+
+    def dynamic(module: nn.Module) -> nn.Module:
+        if "arm" in torch.backends.cpu.get_cpu_capability().lower() or not _has_x86():
+            torch.backends.quantized.engine = "qnnpack"
+        made: nn.Module = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
+        return made
+
+    group = ao.PerGroup(32)
+    int4 = {"weight_dtype": torch.int4}
+    return {
+        "int8, weights": by(ao.Int8WeightOnlyConfig()),
+        "int8, dynamic": by(ao.Int8DynamicActivationInt8WeightConfig()),
+        "fp8, weights": by(ao.Float8WeightOnlyConfig()),
+        "int4, weights": by(ao.IntxWeightOnlyConfig(**int4, granularity=group)),
+        "int4, dynamic": by(
+            ao.Int8DynamicActivationIntxWeightConfig(**int4, weight_granularity=group)
+        ),
+        "torch.ao int8": dynamic,
+    }
+
+
+def _has_x86() -> bool:
+    import platform
+
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+def _scale(module: nn.Module, path: str) -> None:
+    module.get_submodule(path).weight.scale[3] *= 1.02
+
+
+def _zero(module: nn.Module, path: str) -> None:
+    module.get_submodule(path).weight.zero_point[3] += 1
+
+
+def _swapped(module: nn.Module, path: str) -> None:
+    numbers = module.get_submodule(path).weight.qdata
+    numbers[[3, 4]] = numbers[[4, 3]]
+
+
+def _neighbour(module: nn.Module, path: str) -> None:
+    scale = module.get_submodule(path).weight.scale
+    scale[3] = scale[4] if float((scale[3] / scale[4] - 1).abs().max()) > 0.02 else scale[4] * 1.1
+
+
+def _unsigned(module: nn.Module, path: str) -> None:
+    numbers = module.get_submodule(path).weight.qdata
+    numbers[3] = torch.where(numbers[3] < 0, torch.full_like(numbers[3], 127), numbers[3])
+
+
+def _nibbles(module: nn.Module, path: str) -> None:
+    numbers = module.get_submodule(path).weight.qdata
+    numbers[3] = numbers[3].reshape(-1, 2).flip(-1).reshape(-1)
+
+
+def _half_sums(module: nn.Module, path: str) -> None:
+    part = module.get_submodule(path)
+    values, bias = part.weight.dequantize().half(), part.bias
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x.half(), values).float() + (0 if bias is None else bias)
+
+    part.forward = forward
+
+
+FAULTS: dict[str, tuple[Change, str]] = {
+    "one scale x 1.02": (_scale, "format"),
+    "zero point off by one": (_zero, "format"),
+    "two rows swapped": (_swapped, "format"),
+    "its neighbour's scale": (_neighbour, "format"),
+    "signed read as unsigned": (_unsigned, "format"),
+    "nibbles swapped": (_nibbles, "format"),
+    "sums in fp16": (_half_sums, "kernel"),
+}
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for seed in range(1 if options.real else options.seeds):
+        for name, model in real() if options.real else tiny(seed):
+            for word, make in formats().items():
+                label = f"{name}/{word}"
+                if not options.names or any(fnmatchcase(label, one) for one in options.names):
+                    row(model.eval(), make, f"{name} | {word} | {seed}")
+    return 0
+
+
+def real() -> Iterator[tuple[str, nn.Module]]:
+    import real_models
+
+    yield "MiniLM", real_models.minilm()
+
+
+def row(model: nn.Module, make: Callable[[nn.Module], nn.Module], label: str) -> None:
+    clean = make(copy.deepcopy(model))
+    report = driftwalk.verify(model, clean)
+    cost = list(report.format.layers.values())[-1] if report.format else None
+    parts = f"{cost.format / cost.scale:.1e} | {cost.kernel / cost.scale:.1e}" if cost else "? | ?"
+    caught, placed, called, tried, missed = 0, 0, 0, 0, []
+    paths = [
+        path
+        for path, part in clean.named_modules()
+        if hasattr(getattr(part, "weight", None), "qdata")
+    ]
+    path = paths[len(paths) // 2] if paths else ""
+    for name, (change, part) in FAULTS.items() if path else ():
+        wrong = make(copy.deepcopy(model))
+        try:
+            change(wrong, path)
+        except (AttributeError, TypeError, RuntimeError):
+            continue
+        tried += 1
+        found = driftwalk.verify(model, wrong)
+        cause = found.root_cause.point.module if found.root_cause else ""
+        caught += found.verdict == "drift"
+        placed += bool(cause) and (path.startswith(cause) or "." not in path)
+        says = "format" if found.format and path in found.format.wrong else "kernel"
+        called += found.verdict == "drift" and says == part
+        if found.verdict != "drift":
+            missed.append(name)
+    sys.stdout.write(
+        f"| {label} | {report.verdict} | {used(report):.2f} | {parts} | {caught} of {tried} "
+        f"| {placed} | {called} | {', '.join(missed)} |\n"
+    )
+    sys.stdout.flush()
+
+
+def used(report: driftwalk.Report) -> float:
+    return max((x.tolerance.needed for x in report.layers if x.tolerance), default=0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
