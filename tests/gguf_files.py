@@ -129,3 +129,17 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def quantised(path: Path, kind: str) -> Path:
+    """A file in float32, quantised by llama.cpp itself: what gguf's own package cannot make."""
+    from llama_cpp import llama_cpp as llama
+
+    options = llama.llama_model_quantize_default_params()
+    options.ftype = {"Q4_K": 14, "Q6_K": 18, "Q5_K": 16}[kind]
+    options.nthread = 1
+    options.pure = True
+    made = path.with_suffix(f".{kind}.gguf")
+    code = llama.llama_model_quantize(str(path).encode(), str(made).encode(), options)
+    assert code == 0
+    return made

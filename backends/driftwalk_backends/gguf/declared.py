@@ -24,10 +24,12 @@ from .products import ProductInput, RoundedProduct, input_for
 from .source import numbers_of
 from .steps import steps_of
 
-_OFF = 0.75
+_OFF = 0.51
 """In steps: as far as a rounding to the nearest number, with a step in half precision, may be."""
-_ROUNDOFFS = {"F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
-_LEAST = 2.0**-24
+_SLACK = 2.0**-10
+"""Relative, of numbers: a step is rounded to half precision after they were made with it."""
+_ROUNDOFFS = {"F32": (2.0**-24, 0.0), "F16": (2.0**-11, 2.0**-25), "BF16": (2.0**-8, 0.0)}
+"""Of plain numbers: how far, relatively, one may be off; and of the smallest ones, absolutely."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,22 @@ def _put(
 
 
 def _beyond(own: Array, stored: Array, tensor: Tensor, header: Header, naming: Naming) -> Array:
-    """By block, how many times what a rounding may be off its worst number is off."""
-    off = np.abs(own.astype(np.float64) - stored)
+    """By block, how many times what a rounding may be off its worst number is off.
+
+    What lies beyond the largest or the smallest number of its block may have been cut off there.
+    """
+    off = own.astype(np.float64) - stored
     if tensor.type.name in _ROUNDOFFS:
-        most = _ROUNDOFFS[tensor.type.name] * np.maximum(np.abs(own), _LEAST)
-        return np.atleast_2d(off / most).max(-1) / 1.01
+        relative, least = _ROUNDOFFS[tensor.type.name]
+        most = 1.01 * np.maximum(relative * np.abs(own), least) + 1e-45
+        return np.atleast_2d(np.abs(off) / most).max(-1)
     step, width = steps_of(tensor, header.path, stored)
-    blocks = off.reshape(*off.shape[:-1], -1, width).max(-1)
-    scale = _in_order(step, tensor.name, naming).reshape(blocks.shape)
-    made: Array = blocks / np.maximum(_OFF * scale, 1e-30)
+    blocks, values = (x.reshape(*x.shape[:-1], -1, width) for x in (off, stored))
+    cut = (values == values.max(-1, keepdims=True)) & (blocks > 0)
+    cut |= (values == values.min(-1, keepdims=True)) & (blocks < 0)
+    scale = _in_order(step, tensor.name, naming).reshape(*blocks.shape[:-1], 1)
+    most = _OFF * scale + _SLACK * np.abs(values) + 1e-30
+    made: Array = np.where(cut, 0.0, np.abs(blocks) / most).max(-1)
     return made
 
 
