@@ -18,13 +18,14 @@ _DTYPE_ALIASES = {
     "half": "fp16",
     "bfloat16": "bf16",
 }
-TAKES_TEXT = ("trace", "command", "llamacpp")
+TAKES_TEXT = ("trace", "command", "gguf", "llamacpp")
 """Backends that read all that follows their name as one text: a path, a command line."""
 NEEDS_TEXT = ("trace", "command")
 """Those of them that are nothing without."""
 _BEHIND_TEXT = {
     "trace": ("map", "whole"),
     "command": ("map",),
+    "gguf": (),
     "llamacpp": ("threads", "kv", "attn"),
 }
 """The options that may stand behind such a text."""
@@ -44,7 +45,7 @@ class Spec:
     dtype: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    """Of `trace:PATH`, `command:LINE` and `llamacpp:FILE`: the path, the line, the file."""
+    """Of `trace:PATH`, `command:LINE`, `gguf:FILE`, `llamacpp:FILE`: what follows the name."""
 
     @classmethod
     def parse(cls, text: str) -> Spec:

@@ -7,8 +7,9 @@ model's own weight is left in its place, and what is wrong is told.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,20 +17,24 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 from driftwalk.formats import Declared, Misstored, StoredAs
+from driftwalk.weight_source import Stored, WeightSource
 
 from ..loaded import LoadedModel
 from .header import Header, Tensor
 from .naming import Naming, halves, module_of
-from .products import ProductInput, RoundedProduct, input_for
+from .products import ProductInput, RoundedProduct
 from .source import numbers_of
 from .steps import steps_of
 
 _OFF = 0.51
 """In steps: as far as a rounding to the nearest number, with a step in half precision, may be."""
 _SLACK = 2.0**-10
-"""Relative, of numbers: a step is rounded to half precision after they were made with it."""
+"""Of a block's largest number: step and minimum are rounded to half precision afterwards."""
 _ROUNDOFFS = {"F32": (2.0**-24, 0.0), "F16": (2.0**-11, 2.0**-25), "BF16": (2.0**-8, 0.0)}
 """Of plain numbers: how far, relatively, one may be off; and of the smallest ones, absolutely."""
+
+
+Rounds = Callable[[str], ProductInput | None]
 
 
 @dataclass(frozen=True)
@@ -42,14 +47,17 @@ class Product:
 
 
 def declared_by_file(
-    model: LoadedModel, header: Header, naming: Naming, half_sums: bool
+    model: LoadedModel, header: Header, naming: Naming, rounds: Rounds | None
 ) -> LoadedModel | None:
-    """What llama.cpp should compute; None where that is the model itself, in float32."""
+    """What should be computed by whoever runs a file; None where that is the model, in float32.
+
+    `rounds` says how inputs are rounded for a type of weights; None: by nobody.
+    """
     module = copy.deepcopy(model.at("fp32", "cpu")).eval()
     parts = dict(module.named_modules())
     tensors = dict(_placed(parts, header))
-    products = list(_products(parts, tensors, half_sums))
-    if not any(one.given for one in products):
+    products = list(_products(parts, tensors, rounds))
+    if all(one.tensor.type.name == "F32" for one in products):
         return None
     wrong: dict[str, Misstored] = {}
     if model.gguf is None or not model.gguf.samefile(header.path):
@@ -61,9 +69,23 @@ def declared_by_file(
             lowest = _minimums(one, header, naming)
             module.set_submodule(one.path, RoundedProduct(part, one.given, lowest))
     often = any(one.given is not None and one.given.tips_often for one in products)
-    declared = Declared(tuple(_kinds(products)), tips=True, ties=often, wrong=wrong)
+    tips = any(one.given is not None for one in products)
+    declared = Declared(tuple(_kinds(products)), tips=tips, ties=often, wrong=wrong)
     label = f"{model.label}, as {header.path.name} declares"
     return LoadedModel(module, label, blocks=model.blocks, declared=declared)
+
+
+def weights_in(model: LoadedModel, header: Header, naming: Naming) -> WeightSource | None:
+    """A file's own weights by the model's names; None where some are no plain numbers."""
+    placed = dict(_placed(dict(model.module.named_modules()), header))
+    if not all(one.type.name in _ROUNDOFFS for one in placed.values()):
+        return None
+
+    def read(tensor: Tensor) -> Array:
+        return np.ascontiguousarray(_in_order(numbers_of(tensor, header.path), tensor.name, naming))
+
+    stored = {name: Stored(one.shape, "fp32", partial(read, one)) for name, one in placed.items()}
+    return WeightSource(header.path.name, "files", stored)
 
 
 def _placed(parts: Mapping[str, nn.Module], header: Header) -> Iterator[tuple[str, Tensor]]:
@@ -76,7 +98,7 @@ def _placed(parts: Mapping[str, nn.Module], header: Header) -> Iterator[tuple[st
 
 
 def _products(
-    parts: Mapping[str, nn.Module], tensors: Mapping[str, Tensor], half_sums: bool
+    parts: Mapping[str, nn.Module], tensors: Mapping[str, Tensor], rounds: Rounds | None
 ) -> Iterator[Product]:
     tables = [path for path, part in parts.items() if isinstance(part, nn.Embedding)]
     for path, part in parts.items():
@@ -86,7 +108,7 @@ def _products(
         if tensor is None and len(tables) == 1:  # a head that is the embedding
             tensor = tensors.get(f"{tables[0]}.weight")
         if tensor is not None:
-            yield Product(path, tensor, input_for(tensor.type.name, half_sums))
+            yield Product(path, tensor, None if rounds is None else rounds(tensor.type.name))
 
 
 def _put(
@@ -123,13 +145,14 @@ def _beyond(own: Array, stored: Array, tensor: Tensor, header: Header, naming: N
     if tensor.type.name in _ROUNDOFFS:
         relative, least = _ROUNDOFFS[tensor.type.name]
         most = 1.01 * np.maximum(relative * np.abs(own), least) + 1e-45
-        return np.atleast_2d(np.abs(off) / most).max(-1)
+        plain: Array = np.atleast_2d(np.abs(off) / most).max(-1)
+        return plain
     step, width = steps_of(tensor, header.path, stored)
     blocks, values = (x.reshape(*x.shape[:-1], -1, width) for x in (off, stored))
     cut = (values == values.max(-1, keepdims=True)) & (blocks > 0)
     cut |= (values == values.min(-1, keepdims=True)) & (blocks < 0)
     scale = _in_order(step, tensor.name, naming).reshape(*blocks.shape[:-1], 1)
-    most = _OFF * scale + _SLACK * np.abs(values) + 1e-30
+    most = _OFF * scale + _SLACK * np.abs(values).max(-1, keepdims=True) + 1e-30
     made: Array = np.where(cut, 0.0, np.abs(blocks) / most).max(-1)
     return made
 

@@ -22,7 +22,7 @@ from driftwalk.errors import BackendError, BackendUnavailable
 INSTALL = "Install it: pip install 'driftwalk[llamacpp]' (llama.cpp is compiled on the way)."
 KEPT = {"fp32": 0, "fp16": 1}
 """ggml's numbers of the types that keys and values are kept in."""
-_WARNING = 3
+_ERROR, _MOST_SAID = 4, 20
 _F32 = 4
 """Bytes of a number that is looked at."""
 _POINTER, _TEXT = ctypes.c_void_p, ctypes.c_char_p
@@ -79,11 +79,13 @@ def _library() -> tuple[Any, Any]:
 _said: list[str] = []
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-def _heard(level: int, text: bytes, _: Any) -> None:
-    if level >= _WARNING:
+def _hear(level: int, text: bytes, _: Any) -> None:
+    if level == _ERROR and len(_said) < _MOST_SAID:
         _said.append(text.decode("utf-8", "replace").strip())
-        del _said[:-20]
+
+
+_heard = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_hear)
+"""Kept: C calls it as long as the process lives."""
 
 
 def system() -> str:
@@ -202,6 +204,5 @@ def _fill(batch: Any, tokens: Sequence[int], places: Sequence[int]) -> None:
 
 
 def _why() -> str:
-    """What llama.cpp said last, in one line."""
-    words = [line for line in _said if line and not line.startswith(".")]
-    return (words[-1] if words else "it does not say why")[:400]
+    """What llama.cpp said first of what went wrong, in one line."""
+    return (_said[0] if _said else "it does not say why")[:400]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -23,16 +23,19 @@ from driftwalk.files import sha256_of
 from driftwalk.names import LOGITS, layer_of
 from driftwalk.spec import THREADS_HELP, Spec
 from driftwalk.states import Point, Probe, State
+from driftwalk.weight_source import WeightSource
 
 from ..depth import Looks
 from ..fingerprint import versions
 from ..loaded import LoadedModel
 from ..onnx.export import layout_of
 from ..sources import torch_model
-from .declared import declared_by_file
+from .declared import declared_by_file, weights_in
 from .header import read_header
 from .library import INSTALL, KEPT, Llama, Seen, sums_in_half, system, why_not
 from .naming import at_depth, naming_of
+from .products import input_for
+from .source import file_of
 
 _TAKES = ("input_ids", "attention_mask", "position_ids")
 
@@ -57,7 +60,7 @@ class LlamaCpp(Looks, Backend):
         self._flash = spec.choice("attn", ("plain", "flash"), "plain") == "flash"
         if why := why_not():
             raise BackendUnavailable(f"Backend 'llamacpp' is not usable here: {why} {INSTALL}")
-        self._header = read_header(_file(spec, self._model))
+        self._header = read_header(file_of(spec, self._model))
         naming = naming_of(self._header)
         if naming is None:
             raise BackendError(
@@ -105,8 +108,15 @@ class LlamaCpp(Looks, Backend):
 
     def honest_model(self) -> LoadedModel | None:
         """For a file that is not in float32: the model with its weights, inputs rounded alike."""
-        given = self._model, self._header, self._naming, sums_in_half()
-        return declared_by_file(*given)
+        rounds = partial(input_for, half_sums=sums_in_half())
+        return declared_by_file(self._model, self._header, self._naming, rounds)
+
+    def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
+        """The file's own, unless they are quantised or the model's by construction."""
+        own = self._model.gguf
+        if own is not None and own.samefile(self._header.path):
+            return None
+        return weights_in(self._model, self._header, self._naming)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         ids, places, keep = _rows(probe)
@@ -182,26 +192,11 @@ class LlamaCpp(Looks, Backend):
             self._llama = None
 
 
-def _file(spec: Spec, model: LoadedModel) -> Path:
-    """The file that a spec names, or the one that the model was read from."""
-    if spec.text:
-        path = Path(spec.text)
-        if not path.is_file():
-            raise UsageError(f"{spec}: there is no file {spec.text!r}.")
-        return path
-    if model.gguf is None:
-        raise UsageError(
-            f"{spec}: {model.label} is no GGUF file; name the file that llama.cpp is to run: "
-            "llamacpp:model.gguf."
-        )
-    return model.gguf
-
-
 def _rows(probe: Probe) -> tuple[Array, Array, Array]:
     """Tokens, their positions, and which of them are no padding."""
     if "input_ids" not in probe.inputs or set(probe.inputs) - set(_TAKES) or probe.others:
         names = ", ".join([*probe.inputs, *probe.others])
-        raise BackendError(f"llama.cpp is fed tokens; the probe has {names}.")
+        raise BackendError(f"llama.cpp is fed tokens, input_ids; the probe has {names}.")
     ids = np.asarray(probe.inputs["input_ids"])
     keep = np.asarray(probe.inputs.get("attention_mask", np.ones_like(ids)))
     if ids.ndim != 2 or keep.shape != ids.shape or not (keep != 0).any(1).all():

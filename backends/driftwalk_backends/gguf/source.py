@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftwalk.errors import BackendUnavailable, ModelError
+from driftwalk.errors import BackendUnavailable, ModelError, UsageError
+from driftwalk.spec import Spec
 
 from ..auto_classes import class_for
 from ..calls import first_line
@@ -80,6 +81,21 @@ def open_gguf(path: Path, blocks: str | None = None) -> LoadedModel:
     notes = tuple(_rotary(module.eval(), header))
     named = str(path)
     return LoadedModel(module, named, SOURCE, named, blocks=blocks, loading_notes=notes, gguf=path)
+
+
+def file_of(spec: Spec, model: LoadedModel) -> Path:
+    """The file that a backend's spec names, or the one that the model was read from."""
+    if spec.text:
+        path = Path(spec.text)
+        if not path.is_file():
+            raise UsageError(f"{spec}: there is no file {spec.text!r}.")
+        return path
+    if model.gguf is None:
+        raise UsageError(
+            f"{spec}: {model.label} is no GGUF file; name the file that is to be run: "
+            f"{spec.name}:model.gguf."
+        )
+    return model.gguf
 
 
 def require(what: str) -> None:

@@ -125,3 +125,36 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", tiny())
     invoke("verify", str(path), "--prompt", "hello").refused(3, "tokenizer", "token ids")
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_1"])
+def test_what_a_file_costs_is_told_without_llama_cpp(tmp_path: Path, kind: str) -> None:
+    model = tiny()
+    path = write(tmp_path / "m.gguf", model, kind)
+    report = driftwalk.verify(model, candidate=f"gguf:{path}", probe=IDS)
+    assert report.verdict == "pass", report
+    assert report.format is not None
+    assert not report.format.wrong
+    cost = report.format.layers["layer.2"]
+    assert cost.format > 1e-4 * cost.scale
+    assert cost.kernel < 1e-5 * cost.scale
+
+
+def test_a_weight_that_is_none_of_the_models_is_told(tmp_path: Path) -> None:
+    def roll(weights: Weights) -> None:
+        weights["blk.1.attn_k.weight"] = np.roll(weights["blk.1.attn_k.weight"], 64, 0)
+
+    model = tiny()
+    path = write(tmp_path / "m.gguf", model, "Q8_0", roll)
+    report = driftwalk.verify(model, candidate=f"gguf:{path}", probe=IDS)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+    assert report.format is not None
+    assert list(report.format.wrong) == ["model.layers.1.self_attn.k_proj"]
+
+
+def test_a_spec_of_a_file_takes_nothing_else(tmp_path: Path) -> None:
+    invoke("verify", "demo:decoder", "-c", "gguf").refused(2, "no GGUF file", "gguf:model.gguf")
+    invoke("verify", "demo:decoder", "-c", "gguf:no.gguf").refused(2, "there is no file 'no.gguf'")
+    invoke("verify", "demo:decoder", "-c", "gguf,attn=eager").refused(2, "no option 'attn'")
