@@ -20,6 +20,7 @@ from driftwalk.formats import Declared, Misstored, StoredAs
 from driftwalk.weight_source import Stored, WeightSource
 
 from ..loaded import LoadedModel
+from .attention import KeptInHalf
 from .header import Header, Tensor
 from .naming import Naming, halves, module_of
 from .products import ProductInput, RoundedProduct
@@ -47,17 +48,22 @@ class Product:
 
 
 def declared_by_file(
-    model: LoadedModel, header: Header, naming: Naming, rounds: Rounds | None
+    model: LoadedModel,
+    header: Header,
+    naming: Naming,
+    rounds: Rounds | None,
+    attention: KeptInHalf | None = None,
 ) -> LoadedModel | None:
     """What should be computed by whoever runs a file; None where that is the model, in float32.
 
-    `rounds` says how inputs are rounded for a type of weights; None: by nobody.
+    `rounds` says how inputs are rounded for a type of weights; None: by nobody. `attention`: over
+    keys and values that are kept in half precision.
     """
     module = copy.deepcopy(model.at("fp32", "cpu")).eval()
     parts = dict(module.named_modules())
     tensors = dict(_placed(parts, header))
     products = list(_products(parts, tensors, rounds))
-    if all(one.tensor.type.name == "F32" for one in products):
+    if attention is None and all(one.tensor.type.name == "F32" for one in products):
         return None
     wrong: dict[str, Misstored] = {}
     if model.gguf is None or not model.gguf.samefile(header.path):
@@ -68,8 +74,11 @@ def declared_by_file(
             assert isinstance(part, nn.Linear)
             lowest = _minimums(one, header, naming)
             module.set_submodule(one.path, RoundedProduct(part, one.given, lowest))
+    if attention is not None and not attention.put(module):
+        return None
     often = any(one.given is not None and one.given.tips_often for one in products)
-    tips = any(one.given is not None for one in products)
+    often = often or attention is not None
+    tips = attention is not None or any(one.given is not None for one in products)
     declared = Declared(tuple(_kinds(products)), tips=tips, ties=often, wrong=wrong)
     label = f"{model.label}, as {header.path.name} declares"
     return LoadedModel(module, label, blocks=model.blocks, declared=declared)

