@@ -36,7 +36,7 @@ from .header import read_header
 from .library import INSTALL, KEPT, Llama, Seen, sums_in_half, system, why_not
 from .naming import at_depth, naming_of
 from .products import input_for
-from .source import file_of
+from .source import check_sizes, file_of
 
 _TAKES = ("input_ids", "attention_mask", "position_ids")
 
@@ -62,6 +62,7 @@ class LlamaCpp(Looks, Backend):
         if why := why_not():
             raise BackendUnavailable(f"Backend 'llamacpp' is not usable here: {why} {INSTALL}")
         self._header = read_header(file_of(spec, self._model))
+        check_sizes(self._header)
         naming = naming_of(self._header)
         if naming is None:
             raise BackendError(

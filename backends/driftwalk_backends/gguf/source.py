@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ _SIZES = (
     *("rope.dimension_count", "ssm.state_size", "ssm.inner_size", "ssm.conv_kernel"),
 )
 """Of which a model is built: none is larger than the longest axis of a tensor."""
+_NEEDED = ("block_count", "embedding_length", "attention.head_count")
 _MOST_POSITIONS = 1 << 24
 _BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
 _FREQUENCIES = "rope_freqs.weight"
@@ -129,14 +131,19 @@ def check_sizes(header: Header) -> None:
     }
     for key, limit in most.items():
         value = header.of_model(key)
+        least = 1 if key in _NEEDED else 0
         for size in value if isinstance(value, tuple) else (value,):
             if size is None:
                 continue
-            if isinstance(size, bool | str | float) or not 0 <= size <= limit:
+            if isinstance(size, bool | str | float) or not least <= size <= limit:
                 raise ModelError(
                     f"{header.path.name} is not read: {shown(header.architecture)}.{key} is "
                     f"{shown(str(size))}, and by its tensors at most {limit} is possible."
                 )
+    for key, value in header.metadata.items():
+        number = value if isinstance(value, float) else 0.0
+        if not math.isfinite(number) or (key.endswith("epsilon") and number < 0):
+            raise ModelError(f"{header.path.name} is not read: {shown(key)} is {number}.")
     tokens = header.lengths.get("tokenizer.ggml.tokens", 0)
     if tokens > longest:
         raise ModelError(

@@ -72,13 +72,17 @@ def test_rotary_frequencies_of_its_own_are_used(tmp_path: Path) -> None:
     ("key", "size"),
     [
         ("block_count", 4),
+        ("block_count", 0),
+        ("attention.layer_norm_rms_epsilon", float("nan")),
+        ("attention.layer_norm_rms_epsilon", -1.0),
+        ("rope.freq_base", float("inf")),
         ("block_count", 10**9),
         ("embedding_length", 2**31),
         ("vocab_size", 2**31),
         ("context_length", 2**31),
     ],
 )
-def test_sizes_that_no_tensor_has_are_refused(tmp_path: Path, key: str, size: int) -> None:
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, key: str, size: float) -> None:
     header = read_header(write(tmp_path / "m.gguf", tiny()))
     changed = {**header.metadata, f"llama.{key}": size}
     check_sizes(header)
