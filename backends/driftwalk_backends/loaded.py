@@ -164,7 +164,8 @@ class LoadedModel:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                where, options = self.folder, {"trust_remote_code": self.trust_remote_code}
+                where = self.folder
+                options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
                 if self.gguf is not None:
                     where, options = str(self.gguf.parent), {"gguf_file": self.gguf.name}
                 made = AutoTokenizer.from_pretrained(where, **options)

@@ -53,6 +53,14 @@ class Arrangement:
             return array
         return array.reshape(self.between).transpose(self.axes).reshape(self.shape)
 
+    def back(self, state: Array, shape: Sequence[int]) -> Array:
+        """The tensor of a shape that becomes this state."""
+        if self.rank == 0:
+            return state
+        turned = state.reshape([self.between[axis] for axis in self.axes])
+        order = sorted(range(len(self.axes)), key=self.axes.__getitem__)
+        return turned.transpose(order).reshape(shape)
+
 
 def arrangements(shape: Sequence[int], wanted: Sequence[int]) -> list[Arrangement]:
     """Every way a tensor of one shape may be a state of another, the plainest first."""

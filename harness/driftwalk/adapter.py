@@ -11,8 +11,7 @@ A backend is a subclass of `Backend` in one file. It must
   `hold`: see measure/reduction.py). Return the model's plain float outputs;
 - free what it holds: `_close()`.
 What else it can do are the protocols below, each with a method or two; what it cannot, it leaves
-out, and nothing else is asked of it. `tests/meta` holds CONTRIBUTING.md's list against them.
-The public methods check what the hooks return, so that a broken adapter fails at once and by name.
+out. The public methods check what the hooks return: a broken adapter fails at once and by name.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
     from .exercised import Exercised
+    from .formats import HonestSides
 
 __all__ = ["Backend", "BackendInfo", "Lap", "Offer"]  # the last three stand elsewhere
-
 Sink = Callable[[State], None]
 
 
@@ -188,6 +187,13 @@ class BringsModel(Protocol):
 
 
 @runtime_checkable
+class BringsTruth(Protocol):
+    """Declares more than other weights, and can run as it declares itself: a graph that rounds."""
+
+    def honest_sides(self) -> HonestSides | None: ...
+
+
+@runtime_checkable
 class ShowsModel(Protocol):
     """May run the very model it was given, in plain PyTorch: proof of what was stored of it."""
 
@@ -208,7 +214,7 @@ class HasWeights(Protocol):
     """Can show the weights that it computes with, where they may be others than the model's."""
 
     def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
-        """None where they are that model's by construction, or are no plain numbers: quantised."""
+        """None where they are that model's by construction, or are no plain numbers."""
 
 
 @runtime_checkable
@@ -329,8 +335,8 @@ class Backend(ABC):
                 state = State(state.point, read_only(state.array))
             elif not isinstance(state.held, Held):
                 raise BackendError(
-                    f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; "
-                    "what is held has a shape, a dtype and can be fetched."
+                    f"Backend {self.spec} holds a {type(state.held).__name__} at {name!r}; it has "
+                    "no shape and dtype, or cannot be fetched."
                 )
             sink(state)
 
@@ -341,8 +347,7 @@ class Backend(ABC):
 
     def trace(self, probe: object = None) -> Trace:
         """Give me all layer states, for whatever `verify(probe=)` takes."""
-        states: list[State] = []
-        fixed = self._fixed(probe)
+        states, fixed = list[State](), self._fixed(probe)
         outputs = self.stream(fixed, states.append)
         return Trace(tuple(states), fixed, self.info, outputs)
 

@@ -10,6 +10,7 @@ from .errors import UsageError
 from .result import Report
 from .states import Trace
 from .tasks.bench.run import Timings
+from .tasks.formats.limits import FormatLimits
 from .tasks.generation.recording import record_steps
 from .tasks.shapes.run import verify_shapes
 from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
@@ -47,6 +48,8 @@ def verify_all(
     propagation: bool = False,
     patch: bool = False,
     shapes: object = None,
+    max_format_kl: float | None = None,
+    min_format_snr: float | None = None,
     **options: Any,
 ) -> list[Report]:
     """Verify several candidates against one reference, whose trace is made once.
@@ -56,16 +59,21 @@ def verify_all(
     `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
     flips that each restored layer of the candidate takes away, one run for each. `shapes` are rows
     by length, "1x16,3x9", or "auto": all candidates are verified at each, and graphs that driftwalk
-    makes have open axes. All other options are those of `verification.verify_all`
-    (`allow_missing`, `cache`, `spill`, `witness`, `budget`, `command`, `progress`) and of
-    `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`, `stream`).
+    makes have open axes. `max_format_kl` and `min_format_snr` (decibels) limit what the format of a
+    quantised candidate may cost at the outputs; beyond, it is drift. All other options are those of
+    `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`, `budget`, `command`,
+    `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`,
+    `stream`).
     """
     if shapes is not None:
         own = {"bench": bench, "contrast": contrast, "propagation": propagation, "patch": patch}
+        own |= {"max_format_kl": max_format_kl, "min_format_snr": min_format_snr}
         told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
         return verify_shapes(verify_all, model, candidates, reference, shapes, probe=probe, **told)
+    limits = FormatLimits.asked(max_format_kl, min_format_snr, policy)
     additions = (
         WeightsOfGuilty(),
+        *((limits,) if limits is not None else ()),
         *((InUnitsOfMeaning(contrast),) if contrast else ()),
         *((PROPAGATION,) if propagation else ()),
         *((PATCHING,) if patch else ()),

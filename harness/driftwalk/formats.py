@@ -9,11 +9,17 @@ declares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
-from .jsonable import Size
+from .jsonable import Size, Sparse
 from .measure.decisions import Decisions
+from .names import is_on_stream, is_output, stack_of
+
+if TYPE_CHECKING:
+    from .adapter import Backend
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,11 @@ class StoredAs:
     elements: int
     bytes: int
     """What they take, their steps included."""
+
+    @property
+    def smaller(self) -> float:
+        """How many times as much room they would take in float32."""
+        return 4 * self.elements / self.bytes if self.bytes else math.inf
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ class Declared:
     tips: bool
     """Whether numbers are rounded while it runs, so that one may tip over to the next by chance."""
     ties: bool = False
-    """Whether the largest number of each row lies half-way between two, so that many may."""
+    """Whether many may: where the largest number of each row lies half-way between two, or where a
+    runtime may round a number that is rounded anyway a little earlier."""
     wrong: Mapping[str, Misstored] = field(default_factory=dict)
     """By module: stored weights that are no rounding of the model's."""
     own_way: tuple[str, ...] = ()
@@ -58,10 +70,22 @@ class Declared:
     """Modules whose matrices are not rounded."""
 
 
+@dataclass(frozen=True, eq=False)
+class HonestSides:
+    """What a candidate that declares more than weights is judged by."""
+
+    truth: Callable[[], Backend]
+    """Itself in float64, rounded where it says so."""
+    yardstick: Callable[[], Backend]
+    """The same at its own precision, by plain arithmetic."""
+    declared: Declared
+
+
 @dataclass(frozen=True)
 class FormatCost:
     """An error split in two (L2): what the format costs, and what the kernel adds."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"total": "total", "snr_db": "snr_db"}
     format: Size
     kernel: Size
     cosine: Size
@@ -75,12 +99,36 @@ class FormatCost:
         both = 2 * self.cosine * self.format * self.kernel
         return float(max(0.0, self.format**2 + self.kernel**2 + both) ** 0.5)
 
+    @property
+    def snr_db(self) -> float:
+        """The truth over what the format costs, in decibels."""
+        return decibels(self.relative_format)
+
+    @property
+    def relative_format(self) -> float:
+        return _over(self.format, self.scale)
+
+    @property
+    def relative_kernel(self) -> float:
+        return _over(self.kernel, self.scale)
+
+
+def _over(part: float, scale: float) -> float:
+    """A part of the truth; nothing is no part, even of nothing."""
+    return part / scale if scale > 0 else math.inf if part > 0 else part
+
+
+def decibels(error: float) -> float:
+    """The signal-to-noise ratio of a relative error."""
+    return -20 * math.log10(error) if error > 0 else math.inf if error == 0 else math.nan
+
 
 @dataclass(frozen=True)
 class FormatFindings:
     """What a report says of the candidate's format."""
 
     stored: tuple[StoredAs, ...]
+    """Which weights are stored how."""
     layers: Mapping[str, FormatCost]
     """By the name of the point."""
     decisions: Decisions | None = None
@@ -88,4 +136,48 @@ class FormatFindings:
     wrong: Mapping[str, Misstored] = field(default_factory=dict)
     """By module: stored weights that are no rounding of the model's; their layers have drift."""
     own_way: tuple[str, ...] = ()
+    """Modules whose weights were not rounded to the nearest number, on purpose."""
     in_float: tuple[str, ...] = ()
+    """Modules whose matrices are not rounded."""
+    exceeded: Sparse[tuple[str, ...]] = ()
+    """Where it costs more than the user allows, in a few words each."""
+
+    @property
+    def output(self) -> tuple[str, FormatCost] | None:
+        """The output with the lowest SNR; the last point where no output was met."""
+        outputs = [(name, cost) for name, cost in self.layers.items() if is_output(name)]
+        if outputs:
+            return min(outputs, key=lambda one: _worst_first(one[1].snr_db))
+        return next(reversed(list(self.layers.items())), None)
+
+    @property
+    def added(self) -> dict[str, float]:
+        """What the format's cost, relative to the state, grows by at each point of the stream.
+
+        Errors that have nothing to do with each other add in squares: added^2 = now^2 - before^2.
+        A layer that enlarges what it was handed is not told from one whose own weights cost much.
+        """
+        return dict(self._added())
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """Points at which the format's cost grows, the largest growth first."""
+        added = self.added
+        return tuple(sorted((name for name in added if added[name] > 0), key=lambda n: -added[n]))
+
+    def _added(self) -> Iterator[tuple[str, float]]:
+        latest = 0.0
+        in_stack: dict[str, float] = {}
+        for name, cost in self.layers.items():
+            now, stack = cost.relative_format, stack_of(name)
+            if not (is_output(name) or is_on_stream(name)):
+                continue
+            before = latest if stack is None else in_stack.get(stack, 0.0)
+            yield name, math.sqrt(max(0.0, now**2 - before**2)) if math.isfinite(now) else now
+            if stack is not None:
+                latest = in_stack[stack] = now
+
+
+def _worst_first(snr: float) -> float:
+    """NaN is worse than any number."""
+    return -math.inf if math.isnan(snr) else snr

@@ -93,6 +93,10 @@ class PolicyInfo:
     name: str
     rules: tuple[RuleInfo, ...] = ()
     allow_missing: tuple[str, ...] = ()
+    max_format_kl: Sparse[Size | None] = None
+    """What a quantised candidate's format may cost: KL divergence, on average ..."""
+    min_format_snr: Sparse[float | None] = None
+    """... and decibels that the outputs must keep."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ class Report(Document):
     policy: PolicyInfo
     verdict: RunVerdict
     reason: str = ""
-    """Why a run is unverified; empty otherwise."""
+    """Why a run is unverified, or which limit its format is beyond; empty otherwise."""
     cause: Annotated[str | None, Named("root_cause")] = None
     """The name of the point whose own computation went wrong; None where no blame was computed."""
     at_fault: Later[AtFault | None] = None
@@ -212,7 +216,8 @@ class Report(Document):
     @property
     def as_expected(self) -> bool:
         """Whether it drifts, and all of the drift was known."""
-        return self.verdict == "drift" and all_known(self.layers, self.expected)
+        beyond = self.format is not None and self.format.exceeded
+        return self.verdict == "drift" and not beyond and all_known(self.layers, self.expected)
 
     @property
     def first_divergence(self) -> LayerDrift | None:

@@ -17,8 +17,10 @@ from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
+from .judge.calibrate import Calibration
 from .judge.drill import finer_depth, look
 from .judge.format_split import FormatSplit
+from .judge.sides import JudgedSide
 from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble, unrun_report
@@ -274,15 +276,13 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     base, witness = run.witness, run.witness.of(candidate)
     ours = theirs = chance = None
     if policy.calibrated:
-        ours, theirs = witness.calibration(candidate.info), base.judged(trace)
+        ours, theirs = _both_or_none(witness.calibration(candidate.info), base.judged(trace))
         doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
         terms = replace(terms, doubt=doubt)
         chance = witness.by_chance(candidate.info).joined(base.by_chance(trace.backend))
-    # Both sides are judged, or none: an unjudged reference would pass whatever it is.
-    if ours is None or theirs is None:
-        ours = theirs = None
     walk = Walk(trace, candidate.info, policy, terms.allow_missing, ours, theirs, chance)
-    looked_at = Observation(candidate, probe, policy, run.depth)
+    apart = ours.outputs_apart if ours is not None and witness.tips else 0.0
+    looked_at = Observation(candidate, probe, policy, run.depth, apart)
     split = FormatSplit.between(theirs, ours, witness.declared)
     with show.stage(f"candidate: {candidate.spec}"):
         looked_at.keep(_walk(walk, reference, candidate, probe, split))
@@ -302,6 +302,7 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
         report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
+        report = report if split is None else split.accused(report)
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
@@ -316,6 +317,13 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     guilty = report.root_cause, report.culprit
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
     return replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
+
+
+def _both_or_none(
+    ours: Calibration | None, theirs: JudgedSide | None
+) -> tuple[Calibration, JudgedSide] | tuple[None, None]:
+    """Both sides are judged, or none: an unjudged reference would pass whatever it is."""
+    return (None, None) if ours is None or theirs is None else (ours, theirs)
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:

@@ -224,7 +224,7 @@ def _draw(sheet: Sheet, label: str, columns: Sequence[Column], plots: Sequence[P
         at += 22 + LINE * len(heading)
         panels.append(_panel(sheet, plot, heading, columns, at))
         at += plot.height + 10
-    labels = _labels(sheet, columns)
+    labels = name_labels(sheet, columns)
     deepest = max((len(tick.label) for tick in labels), default=0)
     step = (axis.right - axis.left) / max(1, len(columns))
     touched = sheet.most_hits is None or len(columns) <= sheet.most_hits
@@ -313,7 +313,7 @@ def _drawn(sheet: Sheet, series: Series, columns: Sequence[Column], scale: LogSc
     return Drawn(series.label, series.look, paths, tuple(dots))
 
 
-def _labels(sheet: Sheet, columns: Sequence[Column]) -> tuple[Tick, ...]:
+def name_labels(sheet: Sheet, columns: Sequence[Column]) -> tuple[Tick, ...]:
     """Names along the axis, thinned evenly; a marked point keeps its name and silences others."""
     step = math.ceil(len(columns) / sheet.most_labels)
     marked = [index for index, column in enumerate(columns) if column.marks]

@@ -103,7 +103,7 @@ def _short(report: Report, verdict: str, failures: Sequence[str]) -> str:
     if verdict == "expected":
         return _as_expected(report)
     if first is None:
-        return "within tolerance"
+        return cut(report.reason, 300) or "within tolerance"
     text = what_happened(first, report)
     if root is None:
         return text

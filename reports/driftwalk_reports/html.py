@@ -12,6 +12,8 @@ from driftwalk.result import Report
 from .channels import channel_chart
 from .chart import Chart, Column, Plot, Series, draw
 from .door import renderer
+from .format_chart import cost_chart
+from .format_costs import HEAD, LEGEND, STORED_HEAD, TITLE
 from .heatmap import LEVELS, heatmaps
 from .layout import SYMBOLS
 from .numbers import cut, used
@@ -45,6 +47,12 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
         blamed="reference" if report.at_fault == "reference" else "candidate",
         channels=channel_chart(report),
         effects=effects(report),
+        cost_chart=cost_chart(report),
+        cost_rows=[row.cells for row in view.format.rows] if view.format else [],
+        costs_title=TITLE,
+        costs_head=HEAD,
+        costs_legend=LEGEND,
+        stored_head=STORED_HEAD,
         heatmaps=maps,
         levels=LEVELS,
         data=inline_json([one.data for one in maps]),
@@ -95,6 +103,8 @@ def drift_chart(report: Report, rows: Sequence[Row], others: Sequence[Report] = 
             for label, style, side, dots in lines
         ]
     title = "error against the truth (float64)" if truth else "difference from the reference"
+    if truth and report.format is not None:  # each side has its own
+        title += ", the candidate's against what its format declares"
     judged = (reference, "reference") if accused else (candidate, "candidate")
     shares = all_of_them(Series(*judged, list(map(_share, layers))), _share)
     return draw(

@@ -10,6 +10,7 @@ from driftwalk.result import Report, shapes_told
 from driftwalk.tasks.generation.result import At, Generation
 
 from .door import renderer
+from .format_words import beyond
 from .generation_words import step_name
 from .layout import SYMBOLS, Sign, model_name
 from .numbers import NOTHING, count, cut, used
@@ -77,6 +78,8 @@ def _run(href: str, report: Judged, shape: str) -> Run:
     expected = isinstance(report, Report) and report.as_expected
     where = f"{_place(first)}{' (expected)' * expected}" if first else ""
     detail = f"at {where}" if where else f"{closest} of the allowance" if closest else ""
+    if not where and isinstance(report, Report) and beyond(report):
+        detail = "its format costs too much"
     facts = (
         where,
         _place(root) if root else "",

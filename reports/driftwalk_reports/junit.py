@@ -13,6 +13,7 @@ from driftwalk.tasks.generation.result import Generation
 
 from . import generation
 from .door import renderer
+from .format_words import beyond
 from .generation import GenerationView
 from .numbers import cut, number
 from .rows import Row
@@ -24,6 +25,7 @@ def render(report: Report) -> str:
     """One test suite; drift is a failure, a run that could not be verified an error."""
     view = look(report)
     said = view.coverage, " ".join(view.exercised), view.decisions, *view.observer
+    said += (*view.format.wrong, *view.format.sentences) if view.format else ()
     return _rendered(report, view, view.rows, said)
 
 
@@ -45,15 +47,17 @@ def _rendered(
     """A suite with a case for each row; `where` adds to what a failure says of a point."""
     told = {item.point: _known(item) for item in report.expected}
     known = {r.name: told[r.name] for r in rows if r.verdict == "drift" and r.name in told}
+    costly = report.verdict == "drift" and isinstance(report, Report) and bool(beyond(report))
     # A verdict that no row explains must still turn the build red.
-    lost = view.tone == "unverified" or (view.tone == "drift" and all(r.ok for r in rows))
+    silent = all(row.ok for row in rows) and not costly
+    lost = view.tone == "unverified" or (view.tone == "drift" and silent)
     spent = (value for side in report.timings.values() for value in side.values())
     suite = ET.Element(
         "testsuite",
         _timestamp(report.created),
         name=f"driftwalk {view.model}",
-        tests=str(len(rows) + lost),
-        failures=str(sum(not row.ok and row.name not in known for row in rows)),
+        tests=str(len(rows) + lost + costly),
+        failures=str(costly + sum(not row.ok and row.name not in known for row in rows)),
         errors=str(int(lost)),
         skipped=str(sum(row.allowed or row.name in known for row in rows)),
         time=f"{sum(value for value in spent if 0 <= value < math.inf):.3f}",
@@ -67,6 +71,9 @@ def _rendered(
     for row in rows:
         case = _case(suite, view.model, row.name)
         _add_row(case, view.headline, row, known.get(row.name, ""), where.get(row.name, ""))
+    if costly:
+        case = _case(suite, view.model, "format")
+        ET.SubElement(case, "failure", message=report.reason, type="format")
     ET.SubElement(suite, "system-out").text = "\n".join(
         line for line in (view.headline, *said) if line
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from driftwalk.result import Report
 
 from .door import renderer
+from .format_costs import HEAD, LEGEND, STORED_HEAD, TITLE, CostView, few
 from .marked import Markdown, code, escaped, facts, foot, paragraph, table, whole
 from .rows import Gap, Row, labels, short
 from .view import View, look
@@ -42,8 +43,10 @@ def _sections(view: View) -> Iterator[Markdown]:
     yield from map(paragraph, view.said)
     if view.rows:
         yield _table(view.rows)
-        words = legend(view.rows, (FROM_TRUTH,))
+        words = legend(view.rows, (FROM_TRUTH,), view.format is not None)
         yield from (paragraph(text) for text in (words, view.coverage) if text)
+    if view.format is not None:
+        yield from _costs(view.format)
     if view.exercised:
         yield Markdown(" ").join(paragraph(text) for text in view.exercised)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
@@ -74,6 +77,23 @@ def _table(rows: Sequence[Row]) -> Markdown:
     measure = FROM_TRUTH if truth else "allowance"
     titles = ("point", "rel L2", "max abs", measure, "used", "verdict")
     return table(titles, lines, " rrrr")
+
+
+def _costs(found: CostView) -> Iterator[Markdown]:
+    """What the format costs: in words, how weights are stored, and layer by layer."""
+    yield Markdown("**{}**").format(TITLE)
+    yield from map(paragraph, found.wrong)
+    yield Markdown(" ").join(paragraph(text) for text in found.sentences)
+    yield table(STORED_HEAD, found.stored, "   rrrr")
+    if found.rows:
+        lines = [
+            (f"… {row.count} more", *("",) * (len(HEAD) - 1))
+            if isinstance(row, Gap)
+            else (code(row.name), *row.cells[1:])
+            for row in few(found.rows, MOST_ROWS)
+        ]
+        yield table(HEAD, lines, " rrrrrr")
+        yield paragraph(LEGEND)
 
 
 def _marks(row: Row) -> Markdown:

@@ -33,7 +33,7 @@ def steps(report: Report) -> Iterator[Step]:
         yield Step("Run it again", report.command)
     words = _verify_words(report.command)
     first, root = report.first_divergence, report.root_cause
-    if report.verdict == "drift" and words and report.finer_depth:
+    if first is not None and report.verdict == "drift" and words and report.finer_depth:
         inside = root or first
         where = cut(inside.point.name, 80) if inside else "the layers"
         deeper = [*_without(words, "--depth"), "--depth", report.finer_depth]

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from driftwalk.formats import FormatCost
 from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
 from driftwalk.measure.metric_list import METRICS
 from driftwalk.result import Report
 
 from . import sentences, tolerances
+from .format_words import decibels
 from .layout import Fact
 from .numbers import NOTHING, apart, cosine, count, ints, number, part_of, share, used
+from .point_words import module_beside
 
 SYMBOLS = {"ok": "✓", "drift": "✗", "nonfinite": "!", "shape": "≠", "missing": "∅", "extra": "+"}
 SYMBOLS["unknown"] = "?"
@@ -101,13 +104,19 @@ def to_rows(report: Report) -> tuple[Row, ...]:
             layer,
             tuple(mark for mark, point in points if point == layer.point),
             part_of(shares.get(layer.point.name)) if shares is not None else "",
+            report.format.layers.get(layer.point.name) if report.format is not None else None,
         )
         for layer in report.layers
     )
 
 
-def to_row(layer: LayerDrift, marks: tuple[str, ...] = (), meaning: str = "") -> Row:
-    """One point in words."""
+def to_row(
+    layer: LayerDrift,
+    marks: tuple[str, ...] = (),
+    meaning: str = "",
+    cost: FormatCost | None = None,
+) -> Row:
+    """One point in words; `cost` is that of the candidate's format there."""
     metrics = layer.metrics if layer.verdict != "nonfinite" else None
     tolerance = layer.tolerance if metrics else None
     bad = layer.metrics.nonfinite.candidate if layer.metrics else 0
@@ -129,12 +138,12 @@ def to_row(layer: LayerDrift, marks: tuple[str, ...] = (), meaning: str = "") ->
         used=bound + used(tolerance.needed) if tolerance else NOTHING,
         sentence=sentences.what_happened(layer),
         leading=tuple(_leading(layer, bound)),
-        facts=tuple(_facts(layer)),
+        facts=tuple(_facts(layer, cost)),
         error=metrics.rel_l2 if metrics else None,
         largest=metrics.max_abs if metrics else None,
         needed=tolerance.needed if tolerance else None,
         meaning=meaning,
-        module=sentences.module_beside(layer),
+        module=module_beside(layer),
     )
 
 
@@ -170,7 +179,7 @@ def _relative(layer: LayerDrift) -> str:
     return number(error / truth.scale) if truth.scale > 0 else number(error)
 
 
-def _facts(layer: LayerDrift) -> Iterator[Fact]:
+def _facts(layer: LayerDrift, cost: FormatCost | None) -> Iterator[Fact]:
     """Everything known of one point, by label."""
     tolerance, dtypes = layer.tolerance, layer.dtypes
     if layer.point.module:
@@ -187,14 +196,20 @@ def _facts(layer: LayerDrift) -> Iterator[Fact]:
         if layer.verdict != "ok":
             yield "would pass", tolerances.would_pass(layer)
     if layer.truth is not None:
-        yield "L2 from the truth", _from_truth(layer.truth)
+        yield "L2 from the truth", _from_truth(layer.truth, cost)
+    if cost is not None:
+        yield "format", f"{number(cost.relative_format)} (SNR {decibels(cost.snr_db)})"
+        yield "kernel", f"{number(cost.relative_kernel)} beside the format"
     if layer.blame is not None:
         yield "blame", _blamed(layer.blame)
     if layer.note:
         yield "note", layer.note
 
 
-def _from_truth(truth: TruthErrors) -> str:
+def _from_truth(truth: TruthErrors, cost: FormatCost | None) -> str:
+    if cost is not None:
+        sides = f"reference {number(truth.reference)}, candidate {number(cost.total)}"
+        return f"{sides} (its format {number(cost.format)}); the state has {number(truth.scale)}"
     sides = ", ".join(
         f"{n} {number(getattr(truth, n))}" for n in ("reference", "candidate", "yardstick")
     )

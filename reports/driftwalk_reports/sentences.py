@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
+from itertools import islice
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.measure.decisions import Decisions
-from driftwalk.names import place_of
 from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
+from .format_words import begun, beyond, costs, misstored
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
+from .point_words import name_of
 from .weight_words import accusation
 
-_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+MOST_MISSTORED = 2
+"""Weights that a headline names; the section on the format has all."""
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -36,27 +38,6 @@ def reason(report: Report) -> str:
     return cut(report.reason, 600).rstrip(". ")
 
 
-def name_of(layer: LayerDrift) -> str:
-    """The point, with its module where the name does not tell which that is."""
-    place = module_beside(layer)
-    return cut(layer.point.name, 80) + (f" ({cut(place, 80)})" if place else "")
-
-
-def module_beside(layer: LayerDrift) -> str:
-    """What a point's name does not tell: the model's name of an output, or the module of a layer,
-    where its path does not end in the number that the layer has.
-
-    In a list of blocks it does; in a walk over the module tree `layer.7` may be anything.
-    """
-    name, module = layer.point.name, layer.point.module
-    if layer.point.output:
-        return layer.point.output
-    place, end = place_of(name), _NUMBER.search(module)
-    if place is None or place.number is None or not place.is_canonical:
-        return ""
-    return "" if end is not None and int(end[0]) == place.number else module
-
-
 def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
     """The point that used most of its allowance, and how much; None where all are equal."""
     compared = [layer for layer in layers if layer.metrics is not None]
@@ -67,9 +48,18 @@ def closest_call(layers: Sequence[LayerDrift]) -> tuple[LayerDrift, str] | None:
 
 
 def _passed(report: Report) -> str:
+    text = _agreement(report)
+    return text if report.format is None else f"{text} {begun(costs(report))}."
+
+
+def _agreement(report: Report) -> str:
+    """That all points agree, and how close that was."""
     compared = sum(layer.metrics is not None for layer in report.layers)
     several = compared > 1
     text = f"all {count(compared)} points agree" if several else "the one point compared agrees"
+    if report.format is not None:
+        where = f"all {count(compared)} points" if several else "the one point compared"
+        text = f"the kernel computes what the format declares at {where}"
     if closest := closest_call(report.layers):
         layer, part = closest
         text += f" within tolerance; the closest call is {name_of(layer)}, at {part} of its"
@@ -85,7 +75,8 @@ def _passed(report: Report) -> str:
 def _drifted(report: Report) -> str:
     first, last, root = report.first_divergence, report.last_ok, report.root_cause
     if first is None:
-        return f"{reason(report) or 'the candidate drifted'}."
+        kernel = f" {begun(_agreement(report))}" if beyond(report) else ""
+        return f"{reason(report) or 'the candidate drifted'}.{kernel}"
     text = f"first divergence at {name_of(first)}: {what_happened(first, report)}"
     if root is not None and (weight := accusation(report)):
         text = f"{name_of(root)}: {weight}; {text}"
@@ -114,11 +105,22 @@ def _drifted(report: Report) -> str:
         text += " It is the reference that is wrong; the candidate is within its allowance."
     elif report.at_fault == "both":
         text += " Both sides are wrong: the reference is beyond its own allowance, too."
+    text += _of_format(report)
     if report.as_expected:  # drift that turns no build red says so in the same breath
         until = min(cut(item.expires, 40) for item in report.expected)
         reasons = dict.fromkeys(cut(item.reason, 200).rstrip(". ") for item in report.expected)
         text += f" All of it is expected until {until}: {'; '.join(list(reasons)[:3])}."
     return text
+
+
+def _of_format(report: Report) -> str:
+    """What a quantised candidate's stored weights, and its format's cost, add to a drift."""
+    found = report.format
+    said = list(islice(misstored(found), MOST_MISSTORED)) if found is not None else []
+    more = len(found.wrong) - len(said) if found is not None else 0
+    said += [f"So are {count(more)} more."] if more > 0 else []
+    said += [f"Beside it, {reason(report)}."] if beyond(report) else []
+    return "".join(f" {text}" for text in said)
 
 
 def why_elsewhere(first: LayerDrift, root: LayerDrift) -> str:

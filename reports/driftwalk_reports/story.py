@@ -10,8 +10,10 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
+from .format_words import begun, beyond, costs, misstored
 from .next_steps import Step, steps
 from .numbers import count, cut, number
+from .point_words import name_of
 from .weight_words import accusation, weights_sentence
 
 
@@ -49,7 +51,9 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
     word = sentences.VERDICT_WORDS[report.verdict]
     candidate, reference = cut(report.candidate.spec, 60), cut(report.reference.spec, 60)
     first, root = report.first_divergence, report.root_cause
-    if report.verdict == "pass":
+    if report.format is not None and first is None and report.verdict != "unverified":
+        yield Part(f"{word}: {_declared(report, candidate, model)}")
+    elif report.verdict == "pass":
         points = f"all {count(report.coverage.compared)} points" if report.coverage.compared else ""
         yield Part(f"{word}: {candidate} agrees with {reference} on {model} at {points or 'none'}")
     elif report.verdict == "unverified":
@@ -70,8 +74,20 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
         if report.at_fault == "reference":
             yield Part(f"; the candidate, {candidate}, is right")
     yield Part(f" (policy {cut(report.policy.name, 40)}).")
+    if report.format is not None and report.verdict == "pass":
+        yield Part(f" {begun(costs(report))}.")
     if report.as_expected:
         yield Part(" All of it is expected.")
+
+
+def _declared(report: Report, candidate: str, model: str) -> str:
+    """A quantised candidate whose kernel is right: what that means, and what its format may not."""
+    kernel = f"computes what its format declares of {model} at all "
+    kernel += f"{count(report.coverage.compared)} points"
+    if exceeded := beyond(report):
+        costly = f"the format of {candidate} costs more than is allowed: {'; '.join(exceeded)}"
+        return f"{costly}; it {kernel}"
+    return f"{candidate} {kernel}"
 
 
 def _departs(report: Report, candidate: str, reference: str) -> str:
@@ -84,7 +100,7 @@ def _departs(report: Report, candidate: str, reference: str) -> str:
 
 
 def _link(layer: LayerDrift) -> Part:
-    return Part(sentences.name_of(layer), layer.point.name)
+    return Part(name_of(layer), layer.point.name)
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
@@ -93,16 +109,23 @@ def _tiles(report: Report) -> Iterator[Tile]:
         why = sentences.reason(report) or "nothing was compared"
         yield Tile("Why there is no verdict", (Part(f"{why[:1].upper()}{why[1:]}."),))
     if first is not None:
-        before = f"{sentences.name_of(last)} was the last point within tolerance." if last else ""
+        before = f"{name_of(last)} was the last point within tolerance." if last else ""
         what = sentences.what_happened(first, report)
         yield Tile("Where it shows first", (_link(first), Part(f": {what}.")), before)
     elif report.verdict == "pass":
         yield Tile("How close it was", _closest(report))
+    elif report.verdict == "drift" and beyond(report):
+        yield Tile("How close its kernel was", _closest(report))
     if root is not None:
         said = (_link(root), Part(f": {_why(report, root)}."))
         elsewhere = sentences.why_elsewhere(first, root) if first is not None else ""
         more = f"{elsewhere[:1].upper()}{elsewhere[1:]}." if elsewhere else ""
-        yield Tile("Where it comes from", said, " ".join((more, weights_sentence(report))).strip())
+        stored = next(misstored(report.format), "") if report.format is not None else ""
+        beside = " ".join(filter(None, (more, weights_sentence(report), stored)))
+        yield Tile("Where it comes from", said, beside)
+    elif report.verdict == "drift" and first is None and beyond(report):
+        whence = f"The format, not the kernel: {'; '.join(beyond(report))}."
+        yield Tile("Where it comes from", (Part(whence),))
     elif report.verdict == "drift":
         yield Tile("Where it comes from", (Part("Not known: nothing could be blamed."),))
     impact = sentences.decision_impact(report)
@@ -113,7 +136,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Does it matter?", (Part(impact),))
     if meaning := sentences.in_meaning(report):
         yield Tile("In units of meaning", (Part(meaning),))
-    if report.layers and report.layers[-1].truth is not None:
+    if report.format is not None:
+        yield Tile("What the format costs", (Part(f"{begun(costs(report))}."),))
+    elif report.layers and report.layers[-1].truth is not None:
         yield Tile("Who is closer to the truth?", (Part(_closer(report)),))
 
 

@@ -27,6 +27,7 @@ COLUMNS = (
     *("truth_reference", "truth_candidate", "truth_yardstick", "truth_ratio", "truth_closer"),
     *("blame_introduced", "blame_inherited", "blame_gain", "blame_ratio", "blame_guilty"),
     "note",
+    *("format_cost", "format_kernel", "format_total", "format_snr_db"),
 )
 """As result.json has them, joined by `_`; those of metrics stand alone."""
 
@@ -46,9 +47,17 @@ def render(report: Report) -> str:
         data["dtype"] = data.pop("dtypes")
         data |= data.pop("metrics") or {}
         data["marks"] = "; ".join(mark for mark, at in marked.items() if at is layer)
+        data["format"] = _costs(report, layer.point.name)
         cells = dict(_flat(data))
         lines.writerow(_written(cells.get(name)) for name in COLUMNS)
     return file.getvalue()
+
+
+def _costs(report: Report, point: str) -> dict[str, Any]:
+    """The two parts of a quantised candidate's error; nothing where they are not known."""
+    cost = report.format.layers.get(point) if report.format is not None else None
+    data: dict[str, Any] = {} if cost is None else encode(cost)
+    return data | {"cost": data["format"]} if data else {}
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from driftwalk.measure.metric_list import METRICS
 
 from .console import about, fit, noted, table, text_renderer, wrapped
+from .format_costs import LEGEND, STORED_HEAD, TITLE, CostView, as_sentence, few
 from .numbers import number
 from .rows import Gap, Row, short
 from .sentences import inside
@@ -21,6 +22,9 @@ from .view import View, look
 from .vocabulary import FROM_TRUTH, has_truth, legend
 
 MOST_ROWS = 60
+MOST_COSTS = 30
+WIDE_ENOUGH = 90
+"""For a table of how weights are stored."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,12 +39,14 @@ def _parts(view: View, console: Console) -> Iterator[RenderableType]:
     elif view.rows:
         points, columns = _table(view, console)
         yield points
-    if text := legend(view.rows, columns):
+    if text := legend(view.rows, columns, view.format is not None):
         yield Text(text, style="dim")
     yield from _sparkline(view.rows, console.width)
     for row in marked:
         yield Text()
         yield from _details(row, console.width)
+    if view.format is not None:
+        yield from _costs(view.format, console.width)
     paragraphs = [*view.said, " ".join(view.exercised)]
     uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
     if uneven or view.document.coverage.outputs_skipped:
@@ -98,6 +104,40 @@ def _details(row: Row, width: int) -> Iterator[Text]:
         yield from _indented(wrapped(pieces, " · ", width - 4))
     for label, value in facts.items():
         yield from _indented(wrapped(f"{label} {value}".split(" "), " ", width - 4))
+
+
+def _costs(found: CostView, width: int) -> Iterator[RenderableType]:
+    """What the format costs: a bar for each point, what the kernel adds beside it."""
+    yield Text()
+    yield Text(TITLE, style="bold")
+    yield from (Text(f"✗ {text}", style="red") for text in found.wrong)
+    if width >= WIDE_ENOUGH:
+        yield table(STORED_HEAD, found.stored, "   rrrr")
+    else:
+        yield from map(Text, map(as_sentence, found.stored))
+    room = min(24, width - 62)
+    rows: list[list[str | Text]] = []
+    for row in few(found.rows, MOST_COSTS):
+        if isinstance(row, Gap):
+            rows.append([Text(f"… {row.count} more", style="dim")])
+            continue
+        name, cost, snr, added, rank, kernel, _ = row.cells
+        place = f"{added} ({rank})" if rank else added
+        bars = [Text(_across(row.part, room), style="blue")] if room >= 8 else []
+        rows.append([name, *bars, cost, snr, place, kernel])
+    if rows:
+        bar = [""] if room >= 8 else []
+        titles = ("point", *bar, "format", "SNR", "adds (rank)", "kernel")
+        yield table(titles, rows, f" {'l' * len(bar)}rrrr")
+        yield Text(LEGEND, style="dim")
+    yield Text()
+    yield Text(" ".join(found.sentences))
+
+
+def _across(part: float, room: int) -> str:
+    """A bar of that part of the room, to an eighth of a letter."""
+    eighths = round(part * room * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def _indented(lines: Iterable[str]) -> Iterator[Text]:

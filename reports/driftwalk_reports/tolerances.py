@@ -10,7 +10,8 @@ from driftwalk.layer_drift import Allowed, LayerDrift
 from driftwalk.result import Report
 
 from .numbers import number, round_up
-from .sentences import bound, name_of
+from .point_words import name_of
+from .sentences import bound
 
 
 def allowance(tolerance: Allowed | None) -> str:

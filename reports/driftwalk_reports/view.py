@@ -11,6 +11,8 @@ from driftwalk.result import Report, RuleInfo
 
 from . import sentences, tolerances
 from .exercised import exercised_rows, exercised_sentences
+from .format_costs import CostView, cost_view
+from .format_words import limits
 from .layout import Fact, Head, model_name
 from .meter import Meter, meter
 from .numbers import NOTHING, ints, number
@@ -55,6 +57,8 @@ class View(Head[Report]):
     """Predicted propagation and patching, a sentence each; empty where neither was asked for."""
     flips: tuple[tuple[str, ...], ...]
     """Where the top choice changed: position, token, both choices, the gap, what to make of it."""
+    format: CostView | None
+    """What a quantised candidate's format costs; None where it declares none."""
     weights: str
     """What the weights of the root cause say beside the headline; empty where nothing."""
     observer: tuple[str, ...]
@@ -96,7 +100,7 @@ def look(report: Report) -> View:
         story=tell(report, model_name(report.model)),
         rows=rows,
         meter=meter(row.needed for row in rows),
-        legend=legend(rows),
+        legend=legend(rows, declared=report.format is not None),
         coverage=sentences.covered(report),
         exercised=exercised_sentences(report.coverage.exercised),
         touched=exercised_rows(report.coverage.exercised),
@@ -105,6 +109,7 @@ def look(report: Report) -> View:
         meaning=sentences.in_meaning(report),
         effects=tuple(_effects(report)),
         flips=tuple(_flips(report)),
+        format=cost_view(report),
         weights=weights_sentence(report),
         observer=tuple(seen.values()),
         disturbed=tuple(
@@ -121,11 +126,13 @@ def _about(report: Report) -> tuple[Fact, ...]:
     probe, rules = report.probe, "; ".join(map(_rule, report.policy.rules))
     arrays = [f"{name} {ints(i.shape)}" for name, i in probe.inputs.items()]
     inputs = ", ".join([*arrays, *(f"{name} {words}" for name, words in probe.others.items())])
+    of_format = limits(report.policy)
+    allowed = "; ".join(filter(None, (rules, f"format: {of_format}" if of_format else "")))
     return (
         ("model", model_name(report.model)),
         ("reference", _side(report.reference)),
         ("candidate", _side(report.candidate)),
-        ("policy", report.policy.name + (f" ({rules})" if rules else "")),
+        ("policy", report.policy.name + (f" ({allowed})" if allowed else "")),
         ("probe", " · ".join(filter(None, (probe.origin, inputs, probe.sha256[:12])))),
     )
 

@@ -8,13 +8,15 @@ from .rows import Row
 
 FROM_TRUTH = "from truth"
 TRUTH = "this model in float64"
+DECLARED = f"{TRUTH}; for the candidate, with the weights and the rounding that its format declares"
 ALLOWANCE = "a few times the error of the yardstick (plain eager PyTorch at the same dtype)"
 
 
-def legend(rows: Sequence[Row], shown: Container[str] = ()) -> str:
+def legend(rows: Sequence[Row], shown: Container[str] = (), declared: bool = False) -> str:
     """What each column of a table of points measures; nothing where nothing was compared.
 
-    Of the columns that a narrow table may lack, `shown` are those that it has.
+    Of the columns that a narrow table may lack, `shown` are those that it has. `declared`: the
+    candidate has a format, and a truth of its own.
     """
     if all(row.error is None for row in rows):
         return ""
@@ -24,14 +26,15 @@ def legend(rows: Sequence[Row], shown: Container[str] = ()) -> str:
             f"{sides} allowance: what one element may differ by (|r|: its value in the reference). "
             "used: the largest share of it that an element took."
         )
+    truth = DECLARED if declared else TRUTH
     if FROM_TRUTH in shown:
         used = (
-            f"{FROM_TRUTH}: rel L2 of a side from the truth ({TRUTH}). used: its share of the "
+            f"{FROM_TRUTH}: rel L2 of a side from the truth ({truth}). used: its share of the "
             f"allowance, {ALLOWANCE}."
         )
     else:
         used = (
-            f"used: how far a side is from the truth ({TRUTH}), as a share of its allowance, "
+            f"used: how far a side is from the truth ({truth}), as a share of its allowance, "
             f"{ALLOWANCE}."
         )
     return f"{sides} {used} Of both sides the worse is shown, in its worst norm."

@@ -240,6 +240,8 @@ CASES: dict[str, Callable[[], Report]] = {
     "pass": cases.passing,
     "drift": cases.drifting,
     "nan": cases.nonfinite,
+    "costly": cases.costly,
+    "misstored": cases.misstored,
     "unverified": unverified,
     "nothing": cases.nothing,
     "blamed": blamed,

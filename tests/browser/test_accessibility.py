@@ -41,7 +41,7 @@ def axe() -> str:
 
 
 KINDS = ["pass", "small", "nan", "unverified", "index", "real-drift"]
-KINDS += ["real-graphs", "real-int8", "real-smollm2"]
+KINDS += ["real-graphs", "real-int8", "real-smollm2", "costly", "misstored"]
 
 
 @pytest.mark.parametrize("case", KINDS)

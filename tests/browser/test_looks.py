@@ -102,12 +102,14 @@ def test_every_page_on_every_screen(reader: Reader, index_page: Path, case: str)
         assert seen <= room, width
 
 
-@pytest.mark.parametrize("case", ["blamed", "hostile", "long", "many"])
+@pytest.mark.parametrize("case", ["blamed", "hostile", "long", "many", "costly", "real-int8"])
 def test_no_label_of_a_picture_is_cut_off(reader: Reader, case: str) -> None:
     assert reader.open(case).evaluate(CUT) == []
 
 
-@pytest.mark.parametrize("case", ["blamed", "hostile", "long", "many", "real-smollm2"])
+@pytest.mark.parametrize(
+    "case", ["blamed", "hostile", "long", "many", "real-smollm2", "costly", "real-int8"]
+)
 def test_on_a_phone_no_label_is_cut_off_or_too_small(reader: Reader, case: str) -> None:
     page = reader.open(case, width=400)
     assert page.evaluate(CUT) == []

@@ -54,6 +54,16 @@ class Masked(Tiny):
         return super().forward(input_ids) * attention_mask[..., None]
 
 
+class Normed(Tiny):
+    """With a norm before the first block, as most models have one."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.embed(input_ids))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
 class Slow(Tiny):
     """Long enough to be seen in a progress bar."""
 

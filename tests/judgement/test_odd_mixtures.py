@@ -72,7 +72,9 @@ def test_quantised_modules_are_run_as_they_are_and_say_so() -> None:
     assert backend.run(PROBE)["output"].tobytes() == theirs.tobytes()
     assert "quantised" in backend.info.flags
     report = verified(model, quantised)
-    assert report.verdict == "drift", "eight bits are not what float32 gives"
+    assert report.ok, "it is what eight bits give, as it rounds"
+    assert report.format is not None
+    assert all(cost.format >= 10 * cost.kernel for cost in report.format.layers.values())
     assert any("quantised" in note for note in report.notes)
     assert "quantised" not in TorchEager.around(model).info.flags
 

@@ -76,6 +76,8 @@ def test_everything(tmp_path: Path) -> None:
         "depth": "sublayer",
         "allow_missing": ("norm",),
         "budget": None,
+        "max_format_kl": None,
+        "min_format_snr": None,
         "blocks": None,
         "trust_remote_code": False,
         "batch": None,
@@ -105,7 +107,7 @@ def test_everything(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_verify(tmp_path: Path) -> None:
     import inspect
 
-    from driftwalk.api import verify
+    from driftwalk import api
     from driftwalk.stage import Setting
     from driftwalk.tolerance import make_policy
     from driftwalk.verification import verify_all
@@ -113,13 +115,13 @@ def test_the_defaults_are_those_of_verify(tmp_path: Path) -> None:
     (run,) = load_config(written(tmp_path, '[[models]]\nmodel = "m"')).runs
     known = {
         name: parameter
-        for function in (Setting, verify, verify_all)
+        for function in (Setting, api.verify, api.verify_all, verify_all)
         for name, parameter in inspect.signature(function).parameters.items()
     }
     for name, value in run.arguments.items():
         default = known[name].default
         assert value == (make_policy(default) if name == "policy" else default), name
-    assert run.common.candidates == (inspect.signature(verify).parameters["candidate"].default,)
+    assert run.common.candidates == (inspect.signature(api.verify).parameters["candidate"].default,)
 
 
 def test_a_model_under_its_own_name(tmp_path: Path) -> None:
@@ -227,3 +229,24 @@ def test_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path.cwd() == tmp_path
     with Config().at_home():
         assert Path.cwd() == tmp_path
+
+
+def test_limits_on_formats_hold_for_all_models_or_for_one(tmp_path: Path) -> None:
+    text = """
+max-format-kl = 0.01
+[[models]]
+model = "demo:decoder"
+[[models]]
+model = "demo:encoder"
+max-format-kl = 1
+min-format-snr = 20.5
+"""
+    first, second = load_config(written(tmp_path, text)).runs
+    asked = [(r.arguments["max_format_kl"], r.arguments["min_format_snr"]) for r in (first, second)]
+    assert asked == [(0.01, None), (1.0, 20.5)]
+
+
+@pytest.mark.parametrize("line", ["max-format-kl = -0.1", 'min-format-snr = "20"'])
+def test_a_limit_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UsageError, match=line.partition(" ")[0]):
+        load_config(written(tmp_path, f'{line}\n[[models]]\nmodel = "demo:decoder"\n'))

@@ -24,9 +24,14 @@ def declared_by(module: nn.Module, model: LoadedModel) -> LoadedModel | None:
         return None
 
 
-def declared_of(model: LoadedModel, found: Sequence[Unplaced]) -> LoadedModel | None:
-    """The same for weights whose modules are not named; None where one is not the model's."""
-    weights = placed(model.at("fp32", "cpu"), found)
+def declared_of(
+    model: LoadedModel, found: Sequence[Unplaced], partly: bool = False
+) -> LoadedModel | None:
+    """The same for weights whose modules are not named; None where one is not the model's.
+
+    `partly`: such ones are left out.
+    """
+    weights = placed(model.at("fp32", "cpu"), found, partly)
     return None if weights is None else declared_model(model, weights)
 
 

@@ -24,9 +24,12 @@ class Unplaced:
     is_table: bool = False
 
 
-def placed(module: nn.Module, found: Sequence[Unplaced]) -> list[RoundedWeight] | None:
+def placed(
+    module: nn.Module, found: Sequence[Unplaced], partly: bool = False
+) -> list[RoundedWeight] | None:
     """The weights with the paths of their modules; None where one was rounded from none of them.
 
+    `partly`: such ones are left out.
     A parameter that several modules share (an embedding and the head above it) is rounded for each
     use in its own way; one that an artefact uses many times is rounded once.
     """
@@ -34,9 +37,9 @@ def placed(module: nn.Module, found: Sequence[Unplaced]) -> list[RoundedWeight] 
     made: list[RoundedWeight] = []
     for one in found:
         at = places.of(one)
-        if at is None:
+        if at is None and not partly:
             return None
-        made += at
+        made += at or []
     return made
 
 

@@ -26,6 +26,8 @@ _OWN_WAY = 2.0
 """In steps, RMS: as far off as numbers are that were not rounded to the nearest one, at most."""
 _THE_SAME = 0.99
 """Of the numbers of a block, where only its step or its zero is wrong."""
+_NEAR = 0.7
+"""In steps: as far as a number is from its weight where the step was told from the numbers."""
 _ALIKE = 0.9
 """Cosine of numbers with the weights they were rounded from; less are others' numbers."""
 _TILE = 1 << 20
@@ -115,13 +117,14 @@ class RoundedWeight:
             return Honest(joined(made, own.shape, self.block), self.blocks)
         theirs, mine = numbers[wrong].astype(np.float64), weights[wrong].astype(np.float64)
         again, fit_zero, fit_step = self._again(mine, theirs, zero[wrong])
-        same = (again == theirs).mean(1) >= _THE_SAME
+        fits = np.abs(mine / fit_step + fit_zero - theirs) <= _NEAR * self.grid.spacing(theirs)
+        same = fits.mean(1) >= _THE_SAME
         with np.errstate(divide="ignore", invalid="ignore"):
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
         if wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY:
             return Honest(joined(made, own.shape, self.block), self.blocks, own_way=True)
-        made[wrong] = _values(again, fit_zero, fit_step)
+        made[wrong] = _values(np.where(same[:, None], theirs, again), fit_zero, fit_step)
         counts = int(same.sum()), int((~same).sum())
         beyond = float(np.nan_to_num(worst, nan=math.inf).max())
         return Honest(joined(made, own.shape, self.block), self.blocks, *counts, beyond=beyond)
@@ -136,11 +139,11 @@ class RoundedWeight:
         for rows, columns in _tiles(numbers.shape):
             n, w = (one[rows, columns].astype(np.float64) for one in (numbers, weights))
             with np.errstate(divide="ignore", invalid="ignore"):
-                there = np.where(w == 0, 0.0, w / step[rows]) + zero[rows]
-                off = there - n
+                own = np.where(w == 0, 0.0, w / step[rows])
+                off = own + zero[rows] - n
+                most = (0.5 + _TIE) * self.grid.spacing(n) + self.slack * np.abs(own)
             beyond = (n >= self.grid.highest) & (off > 0)
             beyond |= (n <= self.grid.lowest) & (off < 0)
-            most = (0.5 + _TIE) * self.grid.spacing(n) + self.slack * np.abs(there - zero[rows])
             worst[rows] = np.maximum(worst[rows], np.where(beyond, 0.0, np.abs(off) / most).max(1))
         return worst
 

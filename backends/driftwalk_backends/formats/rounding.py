@@ -10,7 +10,7 @@ from torch import nn
 
 from ..tensors import unseen
 
-_TIPPING = 2.0**-15
+TIPPING = 2.0**-15
 """Relative noise that makes some roundings of the yardstick tip over, in every product.
 
 Another honest implementation differs by about 2**-20, by which one number in ten thousand tips:
@@ -90,4 +90,4 @@ def near(x: torch.Tensor) -> torch.Tensor:
     if x.dtype != torch.float32:
         return x
     noise = torch.Generator().manual_seed(x.numel())
-    return x * (1 + _TIPPING * torch.randn(x.shape, generator=noise))
+    return x * (1 + TIPPING * torch.randn(x.shape, generator=noise))

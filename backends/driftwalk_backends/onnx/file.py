@@ -25,6 +25,7 @@ from driftwalk.cache import key_of
 from driftwalk.decoding import Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
+from driftwalk.formats import HonestSides
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
@@ -39,6 +40,7 @@ from ..sources import torch_model
 from ..torch_eager import TorchEager
 from ..weights import graph_weights
 from .backend import OnnxBackend, common_dtype
+from .declared_graph import honest_sides
 from .decoder_export import begun_on, shortened
 from .decoder_files import DecoderFiles, open_decoder, stepped
 from .decoding import OUTPUTS, DecodesGraphs, HandOn
@@ -163,6 +165,10 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
         return honest_model(self._model, self.parts)
+
+    def honest_sides(self) -> HonestSides | None:
+        """For a graph that rounds between its products too: the graph as it declares itself."""
+        return honest_sides(self, self._model)
 
     def other_weights(self, model: object, probe: Probe) -> WeightSource | None:
         """Its initialisers, unless they are in eight bits."""

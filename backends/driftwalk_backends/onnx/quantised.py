@@ -3,7 +3,7 @@
 Read are matrices of whole numbers with a step for each block of them: of `MatMulInteger` and
 `ConvInteger` behind `DynamicQuantizeLinear`, of `MatMulNBits`, and behind `DequantizeLinear`. Which
 module each was rounded from is told by its numbers. A graph that also rounds what lies between its
-products (`QuantizeLinear`) declares more than weights: see `wide`.
+products (`QuantizeLinear`) declares more than weights: see `declared_graph`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .graph import Node, OnnxGraph
 from .parts import Parts
 
 _DYNAMIC = ("MatMulInteger", "ConvInteger")
+_FUSED = ("QLinearMatMul", "QLinearConv", "QGemm")
 _KNOWN = {*_DYNAMIC, "DynamicQuantizeLinear", "DequantizeLinear", "MatMulNBits"}
 _WORDS = ("Quant", "Integer", "QLinear", "NBits", "QAttention", "QGemm")
 _IN_INT8 = 4
@@ -32,7 +33,7 @@ _ONE_STEP = InputRounding()
 """`DynamicQuantizeLinear`: 256 numbers between the least and the greatest, zero among them."""
 
 
-class _UnreadError(Exception):
+class UnreadError(Exception):
     """A quantised weight of a graph that is stored in a way not known here."""
 
 
@@ -44,7 +45,7 @@ def honest_model(model: LoadedModel, parts: Parts) -> LoadedModel | None:
         return None
     try:
         found = [one for graph in parts.graphs for one in stored_in(graph)]
-    except _UnreadError:
+    except UnreadError:
         return None
     return declared_of(model, found)
 
@@ -58,6 +59,9 @@ def stored_in(graph: OnnxGraph) -> Iterator[Unplaced]:
     for number, node in enumerate(graph.nodes):
         if node.op in _DYNAMIC:
             yield Unplaced(_of_product(graph, number))
+        elif node.op in _FUSED:
+            if (weight := _of_fused(graph, node)) is not None:
+                yield Unplaced(weight)
         elif node.op == "MatMulNBits":
             yield Unplaced(_of_bits(graph, node))
         elif node.op == "DequantizeLinear":
@@ -72,9 +76,21 @@ def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
     numbers, zero = graph.stored(name), graph.stored(zeros[1] if zeros[1:] else "")
     step = _step_after(graph, number)
     if numbers is None or step is None:
-        raise _UnreadError(node.name)
+        raise UnreadError(node.name)
     axis = numbers.ndim - 1 if node.op == "MatMulInteger" else 0
     return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP)
+
+
+def _of_fused(graph: OnnxGraph, node: Node) -> RoundedWeight | None:
+    """The weight of a product that is dequantised and quantised in one; None where it has none."""
+    name, step_name, zero_name = node.proto.input[3:6]
+    numbers, step = graph.stored(name), graph.stored(step_name)
+    if numbers is None or numbers.ndim < 2:
+        return None
+    if step is None:
+        raise UnreadError(node.name)
+    axis = 0 if node.op == "QLinearConv" else numbers.ndim - 1
+    return _in_blocks(numbers, step, graph.stored(zero_name), axis, 0, None)
 
 
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:
@@ -108,9 +124,9 @@ def _of_bits(graph: OnnxGraph, node: Node) -> RoundedWeight:
         graph.stored(n) if n else None for n in [*node.proto.input[1:], ""]
     ]
     if packed is None or step is None or bits not in (2, 4, 8) or not block or width % block:
-        raise _UnreadError(node.name)
+        raise UnreadError(node.name)
     if any(one is not None for one in order[:1]):  # g_idx: which block a number belongs to
-        raise _UnreadError(node.name)
+        raise UnreadError(node.name)
     counts = rows, width // block
     numbers = _unpacked(packed.reshape(rows, -1), bits)[:, :width]
     zero = np.full(counts, float(1 << bits - 1))
@@ -152,7 +168,7 @@ def _dequantised(graph: OnnxGraph, node: Node) -> Unplaced | None:
         return None
     zero = graph.stored(zeros[0]) if zeros and zeros[0] else np.zeros(())
     if step is None or zero is None:
-        raise _UnreadError(node.name)
+        raise UnreadError(node.name)
     says = {a.name: a.i for a in node.proto.attribute}
     block = says.get("block_size", 0)
     made = _in_blocks(numbers, step, zero, says.get("axis", 1) % numbers.ndim, block, None)
@@ -174,14 +190,14 @@ def _in_blocks(
         sizes, counts = shape, (1,) * len(shape)
     elif step.ndim == len(shape) and block:
         if shape[axis] % block:
-            raise _UnreadError
+            raise UnreadError
         sizes = tuple(block if i == axis else 1 for i in range(len(shape)))
         counts = step.shape
     elif step.size == shape[axis]:
         sizes = tuple(1 if i == axis else n for i, n in enumerate(shape))
         counts = tuple(n if i == axis else 1 for i, n in enumerate(shape))
     else:
-        raise _UnreadError
+        raise UnreadError
     zeros = (
         np.zeros(counts)
         if zero is None
@@ -211,7 +227,7 @@ def _grid(dtype: np.dtype[Any]) -> Grid:
         "float8_e5m2": Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
     }
     if word not in floats:
-        raise _UnreadError(word)
+        raise UnreadError(word)
     return floats[word]
 
 

@@ -126,6 +126,7 @@ def _row(run: Run) -> dict[str, Any]:
         "policy": common.policy.name + (f" ({', '.join(rules)})" if rules else ""),
         "depth": common.depth,
         "missing": list(common.allow_missing),
+        "format": list(common.format_limits),
         "expected": str(common.expected or ""),
     }
 

@@ -39,7 +39,10 @@ _PANELS = {
         "--prompt --ids --input --probe --shape --batch --length --seed --steps --beams --chunk "
         "--draft"
     ),
-    "What is allowed": "--policy --rule --allow-missing --expected --fail-on --max-slowdown",
+    "What is allowed": (
+        "--policy --rule --allow-missing --expected --fail-on --max-slowdown --max-format-kl "
+        "--min-format-snr"
+    ),
     "What is looked at beside the layers": (
         "--blame/--no-blame --invariance --bench --contrast --propagation --patch"
     ),
@@ -119,6 +122,23 @@ RuleOption = Annotated[
 ]
 AllowMissingOption = Annotated[
     list[str] | None, option("--allow-missing GLOB", "Points that may lack a partner.")
+]
+MaxFormatKlOption = Annotated[
+    float | None,
+    option(
+        "--max-format-kl X",
+        "Of a quantised candidate: the mean KL divergence that its format may cost, the kernel "
+        "aside; more is drift.",
+        min=0.0,
+    ),
+]
+MinFormatSnrOption = Annotated[
+    float | None,
+    option(
+        "--min-format-snr DB",
+        "Of a quantised candidate: the signal-to-noise ratio that its format must leave at every "
+        "output, in decibels.",
+    ),
 ]
 
 

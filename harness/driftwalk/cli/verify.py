@@ -57,6 +57,8 @@ def verify(
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
     allow_missing: options.AllowMissingOption = None,
+    max_format_kl: options.MaxFormatKlOption = None,
+    min_format_snr: options.MinFormatSnrOption = None,
     depth: Annotated[str, option("--depth D", "block, sublayer, module or op.")] = "block",
     blame: Annotated[
         bool | None,
@@ -145,6 +147,8 @@ def verify(
         patch=patch,
         blocks=blocks,
         allow_missing=allow_missing or (),
+        max_format_kl=max_format_kl,
+        min_format_snr=min_format_snr,
         batch=batch,
         length=length,
         input_shapes=options.parse_input_shapes(shape),

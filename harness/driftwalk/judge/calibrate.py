@@ -19,8 +19,9 @@ from ..adapter import Backend, Jitters, Sink
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
-from ..measure.norms import ZERO, Norms, difference, distance
+from ..measure.norms import ZERO, Norms, difference, distance, ratio
 from ..mixture import Mixture
+from ..names import is_output
 from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from ..workers import in_threads
@@ -104,6 +105,15 @@ class Calibration:
     def roundoff(self) -> float:
         """The coarsest of all."""
         return FORMATS[self.dtype].roundoff
+
+    @property
+    def outputs_apart(self) -> float:
+        """How far, relatively, an honest output may be from the truth: L2, at the worst of them."""
+        outputs = {name: one for name, one in self.total.items() if is_output(name)}
+        return max(
+            (ratio(self.allowed(name).l2, one.size.l2) for name, one in outputs.items()),
+            default=0.0,
+        )
 
     def allowed(self, point: str, room: Norms = ROOM) -> Norms:
         """What the total error at a point may be."""

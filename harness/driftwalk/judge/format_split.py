@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from ..dtypes import Array, Float64
 from ..formats import Declared, FormatCost, FormatFindings
+from ..layer_drift import Culprit
 from ..measure.decisions import decision_impact
 from ..measure.norms import BLOCK
 from ..names import LOGITS
+from ..result import Report
 from ..states import State, Trace
 from ..tolerance import Tolerance
 from .calibrate import Calibration
@@ -44,17 +48,38 @@ class FormatSplit:
             keep = self._truth.probe.keep(name, state.array.shape)
             self._layers[name] = split(state.array, arrays[1], arrays[0], keep)
 
-    @property
-    def misstored(self) -> dict[str, float]:
-        """The points whose module holds weights that are no rounding of the model's."""
-        found: dict[str, float] = {}
+    @cached_property
+    def _misstored(self) -> dict[str, str]:
+        """By point: the worst of its modules whose weights are no rounding of the model's."""
+        found: dict[str, str] = {}
+        wrong = self._says.wrong
         points = [state.point for state in self._truth if state.point.module]
-        for path, wrong in self._says.wrong.items():
+        for path in sorted(wrong, key=lambda path: wrong[path].beyond):
             inside = [p for p in points if path == p.module or path.startswith(f"{p.module}.")]
             if inside:
-                name = max(inside, key=lambda point: len(point.module)).name
-                found[name] = max(found.get(name, 0.0), wrong.beyond)
+                found[max(inside, key=lambda point: len(point.module)).name] = path
         return found
+
+    @property
+    def misstored(self) -> dict[str, float]:
+        """The points with such a module, and how many times it is off what a rounding may be."""
+        return {name: self._says.wrong[path].beyond for name, path in self._misstored.items()}
+
+    def accused(self, report: Report) -> Report:
+        """The report with the first such point as its root cause, unless that lies before it.
+
+        Between roundings that tip over, the error of one weight may be nowhere to be seen.
+        """
+        order = {name: place for place, name in enumerate(self._truth.names)}
+        first = min(self._misstored, key=order.__getitem__, default=None)
+        if first is None or order.get(report.cause or "", math.inf) < order[first]:
+            return report
+        path = self._misstored[first]
+        wrong = self._says.wrong[path]
+        culprit = report.culprit
+        if culprit is None or report.cause != first or not culprit.module.startswith(path):
+            culprit = Culprit(path, wrong.beyond, None, None, f"{first}: {wrong.sentence}")
+        return replace(report, cause=first, culprit=culprit)
 
     def findings(self, decides: bool) -> FormatFindings:
         """All that was met, in the model's order; `decides`: whether the model's logits do."""
@@ -91,7 +116,7 @@ def split(candidate: Array, declared: Array, true: Array, keep: Array | None) ->
                 (x, x),
             )
             sums += [float(np.vdot(a, b)) for a, b in pairs]
-    cost, added, both, size = sums
+    cost, added, both, size = sums.tolist()
     across = math.sqrt(cost) * math.sqrt(added)
     cosine = min(1.0, max(-1.0, both / across)) if 0 < across < math.inf else 0.0
     return FormatCost(math.sqrt(cost), math.sqrt(added), cosine, math.sqrt(size))

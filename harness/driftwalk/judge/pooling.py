@@ -12,8 +12,8 @@ from .calibrate import Calibration
 from .honest import Honest
 
 
-def pooled(calibration: Calibration) -> Calibration:
-    """Every layer allowed, for its size, what the noisiest is.
+def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
+    """Every layer allowed, for its size, what the noisiest is; every point, if `everywhere`.
 
     In a quantised model a rounding tips over by chance, here or there: that none did in a layer of
     the yardstick does not mean that none may, nor that few tokens of it did that many may not.
@@ -26,7 +26,7 @@ def pooled(calibration: Calibration) -> Calibration:
         worst = reduce(Norms.or_larger, shares, ZERO)
         raised = {
             name: replace(one, noise=one.noise.or_larger(worst.times(one.size)))
-            for name, one in layers.items()
+            for name, one in (points if everywhere else layers).items()
         }
         return {name: raised.get(name, one) for name, one in points.items()}
 

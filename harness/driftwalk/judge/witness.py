@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel, Decodes, LooksInside
+from ..adapter import Backend, BackendInfo, BringsModel, BringsTruth, Decodes, LooksInside
 from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
-from ..formats import Declared
+from ..formats import Declared, HonestSides
 from ..measure.norms import Norms
 from ..mixture import OWN, Mixture
 from ..progress import Progress
@@ -110,6 +110,7 @@ class Witness:
         self._judged: tuple[Trace, JudgedSide] | None = None
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
+        self._sides: HonestSides | None = None
         self.declared: Declared | None = None
         """What that candidate declares of its weights, where it is quantised."""
         self.seconds: dict[str, float] = {}
@@ -130,11 +131,17 @@ class Witness:
     def of(self, candidate: Backend) -> Witness:
         """The witness for a candidate: one of its own where it computes another model."""
         own = candidate.honest_model() if isinstance(candidate, BringsModel) else None
-        if own is None:
-            return self
         given = self.probe, self._use_cache, self._show, self._depth, self._device
-        made = Witness(own, *given, looks_inside=self.looks_inside)
-        made.has_own_model, made.declared = True, own.declared
+        if own is not None:
+            made = Witness(own, *given, looks_inside=self.looks_inside)
+            made.declared = own.declared
+        elif isinstance(candidate, BringsTruth) and (sides := candidate.honest_sides()):
+            made = Witness(self._model, *given, looks_inside=self.looks_inside)
+            made._sides, made._use_cache = sides, False
+            made.declared = sides.declared
+        else:
+            return self
+        made.has_own_model = True
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
         return made
@@ -288,7 +295,7 @@ class Witness:
                 given = self.truth, yardstick, self.probe, self._exact, keep, self.tips
                 made = self._second_opinion(yardstick, calibrate(*given))
             if self.tips:
-                made = pooled(made)
+                made = pooled(made, everywhere=self._sides is not None)
             if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=_errors(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -335,7 +342,8 @@ class Witness:
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
-        if not made.doubt or made.dtype != EXAMINED_AT or self._rounding is not None:
+        alone = self._rounding is not None or self._sides is not None
+        if not made.doubt or made.dtype != EXAMINED_AT or alone:
             return made
         plain = self._open_truth(KEPT_CASTS)
         try:
@@ -359,13 +367,19 @@ class Witness:
 
     def _open_truth(self, options: str = "") -> Backend:
         where = "" if self._device == "cpu" else f":{self._device}"
-        made = create(f"truth{where}{self._ranges}{options}", self._model)
+        if self._sides is not None:
+            made = self._sides.truth()
+        else:
+            made = create(f"truth{where}{self._ranges}{options}", self._model)
         made.progress = self._show
         look(made, self._depth)
         return made
 
     def _open_yardstick(self, mixture: Mixture) -> Backend:
-        made = open_yardstick(mixture, self._model, self._device, self._ranges)
+        if self._sides is not None:
+            made = self._sides.yardstick()
+        else:
+            made = open_yardstick(mixture, self._model, self._device, self._ranges)
         made.progress = self._show
         if self._rounding is not None and isinstance(made, Decodes):
             made.decode(self._rounding)

@@ -24,7 +24,7 @@ DEFAULT_CANDIDATE = "onnxruntime"
 
 COMMON = (
     *("reference", "candidates", "policy", "rules", "allow-missing", "depth", "expected"),
-    "budget",
+    *("budget", "max-format-kl", "min-format-snr"),
 )
 """For all models, or for one."""
 TOP = (*COMMON, "golden", "probes", "models")
@@ -44,6 +44,15 @@ class Common:
     expected: Path | None = None
     budget: str | int | None = None
     """Of memory; `--budget` goes before it."""
+    max_format_kl: float | None = None
+    min_format_snr: float | None = None
+
+    @property
+    def format_limits(self) -> tuple[str, ...]:
+        """What a format may cost, in words."""
+        kl, snr = self.max_format_kl, self.min_format_snr
+        most = () if kl is None else (f"KL divergence at most {kl:g}",)
+        return most if snr is None else (*most, f"SNR at least {snr:g} dB")
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -54,6 +63,8 @@ class Common:
             "depth": self.depth,
             "allow_missing": self.allow_missing,
             "budget": self.budget,
+            "max_format_kl": self.max_format_kl,
+            "min_format_snr": self.min_format_snr,
         }
 
 
@@ -179,7 +190,19 @@ def _common(table: Table, base: Common) -> Common:
         depth,
         table.file.resolve().parent / expected if expected else base.expected,
         _budget(table, base.budget),
+        _limit(table, "max-format-kl", base.max_format_kl, least=0.0),
+        _limit(table, "min-format-snr", base.min_format_snr),
     )
+
+
+def _limit(table: Table, key: str, base: float | None, least: float | None = None) -> float | None:
+    """A number, or what holds for all."""
+    if key not in table.data:
+        return base
+    found = table.number(key)
+    if least is not None and found < least:
+        table.refuse(f"{key!r} should be {least:g} or more, found {found:g}.")
+    return found
 
 
 def _budget(table: Table, base: str | int | None) -> str | int | None:

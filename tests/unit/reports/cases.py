@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from driftwalk.adapter import BackendInfo
+from driftwalk.formats import FormatCost, FormatFindings, Misstored, StoredAs
 from driftwalk.judge.gate import run_verdict
 from driftwalk.judge.walk import Walk, coverage
 from driftwalk.layer_drift import Blame, LayerDrift, TruthErrors
+from driftwalk.measure.decisions import Decisions
 from driftwalk.measure.norms import Norms
 from driftwalk.result import InputInfo, Observer, PolicyInfo, ProbeInfo, Report, RuleInfo, Tool
 from driftwalk.states import Point, Probe, State, Trace
+from driftwalk.tasks.formats.limits import FormatLimits
 from driftwalk.tolerance import PolicyLike, make_policy
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`*_[bold red]\x1b[31m\x00\u202e]]>&amp;@team"
@@ -130,6 +133,40 @@ def make(
         environment={"python": "3.11.7", "os": "Linux", "cpu": "aarch64"},
         notes=notes,
     )
+
+
+FORMATS = (
+    StoredAs("int8", "the whole matrix", "8 bits, one step for all", 24, 294_912, 295_008),
+    StoredAs("int4", "32 numbers of a row", "", 3, 49_408, 27_792),
+)
+
+
+def with_format(report: Report, **more: Any) -> Report:
+    """The report of a quantised candidate; layer.2 adds most to what its format costs."""
+    sizes = {"layer.2": 0.05, "layer.3": 0.052, "logits": 0.08}
+    cost, layers = 0.01, {}
+    for layer in report.layers:
+        cost = max(cost, sizes.get(layer.point.name, 0.0))
+        layers[layer.point.name] = FormatCost(cost * 3.0, 3e-7 if layer.ok else 0.3, 0.1, 3.0)
+    decisions = Decisions(6, 1, 0, 0.9, 0.0123, 0.04, ())
+    return dataclasses.replace(report, format=FormatFindings(FORMATS, layers, decisions, **more))
+
+
+def quantised() -> Report:
+    """A kernel that is right; its head was left in float."""
+    return with_format(passing(), in_float=("lm_head",), own_way=("h.0.mlp", "h.1.mlp"))
+
+
+def misstored() -> Report:
+    sentence = (
+        "h.3.mlp does not hold the model's weights, rounded: of 4 blocks 1 with other numbers"
+    )
+    return with_format(drifting(), wrong={"h.3.mlp": Misstored(sentence, 12.5)})
+
+
+def costly() -> Report:
+    """A kernel that is right, and a format beyond its limits."""
+    return FormatLimits(0.01, 30.0).judged(quantised())
 
 
 class Blamed(Report):
@@ -267,7 +304,7 @@ def hostile() -> Report:
     inputs = {f"{name}{HOSTILE}": array for name, array in probe.inputs.items()}
     wrapped = Probe(inputs, HOSTILE, (HOSTILE,), ((HOSTILE,) * 4,) * 2)
     seen = {HOSTILE: Observer(True, False, True, 1.0, HOSTILE)}
-    return make(
+    made = make(
         reference,
         candidate,
         probe=wrapped,
@@ -278,6 +315,12 @@ def hostile() -> Report:
         modules="{}",
         policy={f"layer.1{HOSTILE.replace('[', '?')}": make_policy("fixed:0.1").rules[0].tolerance},  # type: ignore[dict-item]
     )
+    wrong = {HOSTILE: Misstored(HOSTILE, float("inf"))}
+    found = with_format(made, wrong=wrong, own_way=(HOSTILE,), in_float=(HOSTILE,)).format
+    assert found is not None
+    stored = (StoredAs(HOSTILE, HOSTILE, HOSTILE, 1, 2, 3),)
+    found = dataclasses.replace(found, stored=stored, exceeded=(HOSTILE,))
+    return dataclasses.replace(made, format=found, reason=HOSTILE)
 
 
 @cache
@@ -287,7 +330,7 @@ def deep(points: int = 300) -> Report:
     reference = states(names)
     candidate = noisy(reference)
     candidate[names[points // 2]] += np.float32(1)
-    return make(reference, candidate)
+    return with_format(make(reference, candidate))
 
 
 CASES: dict[str, Callable[[], Report]] = {
@@ -307,5 +350,8 @@ CASES: dict[str, Callable[[], Report]] = {
         disturbed,
         hostile,
         deep,
+        quantised,
+        misstored,
+        costly,
     )
 }

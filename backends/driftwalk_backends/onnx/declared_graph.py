@@ -1,0 +1,196 @@
+"""A quantised graph as it declares itself: what it rounds, as it says; all else in float64.
+
+For graphs that round what lies between their products too (`QuantizeLinear`), where no model has
+modules for it. The truth runs the graph by `wide`; the yardstick is the same graph in ONNX Runtime,
+nothing fused, and near enough to the edges of its roundings that some of them tip over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
+from driftwalk.dtypes import Array
+from driftwalk.formats import Declared, HonestSides
+from driftwalk.judge.drill import looking
+from driftwalk.names import is_output
+from driftwalk.spec import Spec
+from driftwalk.states import Probe, State
+
+from ..depth import Looks
+from ..formats.declared import declared_of
+from ..formats.rounding import TIPPING
+from ..loaded import LoadedModel
+from .graph import Arrays, OnnxGraph
+from .parts import Part
+from .quantised import UnreadError, stored_in
+from .unfused import unfused
+from .wide.truth import GraphTruth
+
+GIVEN = "/given"
+"""After the name of a tensor whose takers get another one."""
+FIXED = "fixed steps"
+
+
+def honest_sides(file: Any, model: LoadedModel) -> HonestSides | None:
+    """The truth and the yardstick of a quantised graph that others made (`OnnxFile`)."""
+    graphs = file.parts.graphs
+    if not any(graph.quantised for graph in graphs):
+        return None
+    return HonestSides(
+        truth=lambda: DeclaredGraph(file, in_float64=True),
+        yardstick=lambda: DeclaredGraph(file, in_float64=False),
+        declared=_declared(model, graphs),
+    )
+
+
+def _declared(model: LoadedModel, graphs: Sequence[OnnxGraph]) -> Declared:
+    """What is stored how, and whether it is the model's, as far as that can be told."""
+    try:
+        found = [one for graph in graphs for one in stored_in(graph)]
+    except UnreadError:
+        found = []
+    made = declared_of(model, found, partly=True)
+    if made is None or made.declared is None:
+        return Declared((), tips=True, ties=True)
+    fixed = any(node.op == "QuantizeLinear" for graph in graphs for node in graph.nodes)
+    kinds = made.declared.stored
+    if fixed:
+        kinds = tuple(replace(kind, inputs=kind.inputs or FIXED) for kind in kinds)
+    return replace(made.declared, stored=kinds, tips=True, ties=True)
+
+
+class DeclaredGraph(Looks, Backend):
+    """Gives states, and replays, from the tensors that were found to be a model's states."""
+
+    name: ClassVar[str] = "declared"
+
+    def __init__(self, file: Any, in_float64: bool) -> None:
+        super().__init__(Spec("declared", "cpu", "fp64" if in_float64 else "fp32"))
+        self._file = file
+        self._in_float64 = in_float64
+        self._protos: dict[Part, Any] = {}
+
+    @classmethod
+    def offers(cls) -> Sequence[Offer]:
+        return ()
+
+    @property
+    def info(self) -> BackendInfo:
+        dtype = "fp64" if self._in_float64 else "fp32"
+        return BackendInfo(str(self.spec), self.name, "cpu", dtype)
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
+        ready, arrays = self._ran(probe, {})
+        if sink is not None:
+            for found in ready.found:
+                if found.key in arrays:
+                    array = found.arrangement.of(arrays[found.key])
+                    sink(State(found.point, np.ascontiguousarray(array)))
+        return {name: arrays[key] for name, key in ready.outputs.items() if key in arrays}
+
+    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
+        """Each point from the given states before it: their tensors' takers get the given ones."""
+        ready, plain = self._ran(probe, {})
+        inner = [f for f in ready.found if f.key in plain and not is_output(f.point.name)]
+        put = {
+            found.key: found.arrangement.back(given[found.point.name], plain[found.key].shape)
+            for found in inner
+            if found.point.name in given and given[found.point.name].size == plain[found.key].size
+        }
+        _, arrays = self._ran(probe, put)
+        for found in ready.found:
+            if found.key in arrays:
+                array = found.arrangement.of(arrays[found.key])
+                sink(State(found.point, np.ascontiguousarray(array)))
+
+    def _ran(self, probe: Probe, put: Arrays) -> tuple[Any, dict[str, Array]]:
+        """The states' tensors of one run, by key; where takers get others, those are put there."""
+        with looking(self._file, *self.looks_at):
+            ready = self._file.prepared(probe)
+        parts = self._file.parts
+        wanted = [*(found.key for found in ready.found), *ready.outputs.values()]
+        arrays: dict[str, Array] = {}
+        for part, feed in self._file.runs.fed(probe):
+            names = [name for own, name in map(parts.split, wanted) if own is part]
+            others = {
+                name: array
+                for (own, name), array in zip(map(parts.split, put), put.values(), strict=True)
+                if own is part
+            }
+            cut = _Cut(self._proto(part), others)
+            fed = {**feed, **cut.feed}
+            graph = OnnxGraph(part.graph.path, cut.made())
+            made = self._tensors(graph, fed, list(dict.fromkeys(names)))
+            arrays |= zip(parts.keys(part, made), made.values(), strict=True)
+        return ready, arrays
+
+    def _tensors(
+        self, graph: OnnxGraph, feed: Mapping[str, Any], names: Sequence[str]
+    ) -> dict[str, Array]:
+        if self._in_float64:
+            return GraphTruth(graph, feed).tensors(names)
+        sessions = self._file._sessions
+        session = sessions.of_bytes(graph.exposing(names), graph.path.parent, "off")
+        made: dict[str, Array] = sessions.ask(session, names, feed, graph.path.name)
+        return made
+
+    def _proto(self, part: Part) -> Any:
+        if part not in self._protos:
+            made = unfused(part.graph.proto, part.graph.stored)
+            if not self._in_float64:
+                _nudge(made)
+            self._protos[part] = made
+        return self._protos[part]
+
+
+@dataclass
+class _Cut:
+    """A graph in which the takers of some tensors get others."""
+
+    model: Any
+    given: Mapping[str, Array]
+    feed: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.feed = {f"{name}{GIVEN}": array for name, array in self.given.items()}
+
+    def made(self) -> Any:
+        from onnx import TensorProto, helper
+
+        model = copy.deepcopy(self.model)
+        for node in model.graph.node:
+            for place, name in enumerate(node.input):
+                if name in self.given:
+                    node.input[place] = f"{name}{GIVEN}"
+        for name, array in self.feed.items():
+            value = helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+            model.graph.input.append(value)
+            self.feed[name] = array.astype(np.float32)
+        return model
+
+
+def _nudge(model: Any) -> None:
+    """Every number that is rounded while the graph runs is off by as much as may tip it over."""
+    from onnx import helper
+
+    stored = {tensor.name for tensor in model.graph.initializer}
+    stored |= {n for node in model.graph.node if node.op_type == "Constant" for n in node.output}
+    nodes = []
+    for number, node in enumerate(model.graph.node):
+        rounds = node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear")
+        if rounds and node.input[0] not in stored:
+            source, noise, near = node.input[0], f"nudge.{number}/noise", f"nudge.{number}/near"
+            how = {"mean": 1.0, "scale": TIPPING, "seed": float(number)}
+            nodes.append(helper.make_node("RandomNormalLike", [source], [noise], **how))
+            nodes.append(helper.make_node("Mul", [source, noise], [near]))
+            node.input[0] = near
+        nodes.append(node)
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
