@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class LoadedModel:
     label: str
     source: str = "nn.Module"
     folder: str | None = None
-    """Where its tokenizer may lie: a folder, or a hub id."""
+    """Where its tokenizer may lie: a folder, a hub id, or a GGUF file."""
     own_tokenizer: ByteTokenizer | None = None
     blocks: str | None = None
     """The stack of blocks, where a user named it by hand."""
@@ -54,6 +55,8 @@ class LoadedModel:
     """The model that this one is compared with, whose points it should have."""
     files: Files | None = None
     """Where its weights lie, if in a folder."""
+    gguf: Path | None = None
+    """The GGUF file it was read from, its tokenizer too (gguf/source.py)."""
     given_layout: Layout | None = None
     """Its points, where another machine has found them."""
     decoding: Decoding | None = None
@@ -152,6 +155,8 @@ class LoadedModel:
             return self.own_tokenizer
         instead = "Give token ids or arrays instead of text, or leave the probe out."
         remedy = f"Save one beside the weights (tokenizer.save_pretrained). {instead}"
+        if self.gguf is not None:
+            remedy = instead
         if not self.folder:
             raise ModelError(f"{self.label} came without a tokenizer. {instead}")
         from transformers import AutoTokenizer
@@ -159,9 +164,11 @@ class LoadedModel:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = AutoTokenizer.from_pretrained(
-                    self.folder, trust_remote_code=self.trust_remote_code
-                )
+                where = self.folder
+                options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+                if self.gguf is not None:
+                    where, options = str(self.gguf.parent), {"gguf_file": self.gguf.name}
+                made = AutoTokenizer.from_pretrained(where, **options)
         except Exception as error:  # AutoTokenizer raises whatever its parts raise
             raise ModelError(
                 f"No tokenizer could be loaded for {self.label}: {first_line(error)}. {remedy}"

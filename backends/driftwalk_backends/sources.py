@@ -1,4 +1,4 @@
-"""Where a model comes from: a hub id, a folder, a factory, an nn.Module, or the built-in ones."""
+"""Where a model comes from: a hub id, a folder, a file, a factory, an nn.Module, or built in."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from driftwalk.errors import ModelError, UsageError
 
+from .auto_classes import class_for
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
 from .functions import as_module, name_of
@@ -26,11 +27,7 @@ __all__ = ["AnyModel", "LoadedModel", "open_model", "torch_model"]
 
 AnyModel = LoadedModel | OnnxModel
 
-_TASKS = (
-    *("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "SequenceClassification"),
-    *("TokenClassification", "QuestionAnswering", "ImageClassification"),
-)
-_AUTO_CLASSES = (*(f"AutoModelFor{task}" for task in _TASKS), "AutoModel")
+GGUF_PREFIX, GGUF_SUFFIX = "gguf:", ".gguf"
 _HALVES = (torch.float16, torch.bfloat16)
 _IN_PYTHON = (
     "load it in Python and give the module, driftwalk.verify(module, ...), or a function that does "
@@ -47,7 +44,6 @@ _FILES = {
         "it holds weights and no architecture; give the folder with its config.json, or build the "
         "module and load them in package.module:factory."
     ),
-    ".gguf": "GGUF is not supported as a model yet; give the folder of the model it was made of.",
 }
 """What to do with a file that is no model, by how its name ends."""
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
@@ -75,14 +71,18 @@ def open_model(
         given = os.fspath(given)
     if not isinstance(given, str) or not given.strip():
         raise UsageError(
-            f"Cannot take {given!r} for a model; give a hub id, a folder, an nn.Module, a "
-            "function or 'package.module:factory'."
+            f"Cannot take {given!r} for a model; give a hub id, a folder, a GGUF file, an "
+            "nn.Module, a function or 'package.module:factory'."
         )
     if given in DEMOS:
         tokenizer = ByteTokenizer()
         return LoadedModel(DEMOS[given](), given, "built in", None, tokenizer, blocks)
     if given.endswith(".onnx"):
         return OnnxModel(Path(given), given)
+    if given.startswith(GGUF_PREFIX) or given.lower().endswith(GGUF_SUFFIX):
+        from .gguf.source import open_gguf
+
+        return open_gguf(Path(given.removeprefix(GGUF_PREFIX)), blocks)
     path = Path(given)
     if path.is_dir():
         return _from_pretrained(given, "folder", blocks, trust_remote_code, mapped)
@@ -152,7 +152,7 @@ def _from_pretrained(
     config = None
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
-        kind = _class_for(config, trust_remote_code)
+        kind = class_for(config, trust_remote_code)
         module, loading = _loaded(kind, where, "auto", trust_remote_code)
         if not _may_stay(module, mapped):
             module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
@@ -210,22 +210,6 @@ def _check_folder(folder: Path) -> None:
             f"Folder {str(folder)!r} has a config.json but no weights (model.safetensors or "
             "pytorch_model.bin). Was the download complete?"
         )
-
-
-def _class_for(config: Any, trust_remote_code: bool) -> Any:
-    """The class the checkpoint was saved from, so that its head is kept; else an Auto class."""
-    import transformers
-
-    if not (trust_remote_code and getattr(config, "auto_map", None)):
-        for name in config.architectures or ():
-            kind = getattr(transformers, name, None)
-            if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
-                return kind
-    for name in _AUTO_CLASSES:
-        auto = getattr(transformers, name)
-        if name in (getattr(config, "auto_map", None) or {}) or type(config) in auto._model_mapping:
-            return auto
-    return transformers.AutoModel
 
 
 def _explain(where: str, source: str, error: Exception, trusted: bool, why: str) -> str:

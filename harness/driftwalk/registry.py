@@ -20,6 +20,8 @@ BUILT_IN: dict[str, str] = {
     "onnxruntime": "driftwalk_backends.onnx.runtime:OnnxRuntime",
     "openvino": "driftwalk_backends.openvino_runtime:OpenVino",
     "executorch": "driftwalk_backends.pte.backend:ExecuTorch",
+    "gguf": "driftwalk_backends.gguf.in_torch:GgufInTorch",
+    "llamacpp": "driftwalk_backends.gguf.llamacpp:LlamaCpp",
     "truth": "driftwalk_backends.truth:Truth",
     "trace": "driftwalk_backends.recorded:Recorded",
     "command": "driftwalk_backends.command:Command",

@@ -18,11 +18,18 @@ _DTYPE_ALIASES = {
     "half": "fp16",
     "bfloat16": "bf16",
 }
-TAKES_TEXT = ("trace", "command")
+TAKES_TEXT = ("trace", "command", "gguf", "llamacpp")
 """Backends that read all that follows their name as one text: a path, a command line."""
-_LAST = re.compile(r"(.*),\s*(map|whole)=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
-_BEHIND_TEXT = {"trace": ("map", "whole"), "command": ("map",)}
+NEEDS_TEXT = ("trace", "command")
+"""Those of them that are nothing without."""
+_BEHIND_TEXT = {
+    "trace": ("map", "whole"),
+    "command": ("map",),
+    "gguf": (),
+    "llamacpp": ("threads", "kv", "attn"),
+}
 """The options that may stand behind such a text."""
+_LAST = re.compile(r"(.*),\s*([a-z]+)=(\"(?:[^\"]|\"\")*\"|[^,\"]*)", re.DOTALL)
 _DEVICE = re.compile(r"[a-z]+\Z")
 
 THREADS_HELP = "number of CPU threads (default: the runtime's own choice)"
@@ -38,7 +45,7 @@ class Spec:
     dtype: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    """Of `trace:PATH` and `command:LINE`: the path, the line."""
+    """Of `trace:PATH`, `command:LINE`, `gguf:FILE`, `llamacpp:FILE`: what follows the name."""
 
     @classmethod
     def parse(cls, text: str) -> Spec:
@@ -104,7 +111,7 @@ class Spec:
         return cls(name, options=options, text=text)
 
     def __str__(self) -> str:
-        if self.name in TAKES_TEXT:
+        if self.text or self.name in NEEDS_TEXT:
             tail = "".join(f",{key}={_quoted(value)}" for key, value in self.options.items())
             return f"{self.name}:{self.text}{tail}"
         head = ":".join(part for part in (self.name, self.device, self.dtype) if part)

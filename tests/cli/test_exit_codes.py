@@ -194,7 +194,6 @@ def test_a_missing_model_is_3_in_every_command(command: list[str], model: str) -
         ("m.bin", ["never read"]),
         ("m.jit", ["TorchScript", "load it in Python"]),
         ("m.ts", ["TorchScript"]),
-        ("m.gguf", ["GGUF is not supported as a model yet"]),
         ("m.safetensors", ["no architecture", "config.json"]),
         ("m.txt", ["folder that holds config.json"]),
     ],
@@ -207,6 +206,12 @@ def test_a_file_that_is_no_model_says_what_to_give(file: str, words: list[str], 
     if file == "m.safetensors":
         (here / "config.json").write_text("{}")
         invoke("verify", f"./{file}").refused(3, "give the folder it lies in")
+
+
+def test_a_gguf_file_that_is_none_says_so(here: Path) -> None:
+    invoke("verify", "m.gguf").refused(3, "There is no file 'm.gguf'")
+    (here / "m.gguf").write_bytes(b"GGUF")
+    invoke("verify", "gguf:m.gguf").refused(3, "'m.gguf' is not read: it ends within its version")
 
 
 def test_a_length_that_was_cut_is_noted() -> None:

@@ -23,8 +23,9 @@ SPECS: dict[str, tuple[str, ...]] = {
 }
 """Which specs of a backend are tested; of one not named here, its bare name."""
 
-RUN_NO_MODEL = {"trace", "command"}
-"""They hand on what others computed: tests/cli/test_traces.py, tests/backends/test_command.py."""
+RUN_NO_MODEL = {"trace", "command", "gguf", "llamacpp"}
+"""They hand on what others computed: tests/cli/test_traces.py, tests/backends/test_command.py; or
+run files alone, which have a suite of their own: tests/backends/gguf/test_llamacpp.py."""
 
 
 def _stamp(spec: str) -> type[BackendConformance]:

@@ -43,7 +43,7 @@ class InputRounding:
     def __call__(self, part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         x, *rest = args
         with unseen(x):  # what tips over here is noise, and no choice of the model's
-            return self.rounded(_near(x)), *rest
+            return self.rounded(near(x)), *rest
 
     def __str__(self) -> str:
         way = "symmetric, " if self.symmetric else ""
@@ -85,7 +85,7 @@ def _not_zero(step: torch.Tensor) -> torch.Tensor:
     return torch.where(step == 0, torch.ones_like(step), step)
 
 
-def _near(x: torch.Tensor) -> torch.Tensor:
+def near(x: torch.Tensor) -> torch.Tensor:
     """In the yardstick's dtype: as close to the edge as another runtime may be."""
     if x.dtype != torch.float32:
         return x

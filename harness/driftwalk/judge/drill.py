@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..layer_drift import ChannelErrors, Culprit, LayerDrift
 from ..measure.norms import Norms, difference, distance, norms_of
 from ..names import layer_of
-from ..spec import TAKES_TEXT
+from ..spec import NEEDS_TEXT
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
 from .exact import measurable
@@ -68,7 +68,7 @@ def finer_depth(
     What a program does when it is asked is only known once it gave states inside of a layer.
     """
     drilled = root is not None and inside is not None and inside.module != root.point.module
-    seen = (isinstance(s, LooksInside) and (drilled or s.name not in TAKES_TEXT) for s in sides)
+    seen = (isinstance(s, LooksInside) and (drilled or s.name not in NEEDS_TEXT) for s in sides)
     return "module" if depth != "module" and all(seen) else ""
 
 
