@@ -43,7 +43,10 @@ Running it beside the torch model
     feeds           every way in which the model's probe fits the graph's inputs, and which is meant
     finding         which of its tensors are the model's states
     picks           which tensor a state may be: an output, a scope, or its numbers
-    quantised       what a graph in eight bits may honestly compute
+    quantised       what a graph declares of its weights
+    declared_graph  a graph that rounds between its products, as it declares itself
+    unfused         operations on whole numbers, written out as what they stand for
+    int4            products that ONNX Runtime computes with less than the graph says
     saturation      whether products of eight bits are exact on this CPU
 
 Elsewhere: `matching` (which tensor holds the expected numbers), `faults.graph` (faults in an

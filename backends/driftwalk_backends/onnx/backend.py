@@ -20,6 +20,7 @@ from ..depth import Looks
 from ..fingerprint import versions
 from .export_options import OPTIONS as EXPORT_OPTIONS
 from .graph import OnnxGraph
+from .int4 import fuses_int4
 from .reading import hash_of
 from .saturation import saturates
 
@@ -119,6 +120,8 @@ class OnnxBackend(Looks, Backend):
         }
         if flags["quantised"] and self.spec.device in ("", "cpu") and saturates():
             flags["int8_products"] = "saturate"
+        if self._sessions.level in ("extended", "all") and any(map(fuses_int4, graphs)):
+            flags["int4_products"] = "int8 inputs"
         given = {flag: text for flag, text in flags.items() if text}
         return self._info(common_dtype(graphs), packages, given)
 

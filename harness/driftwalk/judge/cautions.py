@@ -7,7 +7,7 @@ from ..mixture import FROM_BIAS, OWN
 
 NO_YARDSTICK = (
     "The candidate is quantised in a way that driftwalk cannot repeat, and so without a yardstick: "
-    "it was held to what its float dtype allows. See docs/onnx.md."
+    "it was held to what its float dtype allows. See docs/quantised.md."
 )
 
 SATURATES = (
@@ -27,6 +27,13 @@ BIAS_SUMS = (
     "that of such sums."
 )
 
+INT8_INPUTS = (
+    "The candidate's graph has products with 4-bit weights (DequantizeLinear, MatMul), which ONNX "
+    "Runtime fuses, and computes with inputs rounded to int8, though the graph does not say so: a "
+    "drift may be just that. Its option session.qdq_matmulnbits_accuracy_level = 1, or opt=basic, "
+    "keeps float32. See docs/quantised.md."
+)
+
 
 def cautions(candidate: BackendInfo, has_own_model: bool) -> tuple[str, ...]:
     """Sentences about a candidate; `has_own_model`: its witness speaks for what it computes."""
@@ -34,6 +41,7 @@ def cautions(candidate: BackendInfo, has_own_model: bool) -> tuple[str, ...]:
     said = {
         NO_YARDSTICK: "quantised" in flags and not has_own_model,
         SATURATES: flags.get("int8_products") == "saturate",
+        INT8_INPUTS: flags.get("int4_products") == "int8 inputs",
         HALF_SUMS: flags.get("convolutions") == OWN,
         BIAS_SUMS: flags.get("sums") == FROM_BIAS,
         flags.get("export", ""): "export" in flags,

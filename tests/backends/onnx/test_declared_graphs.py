@@ -138,8 +138,10 @@ def test_another_accuracy_than_the_declared_one_is_the_kernels_doing(
     assert not fused.format.wrong
     last = fused.format.layers["logits"]
     assert 1e-4 < last.kernel / last.scale < 0.1
+    assert any("qdq_matmulnbits_accuracy_level" in note for note in fused.notes)
     plain = verify(path, ",opt=basic")
     assert plain.ok, plain.first_divergence
+    assert not any("qdq_matmulnbits_accuracy_level" in note for note in plain.notes)
 
 
 def _changed(source: Path, target: Path, place: int, change: Callable[[np.ndarray], None]) -> Path:
