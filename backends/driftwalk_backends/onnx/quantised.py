@@ -78,7 +78,9 @@ def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
     if numbers is None or step is None:
         raise UnreadError(node.name)
     axis = numbers.ndim - 1 if node.op == "MatMulInteger" else 0
-    return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP)
+    # Rows of a rounded table are whole numbers already, and are not rounded once more.
+    rounded = graph.op_of(node.inputs[0]) == "DynamicQuantizeLinear"
+    return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP if rounded else None)
 
 
 def _of_fused(graph: OnnxGraph, node: Node) -> RoundedWeight | None:
@@ -96,10 +98,7 @@ def _of_fused(graph: OnnxGraph, node: Node) -> RoundedWeight | None:
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:
     """A product's sums are multiplied by (the input's step times the weight's), found by name."""
     node = graph.nodes[product]
-    quantised = graph.maker(node.inputs[0])
-    if quantised is None or len(quantised.outputs) < 2:
-        return None
-    own = quantised.outputs[1]
+    own = _input_step(graph, node.inputs[0])
     sums = {node.outputs[0]}
     for later in graph.nodes[product + 1 :]:
         if later.op == "Cast" and later.inputs[0] in sums:
@@ -110,6 +109,17 @@ def _step_after(graph: OnnxGraph, product: int) -> Array | None:
             others = [name for name in factors if name != own]
             return graph.stored(others[0]) if own in factors and len(others) == 1 else None
     return None
+
+
+def _input_step(graph: OnnxGraph, tensor: str) -> str:
+    """The name of the step of a product's input: made with it, or that of the table it is from."""
+    made = graph.maker(tensor)
+    if made is None:
+        return ""
+    if made.op == "DynamicQuantizeLinear":
+        return made.outputs[1]
+    known = {taker.inputs[1] for taker in graph.takers(tensor) if taker.op == "DequantizeLinear"}
+    return known.pop() if len(known) == 1 else ""
 
 
 def _of_bits(graph: OnnxGraph, node: Node) -> RoundedWeight:

@@ -18,6 +18,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 import driftwalk
 import graphs
 import zoo
+from cli import factories
 from driftwalk.judge.witness import Witness
 from driftwalk.progress import Progress
 from driftwalk_backends.onnx.exposed import silence
@@ -118,6 +119,14 @@ def test_shared_weights_are_rounded_for_each_use(name: str) -> None:
     worst = max(layer.tolerance.needed for layer in report.layers if layer.tolerance)
     assert worst < 0.5
     assert all(layer.metrics.snr_db < 60 for layer in report.layers if layer.metrics)
+
+
+def test_a_rounded_table_whose_rows_go_into_a_product_is_not_rounded_again() -> None:
+    """No norm lies between the embedding and the first linear layer."""
+    report = driftwalk.verify(factories.Tiny(), candidate="onnxruntime,quantize=dynamic-int8")
+    assert report.ok, report.first_divergence
+    assert report.format is not None
+    assert sorted(one.inputs != "" for one in report.format.stored) == [False, False, True]
 
 
 def test_a_quantised_candidate_without_a_yardstick_is_said_to_have_none() -> None:
