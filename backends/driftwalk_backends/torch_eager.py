@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast, get_args
@@ -13,7 +13,7 @@ from torch import nn
 from driftwalk.adapter import Sink
 from driftwalk.decoding import Beams, Decoding
 from driftwalk.dtypes import Array
-from driftwalk.errors import UsageError
+from driftwalk.errors import BackendError, UsageError
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
@@ -24,6 +24,7 @@ from .decoding import decoded, restored, searched, watched_decoding
 from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
 from .formats.declared import declared_by
+from .formats.restoring import in_float
 from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
@@ -73,6 +74,13 @@ class TorchEager(TorchDecoding):
         if given is None or not given.quantised or given.like is None:
             return None
         return declared_by(given.module, given.like)
+
+    def leaving_out(self, modules: Sequence[str]) -> nn.Module:
+        """A copy of a quantised module with some of its modules as the model has them."""
+        given = self._given
+        if given is None or given.like is None:
+            raise BackendError(f"{self.spec} runs the model itself: there is nothing to leave out.")
+        return in_float(given.module, given.like.module, modules)
 
     def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         with self.at_work(probe) as (module, inputs, _):

@@ -97,10 +97,7 @@ class Rewinds(Protocol):
     """
 
     def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
-        """A beam search in which each row of the probe, as often as there are beams, is one.
-
-        Gives the inputs of the whole sequences that are left at the end, and how they were found.
-        """
+        """The inputs of the sequences that a beam search leaves, and how they were found."""
 
 
 @runtime_checkable
@@ -126,10 +123,7 @@ class BringsSteps(Protocol):
 
 @runtime_checkable
 class GivesShared(Protocol):
-    """Gives what its blocks share as states, `shared.rotary.0`, `shared.mask`, while told to.
-
-    They come before the layer that first gets them.
-    """
+    """Gives what blocks share, `shared.mask`, as states before the layer that first gets them."""
 
     def share(self, on: bool) -> None: ...
 
@@ -191,6 +185,13 @@ class BringsTruth(Protocol):
     """Declares more than other weights, and can run as it declares itself: a graph that rounds."""
 
     def honest_sides(self) -> HonestSides | None: ...
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """Can be made anew with some of its quantised modules left in float: a spec, or a module."""
+
+    def leaving_out(self, modules: Sequence[str]) -> object: ...
 
 
 @runtime_checkable
@@ -269,10 +270,8 @@ class Tips(Protocol):
     def tipped(
         self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
     ) -> int:
-        """Hand on the states of such a run, and say how many choices were close.
-
-        Close by `reach` times what the last jittered run moved their numbers by. With `given`, each
-        block is run on the given previous state.
+        """Hand on the states of such a run, and say how many choices were close: by `reach` times
+        what the last jittered run moved them. With `given`, each block runs on the state before.
         """
 
 

@@ -119,6 +119,15 @@ KINDS: dict[str, Kind] = {
         "driftwalk_reports.weights:render",
         _reports("weights", "weights:render_page"),
     ),
+    "repair": Kind(
+        "driftwalk.tasks.repair.result:Repair",
+        "driftwalk_reports.repair:render",
+        _reports(
+            "repair",
+            "repair:render_page",
+            md=("repair.md", "driftwalk_reports.repair:render_markdown"),
+        ),
+    ),
     "generation": Kind(
         "driftwalk.tasks.generation.result:Generation",
         "driftwalk_reports.generation:render",

@@ -68,6 +68,10 @@ class Declared:
     """Modules whose weights were not rounded to the nearest number, on purpose."""
     in_float: tuple[str, ...] = ()
     """Modules whose matrices are not rounded."""
+    saved: Mapping[str, int] = field(default_factory=dict)
+    """By module: the bytes that its rounded weight takes less than in float32."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """By module: what the artefact calls it, where that is another name."""
 
 
 @dataclass(frozen=True, eq=False)

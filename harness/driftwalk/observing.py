@@ -75,7 +75,9 @@ class Observation:
             tolerance = self._policy.tolerance("logits", *formats)
             keep = self._probe.keep("logits", plain[name].shape)
             metrics = measure(plain[name], traced[name], tolerance, keep).metrics
-            within = within and (not metrics.mismatched or metrics.rel_l2 <= self._honest)
+            finite = all(np.isfinite(side[name]).all() for side in (plain, traced))
+            honest = finite and 0 < metrics.rel_l2 <= self._honest
+            within = within and (not metrics.mismatched or honest)
             if metrics.max_abs > worst:
                 worst, output = metrics.max_abs, name
             if metrics.mismatched and not metrics.max_abs:

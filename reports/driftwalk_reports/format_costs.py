@@ -118,12 +118,12 @@ def _stored(one: StoredAs) -> tuple[str, ...]:
         one.inputs or "not rounded",
         count(one.weights),
         count(one.elements),
-        _size(one.bytes),
+        size(one.bytes),
         f"{number(100 / one.smaller)} %" if one.elements else NOTHING,
     )
 
 
-def _size(value: int) -> str:
+def size(value: int) -> str:
     """Bytes, in a unit that leaves few digits."""
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
         if value >= 10**power:

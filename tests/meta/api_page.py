@@ -86,6 +86,10 @@ assert not found.differing""",
 report = driftwalk.verify("demo:decoder", candidate="torch:cpu:bf16", blame=True)
 made = driftwalk.extract(report, "layer.2", "bundle")  # python bundle/replay.py
 assert made.introduced.l2 > 0""",
+    "repair": """\
+int8 = "onnxruntime,quantize=dynamic-int8"
+found = driftwalk.repair("demo:decoder", int8, goal="kl=0.0001", by="block")
+print(found.chosen, found.lists)  # what to leave in float, in the quantiser's own words""",
     "hwcheck": """\
 found = driftwalk.hwcheck(checks=["repeat"], dtypes=["fp32"])
 print(found.verdict)""",

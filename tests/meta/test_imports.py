@@ -44,7 +44,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("exercised", "layer_drift", "weight_change", "formats", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
-        "tasks.generation.result",
+        *("tasks.generation.result", "tasks.repair.result"),
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (

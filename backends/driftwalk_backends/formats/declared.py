@@ -70,6 +70,8 @@ def declared_model(model: LoadedModel, weights: Sequence[RoundedWeight]) -> Load
         wrong=wrong,
         own_way=tuple(own_way),
         in_float=_in_float(parts, {one.path for one in weights}),
+        saved={one.path: 4 * one.numbers.size - one.bytes for one in weights},
+        sources={one.path: one.source for one in weights if one.source},
     )
     label = f"{model.label}, quantised"
     return LoadedModel(module, label, blocks=model.blocks, declared=declared)

@@ -87,6 +87,8 @@ class RoundedWeight:
     """How the inputs of the product are rounded; None: they are not."""
     slack: float = 0.0
     """Relative: by how much steps, and what was rounded, may be off by a coarser dtype."""
+    source: str = ""
+    """What the artefact calls what has it, where that is not the module's path."""
 
     @property
     def values(self) -> Float64:

@@ -64,6 +64,7 @@ class OnnxBackend(Looks, Backend):
         "file": "verify this .onnx file, or a folder of them, instead of an export",
         "exporter": "torch (default), transformers, optimum, or auto: torch, else transformers",
         "quantize": "dynamic-int8: round the matrices of driftwalk's own export to eight bits",
+        "exclude": "nodes that quantize= leaves in float, with ; between them (driftwalk repair)",
         "threads": THREADS_HELP,
         **EXPORT_OPTIONS,
     }
@@ -74,6 +75,8 @@ class OnnxBackend(Looks, Backend):
             raise UsageError(
                 f"Backend 'onnxruntime' has no dtype {spec.dtype!r}; it has {', '.join(DTYPES)}."
             )
+        if "exclude" in spec.options and "quantize" not in spec.options:
+            raise UsageError(f"{spec}: exclude= is for quantize=, and leaves nodes in float.")
         self._sessions = Sessions(spec, label, self._seconds)
         self._cached = spec.choice("cache", ("on", "off"), "on") == "on"
         self._scratch = ExitStack()

@@ -8,7 +8,9 @@ products (`QuantizeLinear`) declares more than weights: see `declared_graph`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ _KNOWN = {*_DYNAMIC, "DynamicQuantizeLinear", "DequantizeLinear", "MatMulNBits"}
 _WORDS = ("Quant", "Integer", "QLinear", "NBits", "QAttention", "QGemm")
 _IN_INT8 = 4
 """`accuracy_level` of a `MatMulNBits` that rounds its input: to int8, a step for each block."""
+_SUFFIX = re.compile(r"_(quant|Q\d+|Q\d+_\w+)$")
+"""What ONNX Runtime's quantisers put after the name of a node."""
 _ONE_STEP = InputRounding()
 """`DynamicQuantizeLinear`: 256 numbers between the least and the greatest, zero among them."""
 
@@ -57,17 +61,28 @@ def _quantised(graph: OnnxGraph) -> Iterator[Node]:
 def stored_in(graph: OnnxGraph) -> Iterator[Unplaced]:
     """Every rounded weight of a graph, with the step that its product, or its table, has."""
     for number, node in enumerate(graph.nodes):
+        found: Unplaced | None = None
         if node.op in _DYNAMIC:
-            yield Unplaced(_of_product(graph, number))
+            found = Unplaced(_of_product(graph, number))
         elif node.op in _FUSED:
-            if (weight := _of_fused(graph, node)) is not None:
-                yield Unplaced(weight)
+            found = _of_fused(graph, node)
         elif node.op == "MatMulNBits":
-            yield Unplaced(_of_bits(graph, node))
+            found = Unplaced(_of_bits(graph, node))
         elif node.op == "DequantizeLinear":
             found = _dequantised(graph, node)
-            if found is not None:
-                yield found
+        if found is not None:
+            yield replace(found, weight=replace(found.weight, source=_before(graph, node)))
+
+
+def _before(graph: OnnxGraph, node: Node) -> str:
+    """The name of the node that a quantiser made this one from."""
+    if node.op == "DequantizeLinear":
+        made = graph.maker(node.inputs[0])
+        stored = made.inputs[0] if made is not None and made.inputs else node.inputs[0]
+        # A table and the head above it may be one tensor, which is rounded for its rows.
+        rows = [taker for taker in graph.takers(stored) if taker.op == "Gather"]
+        return next((taker.name for taker in (*rows, *graph.takers(node.outputs[0]))), "")
+    return _SUFFIX.sub("", node.name)
 
 
 def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
@@ -83,7 +98,7 @@ def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
     return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP if rounded else None)
 
 
-def _of_fused(graph: OnnxGraph, node: Node) -> RoundedWeight | None:
+def _of_fused(graph: OnnxGraph, node: Node) -> Unplaced | None:
     """The weight of a product that is dequantised and quantised in one; None where it has none."""
     name, step_name, zero_name = node.proto.input[3:6]
     numbers, step = graph.stored(name), graph.stored(step_name)
@@ -92,7 +107,7 @@ def _of_fused(graph: OnnxGraph, node: Node) -> RoundedWeight | None:
     if step is None:
         raise UnreadError(node.name)
     axis = 0 if node.op == "QLinearConv" else numbers.ndim - 1
-    return _in_blocks(numbers, step, graph.stored(zero_name), axis, 0, None)
+    return Unplaced(_in_blocks(numbers, step, graph.stored(zero_name), axis, 0, None))
 
 
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:

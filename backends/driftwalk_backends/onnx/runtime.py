@@ -165,6 +165,7 @@ class OnnxInt8(OnnxRuntime):
         if self._dtype != "fp32":
             raise UsageError(f"{spec}: {self._only} starts from fp32; leave the dtype out.")
         self._rounded: dict[Path, Exported] = {}
+        self._left_out = tuple(filter(None, spec.options.get("exclude", "").split(";")))
 
     @property
     def info(self) -> BackendInfo:
@@ -195,6 +196,15 @@ class OnnxInt8(OnnxRuntime):
         latest = next(reversed(self._rounded.values()), None)
         return None if latest is None else honest_model(self._model, open_parts(latest.plain))
 
+    def leaving_out(self, modules: Sequence[str]) -> str:
+        """The same, the nodes of some modules left in float."""
+        made = self.honest_model()
+        if made is None or made.declared is None:
+            raise BackendError(f"{self.spec}: its graph cannot be told apart into modules.")
+        nodes = [made.declared.sources[path] for path in modules if path in made.declared.sources]
+        options = {**self.spec.options, "exclude": ";".join((*self._left_out, *nodes))}
+        return str(replace(self.spec, options=options))
+
     def _export(self, probe: Probe) -> Exported:
         whole = super()._export(probe)
         if whole.folder not in self._rounded:
@@ -205,7 +215,7 @@ class OnnxInt8(OnnxRuntime):
         def make(folder: Path) -> None:
             shutil.copy(whole.folder / NAMES, folder / NAMES)
             for graph in (TRACED, PLAIN):
-                _quantise(whole.folder / graph, folder / graph)
+                _quantise(whole.folder / graph, folder / graph, self._left_out)
 
         key = ""
         if self._cached and self._model.has_known_code:
@@ -214,7 +224,8 @@ class OnnxInt8(OnnxRuntime):
             files = sorted(f for f in whole.folder.iterdir() if f.name not in (MADE_WITH, EVIDENCE))
             hashes = in_threads(sha256_of, files)
             bits = "7 bits" if saturates() else "8 bits"
-            key = key_of(self._only, bits, *(file.name for file in files), *hashes, made_by)
+            what = (self._only, bits, *self._left_out)
+            key = key_of(*what, *(file.name for file in files), *hashes, made_by)
         return kept("onnx-int8", key, make, self._scratch)
 
     def _close(self) -> None:
@@ -222,7 +233,7 @@ class OnnxInt8(OnnxRuntime):
         super()._close()
 
 
-def _quantise(graph: Path, into: Path) -> None:
+def _quantise(graph: Path, into: Path, left_out: Sequence[str] = ()) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = parsed(graph)
@@ -234,6 +245,7 @@ def _quantise(graph: Path, into: Path) -> None:
                 model,
                 str(into),
                 op_types_to_quantize=["MatMul", "Gather"],
+                nodes_to_exclude=list(left_out),
                 weight_type=QuantType.QInt8,
                 reduce_range=saturates(),
                 use_external_data_format=True,
