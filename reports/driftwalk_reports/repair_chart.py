@@ -11,8 +11,7 @@ from .format_costs import size
 from .format_words import decibels
 from .numbers import cut, number
 
-WIDTH, HEIGHT = 640, 240
-LEFT, RIGHT, TOP, BOTTOM = 70, 610, 20, 200
+LEFT, RIGHT, TOP, BOTTOM = 110, 650, 20, 200
 
 
 @dataclass(frozen=True)

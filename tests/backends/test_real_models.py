@@ -99,7 +99,7 @@ def test_minilm_with_two_layers_in_bf16() -> None:
 
     package, inside, _ = MINILM
     model = open_model(folder_of(package, inside))
-    texts = ["A bird in the hand is worth two in the bush.", "Prove all things; hold fast."]
+    texts = ["Prove all things."]  # a CPU may take seconds for each token in bfloat16
     half = {f"encoder.layer.{i}": torch.bfloat16 for i in (2, 3)}
 
     def verified(path: str = "", factor: float = 1.0) -> driftwalk.Report:
