@@ -13,6 +13,7 @@ import logging
 import platform
 import sys
 import warnings
+from contextlib import ExitStack
 from itertools import combinations
 
 import torch
@@ -20,10 +21,12 @@ from torch import nn
 
 from benchmarks.quantised_matrix import real
 from driftwalk.progress import Progress
+from driftwalk.registry import create
 from driftwalk.stage import as_backend, make_probe
 from driftwalk.tasks.repair.result import Goal
 from driftwalk.tasks.repair.run import _Cost, _declared, _ends, _parts, _whole
 from driftwalk.tasks.repair.search import search
+from driftwalk_backends.formats.restoring import Restoring
 from driftwalk_backends.sources import open_model
 
 
@@ -36,12 +39,14 @@ def main() -> int:
     model = open_model(module.eval())
     made = torch.ao.quantization.quantize_dynamic(copy.deepcopy(module), {nn.Linear})
     probe = make_probe(model)
-    with as_backend(made, model) as side:
+    with as_backend(made, model) as side, ExitStack() as opened:
         declared, says = _declared(side, probe)
         whole = _whole(model, probe)
         parts = _parts(says, [state.point.module for state in whole], "block")
         sizes = {name: sum(says.saved[path] for path in paths) for name, paths in parts.items()}
-        cost = _Cost(model, declared, probe, _ends(whole), Goal("snr", 0.0), Progress())
+        restoring = Restoring(model, declared)
+        wide = opened.enter_context(create("truth", restoring.model))
+        cost = _Cost(restoring, wide, _ends(whole), Goal("snr", 0.0), Progress())
         known: dict[frozenset[str], float] = {}
 
         def loss(chosen: frozenset[str]) -> float:

@@ -112,6 +112,7 @@ def test_a_goal_that_means_nothing_is_refused(text: str, why: str) -> None:
         (["-c", "onnxruntime,quantize=dynamic-int8", "--goal", "x=1"], 2, "expected kl=X"),
         (["-c", "onnxruntime,quantize=dynamic-int8", "--by", "word"], 2, "by block or by module"),
         (["-c", "onnxruntime,exclude=a"], 2, "exclude= is for quantize="),
+        (["-c", "onnxruntime,quantize=dynamic-int8,exclude=a"], 2, "has no such node"),
     ],
 )
 def test_bad_input_has_a_message_and_an_exit_code(given: list[str], code: int, why: str) -> None:

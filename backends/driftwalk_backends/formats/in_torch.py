@@ -12,14 +12,9 @@ from torch import nn
 from driftwalk.dtypes import Float64
 
 from ..tensors import TORCH_DTYPES
-from .rounded import Grid, RoundedWeight, whole_numbers
+from .rounded import Grid, RoundedWeight, grid_of
 from .rounding import InputRounding
 
-_FLOATS = {
-    torch.float8_e4m3fn: Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9),
-    torch.float8_e5m2: Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
-}
-_WHOLE = {torch.int8: whole_numbers(8), torch.uint8: whole_numbers(8, signed=False)}
 _ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 _TRIED = (255, 127)
 """Steps of an input that PyTorch's own kernels take: all eight bits, or seven where sums of two
@@ -71,16 +66,15 @@ def _of_torchao(path: str, weight: Any) -> RoundedWeight:
 
 
 def _grid(path: str, weight: Any) -> Grid:
-    target = getattr(weight, "target_dtype", weight.qdata.dtype)
-    if target in _FLOATS:
-        return _FLOATS[target]
-    if target in _WHOLE:
-        return _WHOLE[target]
-    word = str(target).removeprefix("torch.")
-    signed, bits = not word.startswith("u"), word.lstrip("u").removeprefix("int")
-    if not bits.isdigit():
+    return _known(path, getattr(weight, "target_dtype", weight.qdata.dtype))
+
+
+def _known(path: str, dtype: torch.dtype) -> Grid:
+    word = str(dtype).removeprefix("torch.")
+    found = grid_of(word)
+    if found is None:
         raise UnknownFormatError(f"{path}.weight holds {word}")
-    return whole_numbers(int(bits), signed)
+    return found
 
 
 def _inputs_of_torchao(path: str, weight: Any) -> InputRounding | None:
@@ -116,7 +110,7 @@ def _of_torch_ao(path: str, part: Any) -> RoundedWeight:
         raise UnknownFormatError(f"{path} is a {type(part).__name__}, with steps of its own")
     return RoundedWeight(
         path,
-        _WHOLE[numbers.dtype],
+        _known(path, numbers.dtype),
         _wide(numbers),
         step.reshape(counts),
         zero.reshape(counts),

@@ -71,6 +71,18 @@ def whole_numbers(bits: int, signed: bool = True) -> Grid:
     return Grid(f"{'' if signed else 'u'}int{bits}", lowest, lowest + (1 << bits) - 1)
 
 
+_FLOATS = {
+    "float8_e4m3fn": Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9),
+    "float8_e5m2": Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
+}
+
+
+def grid_of(word: str) -> Grid | None:
+    """The numbers of a dtype, by its name; None where it is not known."""
+    signed, bits = not word.startswith("u"), word.lstrip("u").removeprefix("int")
+    return whole_numbers(int(bits), signed) if bits.isdigit() else _FLOATS.get(word)
+
+
 @dataclass(frozen=True, eq=False)
 class RoundedWeight:
     """One weight of a module."""

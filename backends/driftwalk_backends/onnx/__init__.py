@@ -46,7 +46,6 @@ Running it beside the torch model
     quantised       what a graph declares of its weights
     declared_graph  a graph that rounds between its products, as it declares itself
     unfused         operations on whole numbers, written out as what they stand for
-    int4            products that ONNX Runtime computes with less than the graph says
     saturation      whether products of eight bits are exact on this CPU
 
 Elsewhere: `matching` (which tensor holds the expected numbers), `faults.graph` (faults in an

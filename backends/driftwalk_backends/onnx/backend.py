@@ -20,7 +20,6 @@ from ..depth import Looks
 from ..fingerprint import versions
 from .export_options import OPTIONS as EXPORT_OPTIONS
 from .graph import OnnxGraph
-from .int4 import fuses_int4
 from .reading import hash_of
 from .saturation import saturates
 
@@ -123,7 +122,9 @@ class OnnxBackend(Looks, Backend):
         }
         if flags["quantised"] and self.spec.device in ("", "cpu") and saturates():
             flags["int8_products"] = "saturate"
-        if self._sessions.level in ("extended", "all") and any(map(fuses_int4, graphs)):
+        if self._sessions.level in ("extended", "all") and any(
+            graph.fuses_int4 for graph in graphs
+        ):
             flags["int4_products"] = "int8 inputs"
         given = {flag: text for flag, text in flags.items() if text}
         return self._info(common_dtype(graphs), packages, given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,10 +87,7 @@ class DeclaredGraph(Looks, Backend):
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         ready, arrays = self._ran(probe, {})
         if sink is not None:
-            for found in ready.found:
-                if found.key in arrays:
-                    array = found.arrangement.of(arrays[found.key])
-                    sink(State(found.point, np.ascontiguousarray(array)))
+            _hand_on(ready, arrays, sink)
         return {name: arrays[key] for name, key in ready.outputs.items() if key in arrays}
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
@@ -102,11 +99,7 @@ class DeclaredGraph(Looks, Backend):
             for found in inner
             if found.point.name in given and given[found.point.name].size == plain[found.key].size
         }
-        _, arrays = self._ran(probe, put)
-        for found in ready.found:
-            if found.key in arrays:
-                array = found.arrangement.of(arrays[found.key])
-                sink(State(found.point, np.ascontiguousarray(array)))
+        _hand_on(ready, self._ran(probe, put)[1], sink)
 
     def _ran(self, probe: Probe, put: Arrays) -> tuple[Any, dict[str, Array]]:
         """The states' tensors of one run, by key; where takers get others, those are put there."""
@@ -121,9 +114,8 @@ class DeclaredGraph(Looks, Backend):
                 for (own, name), array in zip(map(parts.split, put), put.values(), strict=True)
                 if own is part
             }
-            cut = _Cut(self._proto(part), others)
-            fed = {**feed, **cut.feed}
-            graph = OnnxGraph(part.graph.path, cut.made())
+            graph = OnnxGraph(part.graph.path, _cut(self._proto(part), others))
+            fed = {**feed, **{f"{n}{GIVEN}": a.astype(np.float32) for n, a in others.items()}}
             made = self._tensors(graph, fed, list(dict.fromkeys(names)))
             arrays |= zip(parts.keys(part, made), made.values(), strict=True)
         return ready, arrays
@@ -156,30 +148,28 @@ class DeclaredGraph(Looks, Backend):
         return self._protos[part]
 
 
-@dataclass
-class _Cut:
-    """A graph in which the takers of some tensors get others."""
+def _hand_on(ready: Any, arrays: Arrays, sink: Sink) -> None:
+    """Each state, from the tensor that it was found in."""
+    for found in ready.found:
+        if found.key in arrays:
+            array = found.arrangement.of(arrays[found.key])
+            sink(State(found.point, np.ascontiguousarray(array)))
 
-    model: Any
-    given: Mapping[str, Array]
-    feed: dict[str, Array] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.feed = {f"{name}{GIVEN}": array for name, array in self.given.items()}
+def _cut(model: Any, given: Arrays) -> Any:
+    """The graph in which the takers of some tensors get others, that are given as inputs."""
+    from onnx import TensorProto, helper
 
-    def made(self) -> Any:
-        from onnx import TensorProto, helper
-
-        model = copy.deepcopy(self.model)
-        for node in model.graph.node:
-            for place, name in enumerate(node.input):
-                if name in self.given:
-                    node.input[place] = f"{name}{GIVEN}"
-        for name, array in self.feed.items():
-            value = helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
-            model.graph.input.append(value)
-            self.feed[name] = array.astype(np.float32)
-        return model
+    made = copy.deepcopy(model)
+    for node in made.graph.node:
+        for place, name in enumerate(node.input):
+            if name in given:
+                node.input[place] = f"{name}{GIVEN}"
+    made.graph.input.extend(
+        helper.make_tensor_value_info(f"{name}{GIVEN}", TensorProto.FLOAT, array.shape)
+        for name, array in given.items()
+    )
+    return made
 
 
 def _nudge(model: Any) -> None:

@@ -38,6 +38,8 @@ _NEVER_FLOAT = {"Shape", "Size", "NonZero", "ArgMax", "ArgMin", "Equal", "Less",
 _NEVER_FLOAT |= {"And", "Or", "Xor", "LessOrEqual", "GreaterOrEqual", "IsNaN", "IsInf", "Constant"}
 _NEVER_FLOAT |= {"ConstantOfShape", "QuantizeLinear", "MatMulInteger"}
 _MOST_SCOPE_TEXT = 10_000
+_FOUR_BITS = (21, 22)
+"""onnx.TensorProto.DataType of uint4 and int4."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,21 @@ class OnnxGraph:
             "DynamicQuantize",
         )
         return any(word in node.op for node in self.nodes for word in words)
+
+    @cached_property
+    def fuses_int4(self) -> bool:
+        """Whether a product has 4-bit weights in blocks behind `DequantizeLinear`.
+
+        ONNX Runtime fuses the two, and computes with inputs rounded to int8.
+        """
+        return any(
+            node.op == "DequantizeLinear"
+            and any(a.name == "block_size" and a.i for a in node.proto.attribute)
+            and node.inputs[0] in self.weights
+            and self.weights[node.inputs[0]].data_type in _FOUR_BITS
+            and any(taker.op == "MatMul" for taker in self.takers(node.outputs[0]))
+            for node in self.nodes
+        )
 
     def stored(self, name: str) -> Array | None:
         """A weight or a Constant as an array, wherever it is kept; None where there is none."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from driftwalk.dtypes import Array
 
 from ..formats.declared import declared_of
 from ..formats.placing import Unplaced
-from ..formats.rounded import Grid, RoundedWeight, whole_numbers
+from ..formats.rounded import RoundedWeight, grid_of, whole_numbers
 from ..formats.rounding import InputRounding
 from ..loaded import LoadedModel
 from .graph import Node, OnnxGraph
@@ -210,7 +209,9 @@ def _in_blocks(
     inputs: InputRounding | None,
 ) -> RoundedWeight:
     """With one step, one for each place along an axis, or one for each so many along it."""
-    shape = numbers.shape
+    shape, grid = numbers.shape, grid_of(numbers.dtype.name)
+    if grid is None:
+        raise UnreadError(numbers.dtype.name)
     if step.size == 1:
         sizes, counts = shape, (1,) * len(shape)
     elif step.ndim == len(shape) and block:
@@ -232,7 +233,7 @@ def _in_blocks(
     )
     return RoundedWeight(
         path="",
-        grid=_grid(numbers.dtype),
+        grid=grid,
         numbers=numbers,
         step=step.astype(np.float64).reshape(counts),
         zero=zeros,
@@ -240,20 +241,6 @@ def _in_blocks(
         inputs=inputs,
         slack=_roundoff(step),
     )
-
-
-def _grid(dtype: np.dtype[Any]) -> Grid:
-    word = dtype.name
-    signed, bits = not word.startswith("u"), word.lstrip("u").removeprefix("int")
-    if bits.isdigit():
-        return whole_numbers(int(bits), signed)
-    floats = {
-        "float8_e4m3fn": Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9),
-        "float8_e5m2": Grid("fp8 (e5m2)", -57344.0, 57344.0, 2, 2.0**-16),
-    }
-    if word not in floats:
-        raise UnreadError(word)
-    return floats[word]
 
 
 def _roundoff(step: Array) -> float:

@@ -202,7 +202,10 @@ class OnnxInt8(OnnxRuntime):
         if made is None or made.declared is None:
             raise BackendError(f"{self.spec}: its graph cannot be told apart into modules.")
         nodes = [made.declared.sources[path] for path in modules if path in made.declared.sources]
-        options = {**self.spec.options, "exclude": ";".join((*self._left_out, *nodes))}
+        options = {
+            **self.spec.options,
+            "exclude": ";".join(dict.fromkeys((*self._left_out, *nodes))),
+        }
         return str(replace(self.spec, options=options))
 
     def _export(self, probe: Probe) -> Exported:
@@ -234,10 +237,15 @@ class OnnxInt8(OnnxRuntime):
 
 
 def _quantise(graph: Path, into: Path, left_out: Sequence[str] = ()) -> None:
+    """The graph in int8. Its quantiser makes a MatMul of each Gemm, and names it so."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = parsed(graph)
     fetch(graph, model.graph.initializer)
+    known = {node.name for node in model.graph.node}
+    known |= {f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"}
+    if unknown := sorted(set(left_out) - known):
+        raise UsageError(f"exclude={unknown[0]}: the exported graph has no such node.")
     del model.graph.value_info[:]  # the quantiser changes nodes, and then trips over old shapes
     try:
         with silence():

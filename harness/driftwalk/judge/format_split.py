@@ -11,11 +11,11 @@ import numpy as np
 from ..dtypes import Array, Float64
 from ..formats import Declared, FormatCost, FormatFindings
 from ..layer_drift import Culprit
-from ..measure.decisions import decision_impact
+from ..measure.decisions import Decisions, decision_impact
 from ..measure.norms import BLOCK
 from ..names import LOGITS
 from ..result import Report
-from ..states import State, Trace
+from ..states import Probe, State, Trace
 from ..tolerance import Tolerance
 from .calibrate import Calibration
 from .sides import JudgedSide
@@ -87,9 +87,7 @@ class FormatSplit:
         both = self._truth.state(LOGITS), self._declared.state(LOGITS)
         decisions = None
         if decides and both[0] is not None and both[1] is not None:
-            before, after = both[0].array, both[1].array
-            keep = self._truth.probe.keep(LOGITS, before.shape)
-            decisions = decision_impact(before, after, keep, _EXACT, 1.0)
+            decisions = decided_otherwise(both[0].array, both[1].array, self._truth.probe)
         return FormatFindings(
             stored=self._says.stored,
             layers={name: self._layers[name] for name in order},
@@ -98,6 +96,11 @@ class FormatSplit:
             own_way=self._says.own_way,
             in_float=self._says.in_float,
         )
+
+
+def decided_otherwise(true: Array, declared: Array, probe: Probe) -> Decisions | None:
+    """What a format alone does to the model's choices, from its logits; None: it makes none."""
+    return decision_impact(true, declared, probe.keep(LOGITS, true.shape), _EXACT, 1.0)
 
 
 def split(candidate: Array, declared: Array, true: Array, keep: Array | None) -> FormatCost:

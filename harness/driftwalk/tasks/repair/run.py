@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +19,21 @@ from ...dtypes import Array
 from ...environment import head
 from ...errors import BackendError, DriftwalkError, UsageError
 from ...formats import Declared, decibels
-from ...judge.format_split import split
-from ...measure.decisions import decision_impact
+from ...judge.format_split import decided_otherwise, split
 from ...names import LOGITS, is_output
 from ...progress import Progress
 from ...registry import create
 from ...stage import Setting, open_stage
 from ...states import Probe, State, Trace
-from ...tolerance import Tolerance
 from .result import Goal, Part, Repair, Stage
 from .search import Found, search
 from .words import lists_for
 
 if TYPE_CHECKING:
+    from driftwalk_backends.formats.restoring import Restoring
     from driftwalk_backends.sources import LoadedModel
 
 BY = ("block", "module")
-_EXACT = Tolerance(0.0, 0.0)
 
 
 def repair(
@@ -72,8 +69,9 @@ def repair(
             )
         parts = _parts(says, [state.point.module for state in whole], by)
         show.expect(len(parts) + 1)
-        cost = _Cost(stage.torch_model, declared, stage.probe, true, asked, show)
-        with cost:
+        restoring = _restoring(stage.torch_model, declared)
+        with create("truth", restoring.model) as wide:
+            cost = _Cost(restoring, wide, true, asked, show)
             found = search(
                 {name: sum(says.saved[path] for path in paths) for name, paths in parts.items()},
                 lambda chosen: cost.of([path for name in chosen for path in parts[name]]),
@@ -132,6 +130,12 @@ def _declared(side: Backend, probe: Probe) -> tuple[LoadedModel, Declared]:
     return made, made.declared
 
 
+def _restoring(model: LoadedModel, declared: LoadedModel) -> Restoring:
+    from driftwalk_backends.formats.restoring import Restoring
+
+    return Restoring(model, declared)
+
+
 def _whole(model: object, probe: Probe) -> Trace:
     with create("truth", model) as truth:
         return truth.trace(probe)
@@ -152,25 +156,10 @@ class _Cost:
     """What the format costs with some modules in float, as a loss; and as the goal's measure."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        declared: LoadedModel,
-        probe: Probe,
-        true: Trace,
-        asked: Goal,
-        show: Progress,
+        self, restoring: Restoring, wide: Backend, true: Trace, asked: Goal, show: Progress
     ) -> None:
-        from driftwalk_backends.formats.restoring import Restoring
-
-        self._restoring = Restoring(model, declared)
-        self._probe, self._true, self._asked, self._show = probe, true, asked, show
-        self._opened = ExitStack()
-        self._truth = self._opened.enter_context(create("truth", self._restoring.model))
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        self._restoring, self._wide = restoring, wide
+        self._true, self._asked, self._show = true, asked, show
 
     @property
     def goal(self) -> float:
@@ -190,7 +179,7 @@ class _Cost:
 
         stage = self._show.stage(f"{len(modules)} modules in float", extra=True)
         with stage, self._restoring.restored(modules):
-            self._truth.stream(self._probe, sink)
+            self._wide.stream(self._true.probe, sink)
         if self._asked.kind == "kl":
             return self._kl(made)
         return max((self._relative(name, array) for name, array in made.items()), default=math.inf)
@@ -199,15 +188,14 @@ class _Cost:
         before, after = self._true[LOGITS], made.get(LOGITS)
         if after is None:
             return math.inf
-        keep = self._probe.keep(LOGITS, before.shape)
-        found = decision_impact(before, after, keep, _EXACT, 1.0)
+        found = decided_otherwise(before, after, self._true.probe)
         return found.kl_mean if found is not None else math.inf
 
     def _relative(self, name: str, array: Array) -> float:
         true = self._true[name]
         if array.shape != true.shape:
             return math.inf
-        cost = split(array, array, true, self._probe.keep(name, true.shape))
+        cost = split(array, array, true, self._true.probe.keep(name, true.shape))
         return cost.format / cost.scale if cost.scale > 0 else float(np.sign(cost.format))
 
 

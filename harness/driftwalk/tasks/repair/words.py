@@ -13,7 +13,7 @@ def lists_for(tool: str, modules: Sequence[str], sources: Mapping[str, str]) -> 
     """
     if not modules:
         return {}
-    named = [sources[path] for path in modules if path in sources]
+    named = list(dict.fromkeys(sources[path] for path in modules if path in sources))
     if tool == "onnxruntime":
         nodes = json.dumps(named)
         return {"onnxruntime.quantization": f"nodes_to_exclude={nodes}"} if named else {}
