@@ -134,7 +134,7 @@ def saved(report: library.Report, name: str = "result.json") -> str:
 @pytest.mark.slow
 def test_the_demo_from_end_to_end(here: Path) -> None:
     """The commands of the documentation; the bundle runs where nothing of driftwalk is."""
-    assert driftwalk("demo", "--fault", "3", "--report", "out").code == 1
+    assert invoke("demo", "--fault", "3", "--report", "out").code == 1
     done = invoke("extract", "out/result.json", "layer.3", "-o", "bundle")
     assert done.code == 0, done.err
     assert "Run it anywhere: python bundle/replay.py" in done.err
