@@ -97,9 +97,9 @@ def quick_demos() -> Iterator[None]:
     usual, models = demo._seeded, {}
 
     def copied(kind: type, config: Any, seed: int) -> Any:
-        if (kind, seed) not in models:
-            models[kind, seed] = usual(kind, config, seed)
-        return copy.deepcopy(models[kind, seed])
+        if (which := (kind, config.num_hidden_layers, seed)) not in models:
+            models[which] = usual(kind, config, seed)
+        return copy.deepcopy(models[which])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "_seeded", copied)

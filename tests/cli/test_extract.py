@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import driftwalk as library
-from cli.program import driftwalk, invoke
+from cli.program import invoke
 from driftwalk.errors import BackendError, UsageError
 from driftwalk.registry import create
 from driftwalk.result import to_json
