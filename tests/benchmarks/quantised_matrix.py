@@ -32,14 +32,20 @@ HEADS = {"num_attention_heads": 4}
 
 
 def tiny(seed: int) -> Iterator[tuple[str, nn.Module]]:
-    torch.manual_seed(seed)
-    gpt2 = tf.GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=128, n_positions=64)
-    yield "GPT-2", tf.GPT2LMHeadModel(gpt2)
-    yield "Llama", tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL, **HEADS, num_key_value_heads=2))
-    yield "BERT", tf.BertForMaskedLM(tf.BertConfig(**SMALL, **HEADS))
     vit = {name: size for name, size in SMALL.items() if name != "vocab_size"}
-    config = tf.ViTConfig(**vit, **HEADS, image_size=32, patch_size=8)
-    yield "ViT", tf.ViTForImageClassification(config)
+    gpt2 = tf.GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=128, n_positions=64)
+    llama = tf.LlamaConfig(**SMALL, **HEADS, num_key_value_heads=2)
+    kinds: dict[str, Callable[[], nn.Module]] = {
+        "GPT-2": lambda: tf.GPT2LMHeadModel(gpt2),
+        "Llama": lambda: tf.LlamaForCausalLM(llama),
+        "BERT": lambda: tf.BertForMaskedLM(tf.BertConfig(**SMALL, **HEADS)),
+        "ViT": lambda: tf.ViTForImageClassification(
+            tf.ViTConfig(**vit, **HEADS, image_size=32, patch_size=8)
+        ),
+    }
+    for name, make in kinds.items():
+        torch.manual_seed(seed)  # each time: quantisers draw, and set seeds of their own
+        yield name, make()
 
 
 def formats() -> dict[str, Callable[[nn.Module], nn.Module]]:

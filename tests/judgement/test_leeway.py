@@ -146,3 +146,20 @@ def test_a_copy_that_gives_the_same_bits_is_not_judged_by_what_a_replay_makes_ot
     wrong.layers[1].linear.weight.data *= 1.01
     found = driftwalk.verify(model, wrong, probe=probe)
     assert found.root_cause.point.name == "layer.1"
+
+
+@pytest.mark.parametrize("same_code", [True, False])
+def test_another_runtime_is_no_copy_however_many_layers_it_computes_alike(
+    known: Calibration, same_code: bool
+) -> None:
+    """Its convolutions may be bit by bit the same, and its norms another implementation."""
+    side = JudgedSide("candidate", known)
+    for state in known.truth:
+        side.meet(state)
+    alone = dict.fromkeys(known.own, ZERO)
+    alone |= {"layer.3": known.own["layer.3"].noise.scaled(K * 0.9)}
+    side.judge_layers(alone, same_code=same_code)
+    judged = side.judged("layer.3")
+    assert judged is not None
+    assert (judged.needed > 1) == same_code
+    assert bool(side.changed_layers) == same_code

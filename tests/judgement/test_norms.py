@@ -340,3 +340,12 @@ def test_an_iteration_that_does_not_end_is_bounded(monkeypatch):
     monkeypatch.setattr(np.linalg, "eigvalsh", fails)
     bound = distance(state, np.zeros_like(state))
     assert right.spectral <= bound.spectral <= right.spread
+
+
+def test_whole_numbers_have_honest_noise_as_floats_of_the_same_size_have() -> None:
+    """A module may give ranks or positions: they are measured as numbers."""
+    whole = np.arange(1, 25, dtype=np.int32).reshape(2, 3, 4)
+    found = honest(whole, whole, None, 2.0**-24)
+    assert found.weights.tokens == pytest.approx(
+        honest(whole.astype(float), whole.astype(float), None, 2.0**-24).weights.tokens
+    )

@@ -218,7 +218,7 @@ def _least(true: Array, roundoff: float) -> Array:
 
     def look(start: int) -> None:  # in pieces: fresh memory takes longer than all this
         some = slice(start, start + step)
-        square = np.square(rows[some])
+        square = np.square(rows[some], dtype=np.float64)
         whole = square.sum(axis=-1, keepdims=True)
         square *= ADDED * width / np.where(whole > 0, whole, 1.0)
         square += FLOOR

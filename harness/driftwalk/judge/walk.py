@@ -58,6 +58,7 @@ class Walk:
         self._policy = policy
         self._allow = tuple(allow_missing)
         self._same_attention = same_attention(candidate, reference.backend)
+        self._same_code = candidate.name == reference.backend.name
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
         judged = (calibration, judged_reference.calibration if judged_reference else None)
@@ -128,7 +129,7 @@ class Walk:
         if self._ours is not None:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
             own = {name: error for name, error in introduced.items() if finer(name)}
-            self._ours.judge_layers(own, may_be_copy)
+            self._ours.judge_layers(own, may_be_copy, self._same_code)
 
     @property
     def worth_a_closer_look(self) -> tuple[str, ...]:
