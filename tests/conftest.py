@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import os
@@ -52,7 +53,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def quick_exports() -> Iterator[None]:
     """torch builds its tables of operators anew for every export, which takes longer than a model
-    of a few layers does; here no operator is added between two exports.
+    of a few layers does; here no operator is added between two exports. And each rule by which a
+    graph is rewritten is tried on each node, to see at the end that it is one of another kind.
     """
     if "torch" not in sys.modules:
         yield
@@ -67,6 +69,40 @@ def quick_exports() -> Iterator[None]:
             listed = functools.cache(utils._materialize_cpp_cia_ops)
             patch.setattr(ONNXRegistry, "from_torchlib", classmethod(build))
             patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
+        with contextlib.suppress(ImportError, AttributeError):
+            from onnxscript.rewriter import _matcher, _rewrite_rule
+
+            try_rewrite = _rewrite_rule.RewriteRule.try_rewrite
+
+            def tried(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+                pattern = self._target_pattern
+                if type(self._matcher) is _matcher.SimplePatternMatcher:
+                    kind = pattern.output_nodes[0].op_identifier()
+                    if kind is not None and kind[:2] != node.op_identifier()[:2]:
+                        return None
+                return try_rewrite(self, model, graph, node, **options)
+
+            patch.setattr(_rewrite_rule.RewriteRule, "try_rewrite", tried)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_demos() -> Iterator[None]:
+    """A model that is built in is the same each time: it is made once, and copied."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from driftwalk_backends import demo
+
+    usual, models = demo._seeded, {}
+
+    def copied(kind: type, config: Any, seed: int) -> Any:
+        if (which := (kind, config.num_hidden_layers, seed)) not in models:
+            models[which] = usual(kind, config, seed)
+        return copy.deepcopy(models[which])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "_seeded", copied)
         yield
 
 

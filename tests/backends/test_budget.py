@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,41 +17,61 @@ from typer.testing import CliRunner
 import driftwalk
 import zoo
 from driftwalk.cli.app import app
+from processes import started
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 from threading import Event, Thread
 import numpy as np
 import driftwalk
 from driftwalk.budget import anonymous_memory
+from driftwalk_backends import emulated, sources, truth
+from transformers import GPT2LMHeadModel
 
-folder, tokens, budget = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-most, done = [0], Event()
+def measured(folder, tokens, budget):
+    most, done = [0], Event()
 
-def look():
-    while not done.wait(0.002):
-        most[0] = max(most[0], anonymous_memory())
+    def look():
+        while not done.wait(0.002):
+            most[0] = max(most[0], anonymous_memory())
 
-Thread(target=look, daemon=True).start()
-probe = {"input_ids": np.arange(tokens)[None] * 7 % 1000}
-try:
-    report = driftwalk.verify(folder, "emulated:bf16", probe=probe, cache=False, budget=budget)
-    told = {"verdict": report.verdict, "notes": report.notes}
-except driftwalk.DriftwalkError as error:
-    told = {"refused": str(error), "code": error.exit_code}
-done.set()
-print(json.dumps(told | {"most": most[0] / 2**20}))
+    Thread(target=look, daemon=True).start()
+    probe = {"input_ids": np.arange(tokens)[None] * 7 % 1000}
+    try:
+        report = driftwalk.verify(folder, "emulated:bf16", probe=probe, cache=False, budget=budget)
+        told = {"verdict": report.verdict, "notes": report.notes}
+    except driftwalk.DriftwalkError as error:
+        told = {"refused": str(error), "code": error.exit_code}
+    done.set()
+    return told | {"most": most[0] / 2**20}
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        print(json.dumps(measured(*json.loads(line))), flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit("A verification ended with an error.")
 """
+"""Each verification has a process of its own, which begins where all was imported and none ran."""
+
+Measured = Callable[[Path, int, str], dict]
 
 
-def measured(folder: Path, tokens: int, budget: str) -> dict:
-    """A verification in a process of its own, and the peak of its memory in MiB."""
-    words = [sys.executable, "-c", PROGRAM, str(folder), str(tokens), budget]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Measured]:
+    """Verifies in a process of its own, and tells the peak of its memory in MiB."""
+    with started([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE) as process:
+
+        def measure(folder: Path, tokens: int, budget: str) -> dict:
+            process.stdin.write(json.dumps([str(folder), tokens, budget]) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            return json.loads(line)
+
+        yield measure
 
 
 def write_gpt2(folder: Path, layers: int, width: int) -> None:
@@ -70,7 +91,9 @@ SHAPES = [(2, 512, 64), (12, 128, 128), (2, 128, 512)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "width", "tokens"), SHAPES)
-def test_what_is_expected_is_never_less_than_what_is_taken(tmp_path, layers, width, tokens):
+def test_what_is_expected_is_never_less_than_what_is_taken(
+    tmp_path, measured, layers, width, tokens
+):
     write_gpt2(tmp_path, layers, width)
     told = measured(tmp_path, tokens, "64GiB")
     assert told["verdict"] == "pass"
@@ -80,7 +103,7 @@ def test_what_is_expected_is_never_less_than_what_is_taken(tmp_path, layers, wid
 
 
 @pytest.mark.slow
-def test_the_number_that_a_refusal_names_does(tmp_path):
+def test_the_number_that_a_refusal_names_does(tmp_path, measured):
     write_gpt2(tmp_path, 4, 384)
     refused = measured(tmp_path, 128, "300MiB")
     assert refused["code"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,12 +286,28 @@ def test_a_drill_that_breaks_costs_a_note_and_not_the_report() -> None:
     assert any("inside layer.4: no looking inside today" in note for note in report.notes)
 
 
-def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
-    """Every export from now on has one weight changed in the graphs that were written."""
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Each look at the one model that is edited below is exported once."""
+    made: dict[str, Path] = {}
     real = onnx_export.export
 
+    def of(module: nn.Module, layout: Any, called: Any, exporter: Any) -> Path:
+        if (look := f"{layout.key} {layout.look}") not in made:
+            made[look] = tmp_path_factory.mktemp("export")
+            real(module, layout, called, made[look], exporter)
+        return made[look]
+
+    return of
+
+
+def edited_export(
+    monkeypatch: pytest.MonkeyPatch, exports: Callable[..., Path], initialiser: str
+) -> None:
+    """Every export from now on has one weight changed in the graphs that were written."""
+
     def export(module: nn.Module, layout: Any, called: Any, folder: Path, exporter: Any) -> None:
-        real(module, layout, called, folder, exporter)
+        shutil.copytree(exports(module, layout, called, exporter), folder, dirs_exist_ok=True)
         for name in ("traced.onnx", "plain.onnx"):
             graph = onnx.load(str(folder / name))
             (found,) = [i for i in graph.graph.initializer if i.name.endswith(initialiser)]
@@ -312,10 +329,14 @@ def edited_export(monkeypatch: pytest.MonkeyPatch, initialiser: str) -> None:
     ],
 )
 def test_an_edited_onnx_graph(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, initialiser: str, path: str
+    monkeypatch: pytest.MonkeyPatch,
+    exports: Callable[..., Path],
+    tmp_path: Path,
+    initialiser: str,
+    path: str,
 ) -> None:
     monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
-    edited_export(monkeypatch, initialiser)
+    edited_export(monkeypatch, exports, initialiser)
     cause, culprit = accused(zoo.build("gpt2"), "onnxruntime")
     assert (cause, culprit.module, culprit.channel) == ("layer.1", path, OUT)
 

@@ -45,15 +45,15 @@ class Seen:
         )
 
 
-def build(name: str) -> nn.Module:
+def build(name: str, layers: int = LAYERS) -> nn.Module:
     torch.manual_seed(0)
     if name == "gpt2":
-        config = tf.GPT2Config(n_embd=WIDTH, n_layer=LAYERS, n_head=8, vocab_size=1000)
+        config = tf.GPT2Config(n_embd=WIDTH, n_layer=layers, n_head=8, vocab_size=1000)
         return tf.GPT2LMHeadModel(config).eval()
     config = tf.LlamaConfig(
         hidden_size=WIDTH,
         intermediate_size=4 * WIDTH,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         vocab_size=1000,
@@ -80,11 +80,13 @@ def sweep(
     relative: float,
     seed: int = 0,
     blame: bool | str = "auto",
-    layers: Sequence[int] = range(LAYERS),
+    layers: Sequence[int] | None = None,
 ) -> Iterator[Seen]:
     """One report per layer asked for; which matrix is drawn does not depend on those left out."""
     rng = np.random.default_rng(seed)
-    twins = [change_one_weight(model.module, layer, relative, rng) for layer in range(LAYERS)]
+    every = range(len(blocks(model.module)))
+    twins = [change_one_weight(model.module, layer, relative, rng) for layer in every]
+    layers = every if layers is None else layers
     wrong = [twins[layer][0] for layer in layers]
     reports = verify_all(model, wrong, batch=4, length=64, blame=blame)
     for layer, report in zip(layers, reports, strict=True):

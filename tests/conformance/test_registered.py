@@ -6,6 +6,7 @@ import pytest
 
 from driftwalk.conformance.suite import BackendConformance
 from driftwalk.registry import known_backends
+from driftwalk_backends import demo
 
 SPECS: dict[str, tuple[str, ...]] = {
     "torch": (
@@ -26,6 +27,12 @@ SPECS: dict[str, tuple[str, ...]] = {
 RUN_NO_MODEL = {"trace", "command", "gguf", "llamacpp"}
 """They hand on what others computed: tests/cli/test_traces.py, tests/backends/test_command.py; or
 run files alone, which have a suite of their own: tests/backends/gguf/test_llamacpp.py."""
+
+
+@pytest.fixture(autouse=True)
+def _few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first, a last and one between: what a backend must keep does not depend on how many."""
+    monkeypatch.setattr(demo, "LAYERS", 3)
 
 
 def _stamp(spec: str) -> type[BackendConformance]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
@@ -36,6 +37,9 @@ def poisoned(document: Document, change: Change, only: Field | None = None) -> D
     return made
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def text_fields(document: Document) -> list[Field]:
     """The fields that hold text: the class, and the name."""
     return list(dict.fromkeys(f for f in _texts(document, type(document), None) if f))
@@ -46,7 +50,7 @@ def _texts(value: Any, hint: Any, field: Field | None) -> Iterator[Field | None]
     if isinstance(value, str) and not _fixed(hint):
         yield field
     elif dataclasses.is_dataclass(value):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         for f in dataclasses.fields(value):
             yield from _texts(getattr(value, f.name), hints[f.name], (type(value).__name__, f.name))
     elif isinstance(value, Mapping):
@@ -63,7 +67,7 @@ def _changed(value: Any, hint: Any, change: Change, only: Field | None, field: F
     if isinstance(value, str):
         return change(value) if ours and not _fixed(hint) else value
     if dataclasses.is_dataclass(value):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         changes = {
             f.name: _changed(
                 getattr(value, f.name), hints[f.name], change, only, (type(value).__name__, f.name)

@@ -16,25 +16,27 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from zoo import every, run, table
 from zoo.check import check
-from zoo.shrinking import Shrink, shrunk
+from zoo.shrinking import MOST, Shrink, shrunk
 
 FIRST, EVERY = 5, 48
 STEPS = ("probe", "self", "bf16", "fault")
 PATIENCE = 5.0
 LARGEST = 3_000_000
 """Parameters of a model in the sample; larger ones are left to the whole."""
+SIDE = 128
+"""Pixels of an image's side in the sample; the whole has larger ones."""
 
 
 @pytest.mark.parametrize("folder", every.folders()[FIRST::EVERY])
-def test_a_class_passes_against_its_copy(folder: str) -> None:
+def test_a_class_passes_against_its_copy(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MOST, "image", SIDE)
     known = every.classes([folder])
     if not known:
         pytest.skip("has no model class")
     name = list(known)[len(known) // 2]
-    row = check(name, known[name], ("probe",), patience=PATIENCE)
+    row = check(name, known[name], STEPS, patience=PATIENCE, largest=LARGEST)
     if not row.get("probe") or row["parameters"] > LARGEST:
         pytest.skip(f"{name}: {row.get('reason', 'too large for a sample')}")
-    row = check(name, known[name], STEPS, patience=PATIENCE)
     assert row["self"]["verdict"] == "pass", row["self"]
     assert row["bf16"]["verdict"] in ("pass", "unverified"), row["bf16"]
     if "effect" in row["fault"]:
