@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, get_args
@@ -24,7 +24,8 @@ from torch import nn
 from driftwalk.decoding import Decoding
 from driftwalk.errors import BackendError, UsageError, nearest
 from driftwalk.spec import Spec
-from driftwalk.states import Point
+from driftwalk.states import Point, Probe
+from driftwalk.switches import Switch, named
 
 from .calls import Inputs, arguments_of, call_as_it_is, kept_in, own_copies
 from .decoding import Run, Watch, decoded, eagerly, tokens_of, watched_decoding
@@ -33,6 +34,8 @@ from .layout import Layout
 from .lending import Lend
 from .randomness import begin_alike
 from .torch_decoding import TorchDecoding
+from .torch_passes import Applied, leaving_out, refuse_unknown
+from .torch_switching import compiler_switches
 
 _STREAM: tuple[Lend, ...] = get_args(Lend)
 
@@ -53,14 +56,25 @@ class TorchCompiled(TorchDecoding):
         known = torch.compiler.list_backends(exclude_tags=())
         if self._compiler not in known:
             raise UsageError(f"compile={self._compiler}: {nearest(self._compiler, known)}")
+        self._left_out = named(spec.options.get("disable", ""))
+        refuse_unknown(self._left_out)
         self._known: dict[tuple[Any, ...], _Compiled] = {}
 
     def _flags(self) -> dict[str, str]:
         """How it was compiled; code between two graphs ran in Python."""
         flags = {**super()._flags(), "compile": self._compiler}
+        flags |= {"disable": ", ".join(self._left_out)} if self._left_out else {}
         if counts := {str(compiled.graphs) for compiled in self._known.values()}:
             flags["graphs"] = " or ".join(sorted(counts))
         return flags
+
+    def switches(self, probe: Probe) -> tuple[Switch, ...]:
+        """What was seen to be applied while it was compiled once more; then options."""
+        seen: list[Applied] = []
+        if self._compiler == "inductor":
+            with leaving_out((), seen), self.without(()) as other:
+                other.trace(probe)
+        return (*compiler_switches(self.spec, seen), *super().switches(probe))
 
     def _plain(self, module: nn.Module, inputs: Inputs) -> Any:
         if (plan := self._plan) is not None:
@@ -106,7 +120,7 @@ class TorchCompiled(TorchDecoding):
             return self._compiled_for(module, given, layout)
         key = ("steps", None if layout is None else (layout.look, layout.points))
         if key not in self._known:
-            self._known[key] = _Compiled(module, layout, self._compiler, steps=True)
+            self._known[key] = _Compiled(module, layout, self._compiler, self._left_out, True)
         return self._known[key]
 
     def _compiled_for(self, module: nn.Module, inputs: Inputs, layout: Layout | None) -> _Compiled:
@@ -119,7 +133,7 @@ class TorchCompiled(TorchDecoding):
         key = (None if layout is None else (layout.look, layout.points), *shapes)
         if key not in self._known:
             start = time.perf_counter()
-            self._known[key] = _Compiled(module, layout, self._compiler)
+            self._known[key] = _Compiled(module, layout, self._compiler, self._left_out)
             self._known[key](own_copies(inputs))  # the first call compiles
             taken = time.perf_counter() - start
             self._seconds["compile"] = self._seconds.get("compile", 0.0) + taken
@@ -137,9 +151,14 @@ class _Compiled:
     """
 
     def __init__(
-        self, module: nn.Module, layout: Layout | None, compiler: str, steps: bool = False
+        self,
+        module: nn.Module,
+        layout: Layout | None,
+        compiler: str,
+        left_out: Sequence[str] = (),
+        steps: bool = False,
     ) -> None:
-        self._compiler = compiler
+        self._compiler, self._left_out = compiler, left_out
         self._seen: States = []
         self._finish: Callable[[Any], None] | None = None
         # Hooks stay as long as this does: compiled code finds what they write to by way of them.
@@ -167,7 +186,7 @@ class _Compiled:
         positions, keywords = arguments_of(self._module, inputs)
         begin_alike()
         before = _graphs()
-        with _compiling(self._compiler):
+        with _compiling(self._compiler), leaving_out(self._left_out):
             output = self._run(positions, keywords)
         self.graphs += _graphs() - before
         if self._finish is not None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import nn
 
-from driftwalk.adapter import Sink
+from driftwalk.adapter import Backend, LooksInside, Sink
 from driftwalk.decoding import Decoding
 from driftwalk.dtypes import Array
+from driftwalk.registry import create
 from driftwalk.states import Probe
+from driftwalk.switches import Switch
 
 from .decoding import Watch, eagerly, generated
 from .eager_run import as_arrays
 from .hooks import TensorSink
 from .tensors import to_numpy
 from .torch_runtime import TorchRuntime
+from .torch_switching import eager_switches, spec_without
 
 
 class TorchDecoding(TorchRuntime):
@@ -43,6 +46,18 @@ class TorchDecoding(TorchRuntime):
     def _watch(self, module: nn.Module, plan: Decoding) -> Watch:
         """How one step is made, all of its states seen."""
         return eagerly(module)
+
+    def switches(self, probe: Probe) -> tuple[Switch, ...]:
+        """Nothing, of a module that was given: it runs as it is."""
+        if self._given is not None:
+            return ()
+        return tuple(eager_switches(self.spec, self._model.module))
+
+    def without(self, off: Collection[str]) -> Backend:
+        made = create(spec_without(self.spec, off), self._model)
+        if isinstance(made, LooksInside):
+            made.look(*self.looks_at)
+        return made
 
     @property
     def _plan(self) -> Decoding | None:

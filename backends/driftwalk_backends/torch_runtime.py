@@ -58,6 +58,8 @@ class TorchRuntime(Looks, Backend):
         "memory": "torch:auto: most that weights may take of each GPU, 20GiB, or of one after the "
         "other, 20GiB/8GiB (default: nine tenths of what is free)",
         "compile": "run through torch.compile with this backend: inductor, aot_eager ...",
+        "disable": "with compile=inductor: passes, lowerings and settings to leave out, with ; "
+        "between them: lowerings:4:erf",
         "stream": "on, off or large: weights are cast, moved and read from their file as they are "
         "needed, and no copy is made (default: large models on the CPU)",
         "ranges": "number of nodes of a Ray cluster that run a range of the blocks each",
@@ -87,6 +89,8 @@ class TorchRuntime(Looks, Backend):
             raise BackendUnavailable(f"torch:{self._device} is not usable here: {why}.")
         if self._tf32 and self._device.type != "cuda":
             raise UsageError(f"tf32=on is for CUDA devices, not {self._device.type}.")
+        if "disable" in spec.options and spec.options.get("compile") != "inductor":
+            raise UsageError(f"{spec}: disable= is for compile=inductor.")
         self._module: nn.Module | None = None
         self._lend: Lend = "off"
         """Whether its module is lent the model's weights (lending.py)."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .states import Probe as Probe
     from .states import State as State
     from .states import Trace as Trace
+    from .tasks.bisect.run import bisect as bisect
     from .tasks.bundles.extraction import extract as extract
     from .tasks.generation.run import generate as generate
     from .tasks.hardware import hwcheck as hwcheck
@@ -46,6 +47,7 @@ _NAMES = {
     "result": ("Report",),
     "signatures.data": ("Signature",),
     "states": ("Point", "Probe", "State", "Trace"),
+    "tasks.bisect.run": ("bisect",),
     "tasks.bundles.extraction": ("extract",),
     "tasks.hardware": ("hwcheck",),
     "tasks.studies.contrast": ("contrast",),

@@ -128,6 +128,15 @@ KINDS: dict[str, Kind] = {
             md=("repair.md", "driftwalk_reports.repair:render_markdown"),
         ),
     ),
+    "bisect": Kind(
+        "driftwalk.tasks.bisect.result:Bisection",
+        "driftwalk_reports.bisect:render",
+        _reports(
+            "bisect",
+            "bisect:render_page",
+            md=("bisect.md", "driftwalk_reports.bisect:render_markdown"),
+        ),
+    ),
     "generation": Kind(
         "driftwalk.tasks.generation.result:Generation",
         "driftwalk_reports.generation:render",

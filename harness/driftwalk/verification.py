@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,48 +10,30 @@ from typing import Any
 
 from .adapter import Backend, InRanges, MayBeClosed, Prepares, SkipsOutputs
 from .budget import kept, parse_size
-from .dtypes import Array
 from .environment import environment
 from .errors import DriftwalkError, UsageError
 from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
-from .judge.calibrate import Calibration
 from .judge.drill import finer_depth, look
-from .judge.format_split import FormatSplit
-from .judge.sides import JudgedSide
-from .judge.walk import Walk
 from .judge.witness import Witness, witness_device
 from .make_report import Terms, assemble, unrun_report
 from .measure.reduction import holding, not_held
+from .meeting import Rows, Run, Standards
 from .memory_plan import NO_BUDGET, Plan, planned
 from .names import is_output
 from .observing import Observation, observe
 from .progress import Progress
 from .registry import create
 from .remarks import CLOSED, on_given, on_unsteady
-from .result import Observer, Report
+from .result import Report
 from .stage import Setting, Stage, is_graph, open_model, open_stage, or_why_not
-from .states import Probe, State, Trace
+from .states import Probe, Trace
 from .tolerance import DEFAULT_POLICY, Policy, PolicyLike, make_policy
 from .traces.spill import Spill, spilled_trace
 
 DEPTHS = ("block", "sublayer", "module", "op")
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A verification under way: the reference has run, all backends are open."""
-
-    stage: Stage
-    trace: Trace
-    """The reference's."""
-    observer: Observer
-    """Whether looking at the reference changed anything."""
-    witness: Witness
-    depth: str
-    show: Progress
 
 
 class Addition:
@@ -66,6 +48,9 @@ class Addition:
     def add(self, report: Report, candidate: Backend, run: Run) -> Report:
         """The report of one candidate, with what is added, while all backends are open."""
         return report
+
+    def inspect(self, report: Report, candidate: Backend, probe: Probe, rows: Rows) -> None:
+        """Have other runs judged as the candidate's was, while all backends are open."""
 
     def finish(
         self, reports: list[Report], setting: Setting, sides: Sequence[object], show: Progress
@@ -119,7 +104,8 @@ def verify_all(
     with kept(limit):
         if is_graph(model):
             _refuse_graph(given, limit, additions)
-            reports, fixed = verify_graphs(given, sides, terms, depth, blame, show)
+            inspect = [addition.inspect for addition in additions]
+            reports, fixed = verify_graphs(given, sides, terms, depth, blame, show, inspect)
         else:
             how = _How(depth, blame, spill, cache, witness, limit, keep_going)
             reports, stage = _verified_modules(given, sides, terms, how, show, additions)
@@ -195,11 +181,14 @@ def _reported(
     """One candidate's report, with what is added to it."""
     if isinstance(candidate, DriftwalkError):
         raise candidate
-    report = _verified(run, candidate, terms, how.blame)
+    report, standards = _verified(run, candidate, terms, how.blame)
+    rows = partial(standards.rows, run, terms)
     if how.depth == "op":
         report = with_nodes(report, candidate, run.stage.probe, terms.policy, run.show)
     for addition in additions:
         report = addition.add(report, candidate, run)
+    for addition in additions:
+        addition.inspect(report, candidate, run.stage.probe, rows)
     return report
 
 
@@ -265,7 +254,9 @@ def _begun(
     return run, not_held(trace) if on_device else ()
 
 
-def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> Report:
+def _verified(
+    run: Run, candidate: Backend, terms: Terms, blame: bool | str
+) -> tuple[Report, Standards]:
     """One candidate compared with the reference's trace."""
     stage, trace, show = run.stage, run.trace, run.show
     reference, probe, policy = stage.backends[0], stage.probe, terms.policy
@@ -273,25 +264,14 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
         candidate.prepare(probe)
     closed = _inside_of_closed(reference, candidate, trace)
     terms = replace(terms, allow_missing=(*terms.allow_missing, *closed))
-    base, witness = run.witness, run.witness.of(candidate)
-    ours = theirs = chance = None
-    if policy.calibrated:
-        ours, theirs = _both_or_none(witness.calibration(candidate.info), base.judged(trace))
-        doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
-        terms = replace(terms, doubt=doubt)
-        chance = witness.by_chance(candidate.info).joined(base.by_chance(trace.backend))
-    walk = Walk(trace, candidate.info, policy, terms.allow_missing, ours, theirs, chance)
+    base, standards = run.witness, Standards.of(run, candidate, policy)
+    witness, ours, split = standards.witness, standards.ours, standards.split
+    terms = replace(terms, doubt=standards.doubt)
+    walk = standards.walk(run, candidate, terms)
     apart = ours.outputs_apart if ours is not None and witness.tips else 0.0
     looked_at = Observation(candidate, probe, policy, run.depth, apart)
-    split = FormatSplit.between(theirs, ours, witness.declared)
     with show.stage(f"candidate: {candidate.spec}"):
-        looked_at.keep(_walk(walk, reference, candidate, probe, split))
-        if ours is not None and witness.has_own_model:
-            walk.judge_layers(witness.introduced(candidate, ours), may_be_copy=witness.tips)
-        elif points := walk.worth_a_closer_look:
-            walk.raise_layers(witness.clearly_wrong(candidate, points))
-        if split is not None:
-            walk.raise_layers(split.misstored)
+        looked_at.keep(standards.meet(run, walk, candidate))
     with show.stage("observer check"):
         observer = {"reference": run.observer, "candidate": looked_at.check()}
     unsteady = on_unsteady({"reference": reference, "candidate": candidate}, observer, probe)
@@ -316,14 +296,8 @@ def _verified(run: Run, candidate: Backend, terms: Terms, blame: bool | str) -> 
     notes = (*report.notes, *cautions)
     guilty = report.root_cause, report.culprit
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
-    return replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
-
-
-def _both_or_none(
-    ours: Calibration | None, theirs: JudgedSide | None
-) -> tuple[Calibration, JudgedSide] | tuple[None, None]:
-    """Both sides are judged, or none: an unjudged reference would pass whatever it is."""
-    return (None, None) if ours is None or theirs is None else (ours, theirs)
+    report = replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
+    return report, standards
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:
@@ -332,24 +306,6 @@ def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> t
     if not hidden or seen:
         return ()
     return tuple(name for name in trace.names if not is_output(name))
-
-
-def _walk(
-    walk: Walk, reference: Backend, candidate: Backend, probe: Probe, split: FormatSplit | None
-) -> Mapping[str, Array]:
-    """Have the walk meet the candidate's states, each also against the reference's own block."""
-    if split is not None:
-
-        def meet(state: State) -> None:
-            walk.meet(state)
-            split.meet(state)
-
-        return candidate.stream(probe, meet)
-    if not walk.can_replay(reference):
-        return candidate.stream(probe, walk.meet)
-    met = candidate.trace(probe)
-    walk.meet_all(met, reference)
-    return met.outputs
 
 
 def backend(spec: str, model: object, depth: str = "block", **options: Any) -> Backend:

@@ -15,6 +15,18 @@ from driftwalk.result import Report
 from . import tolerances
 from .numbers import count, cut
 
+_TAKEN = (
+    "--candidate -c --reference -r --prompt -p --ids --input --probe --policy --rule "
+    "--allow-missing --blocks --batch --length --shape --seed --trust-remote-code"
+)
+BOTH_TAKE = frozenset(_TAKEN.split(" "))
+"""Options of `verify` that `bisect` has, too."""
+_FLAGS = (
+    "--blame --no-blame --cache --no-cache --bench --spill --stream --propagation --patch "
+    "--trust-remote-code --json --list"
+)
+FLAGS = frozenset(_FLAGS.split(" "))
+"""Options of `verify` without a value."""
 MOST_RULES = 8
 """More than so many are one rule, for all points."""
 
@@ -28,7 +40,7 @@ class Step:
 
 
 def steps(report: Report) -> Iterator[Step]:
-    """Run it again; look closer; allow what is meant."""
+    """Run it again; look closer; allow what is meant; find what causes the rest."""
     if report.command:
         yield Step("Run it again", report.command)
     words = _verify_words(report.command)
@@ -42,6 +54,27 @@ def steps(report: Report) -> Iterator[Step]:
         yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")
     if report.verdict == "drift" and words:
         yield from _allowed(report, words)
+    if first is not None and report.verdict == "drift" and words and _has_switches(report):
+        yield Step("Find which optimisation causes it", _join(report, _bisecting(words)))
+
+
+def _has_switches(report: Report) -> bool:
+    """Whether the candidate is at fault, and optimises what it runs."""
+    flags = report.candidate.flags
+    optimises = report.candidate.name == "onnxruntime" and flags.get("opt", "off") != "off"
+    return report.at_fault != "reference" and (optimises or "compile" in flags)
+
+
+def _bisecting(words: Sequence[str]) -> list[str]:
+    """The words of a `verify` as those of a `bisect`, with the options that both take."""
+    kept, place = ["driftwalk", "bisect"], 2
+    while place < len(words):
+        name, equals, _ = words[place].partition("=")
+        has_value = name.startswith("-") and name not in FLAGS and not equals
+        if not name.startswith("-") or name in BOTH_TAKE:
+            kept += words[place : place + 1 + has_value]
+        place += 1 + has_value
+    return kept
 
 
 def _allowed(report: Report, words: Sequence[str]) -> Iterator[Step]:

@@ -133,13 +133,16 @@ def check(typed: Sequence[str], code: int, allowed: bool, finer: str) -> None:
     again = [c for c, text in commands.items() if text == "Run it again"]
     deeper = [c for c, text in commands.items() if text.startswith("Look inside")]
     meant = [c for c, text in commands.items() if text.startswith("If this difference is meant")]
-    assert {*again, *deeper, *meant} == {*commands}, "a kind of step that this test does not know"
+    causes = [c for c, text in commands.items() if text == "Find which optimisation causes it"]
+    assert {*again, *deeper, *meant, *causes} == {*commands}, (
+        "a kind of step that this test does not know"
+    )
     assert again
     assert all("\n```sh\ndriftwalk " in p.read_text("utf-8") for p in Path("out").rglob("*.md"))
     assert bool(deeper) == bool(finer)
     assert all(f"--depth {finer}" in command for command in deeper)
     assert bool(meant) == allowed
-    for command in (*again, *deeper):
+    for command in (*again, *deeper, *causes):
         assert run(shlex.split(command)[1:]).code == code, command
     for command in meant:
         passed = run(shlex.split(command)[1:])

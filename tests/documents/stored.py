@@ -6,7 +6,8 @@ GPT-2 whose positions are one too high from step 2 on, and patched, with the row
 table, by `generate --patch` of one of two layers with a wrong block; hwcheck by `hwcheck --check
 repeat --check units --check invariance`; result by `verify demo:decoder --contrast default
 --propagation --patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`;
-repair by `repair demo:decoder -c onnxruntime,quantize=dynamic-int8 --goal kl=0.00005`;
+bisect by `bisect` of a graph whose truncation a session entry throws away; repair by `repair
+demo:decoder -c onnxruntime,quantize=dynamic-int8 --goal kl=0.00005`;
 visibility by `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a
 few tensors each that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which
 is no result, by `extract`.

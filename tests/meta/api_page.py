@@ -86,6 +86,9 @@ assert not found.differing""",
 report = driftwalk.verify("demo:decoder", candidate="torch:cpu:bf16", blame=True)
 made = driftwalk.extract(report, "layer.2", "bundle")  # python bundle/replay.py
 assert made.introduced.l2 > 0""",
+    "bisect": """\
+found = driftwalk.bisect("demo:decoder", "torch,attn=sdpa")
+print(found.outcome, found.switches, found.spec)  # what to turn off, and the spec that does""",
     "repair": """\
 int8 = "onnxruntime,quantize=dynamic-int8"
 found = driftwalk.repair("demo:decoder", int8, goal="kl=0.0001", by="block")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from driftwalk import adapter
+from driftwalk import capabilities as protocols
 from driftwalk.registry import BUILT_IN, MIXED, load_target
 from meta.sources import ROOT, sources
 
@@ -19,7 +20,9 @@ NOT_OF_BACKENDS = {"Held", "KnowsExercised"}
 
 def capabilities() -> dict[str, Any]:
     own = {
-        n: c for n, c in vars(adapter).items() if getattr(c, "__module__", "") == adapter.__name__
+        name: kind
+        for name, kind in vars(protocols).items()
+        if getattr(kind, "__module__", "") == protocols.__name__
     }
     return {n: c for n, c in own.items() if getattr(c, "_is_runtime_protocol", False)}
 
@@ -32,12 +35,17 @@ def test_there_are_some() -> None:
     assert {"Replays", "LooksInside", "Holds", "BringsProbe", "TimesLayers"} <= set(capabilities())
 
 
-def test_all_stand_in_the_adapter() -> None:
+def test_the_adapter_gives_all_of_them_on() -> None:
+    assert {name for name in capabilities() if getattr(adapter, name, None) is None} == set()
+    assert set(capabilities()) <= set(adapter.__all__)
+
+
+def test_all_stand_in_one_file() -> None:
     """A second list, or a second way to ask, is how capabilities were spread over the house."""
     elsewhere = {
         node.name
         for source in sources("driftwalk") + sources("driftwalk_backends")
-        if source.module != "driftwalk.adapter"
+        if source.module != "driftwalk.capabilities"
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef)
         and any("runtime_checkable" in ast.unparse(item) for item in node.decorator_list)

@@ -30,6 +30,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
             "mixture",
             "weight_source",
             "offers",
+            "switches",
+            "capabilities",
             "adapter",
             "graphs.own_doing",
         ),
@@ -45,6 +47,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
         *("tasks.generation.result", "tasks.repair.result"),
+        *("tasks.bisect.search", "tasks.bisect.result"),
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),
     "calibrate": (
@@ -60,6 +63,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "stage": ("stage",),
     "verification": (
         "make_report",
+        "meeting",
         "memory_plan",
         "observing",
         "remarks",

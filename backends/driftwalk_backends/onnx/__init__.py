@@ -9,6 +9,9 @@ says which one a spec means:
 What they have in common
 
     backend         options, offers, what each says of itself; the sessions of a backend
+    session_config  `config=`: entries of a session that change numbers
+    optimisers      graph transformers by name, and which of them changed a graph
+    switching       what can be turned off, each as an option of the spec: `driftwalk bisect`
 
 Making a graph of a torch model
 

@@ -6,6 +6,7 @@ See the package for which backends there are.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,14 +15,19 @@ from typing import Any, ClassVar
 from driftwalk.adapter import Backend, BackendInfo, Offer
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.spec import THREADS_HELP, Spec
+from driftwalk.states import Probe
+from driftwalk.switches import Switch, named
 
 from ..calls import first_line
 from ..depth import Looks
 from ..fingerprint import versions
 from .export_options import OPTIONS as EXPORT_OPTIONS
 from .graph import OnnxGraph
-from .reading import hash_of
+from .optimisers import changed, refuse_unknown
+from .reading import hash_of, read_graph
 from .saturation import saturates
+from .session_config import read_entries
+from .switching import spec_without, switches_of
 
 DTYPES = ("fp32", "fp16", "fp64")
 PROVIDERS = {
@@ -58,6 +64,8 @@ class OnnxBackend(Looks, Backend):
     name: ClassVar[str] = "onnxruntime"
     options: ClassVar[Mapping[str, str]] = {
         "opt": "graph optimisation level: off, basic, extended or all (default all)",
+        "disable": "graph transformers and rewrite rules to leave out, with ; between them",
+        "config": "session entries that change numbers, KEY:VALUE with ; between them",
         "provider": "an execution provider by its full name (default: the device's)",
         "cache": "on or off: reuse an export of the same model and shapes (default on)",
         "file": "verify this .onnx file, or a folder of them, instead of an export",
@@ -137,6 +145,25 @@ class OnnxBackend(Looks, Backend):
                 "dtype out of the spec: a file is run as it is."
             )
 
+    @abstractmethod
+    def _files(self, probe: Probe) -> Sequence[Path]:
+        """The graphs that are run on a probe."""
+
+    @abstractmethod
+    def _like(self, spec: Spec) -> Backend:
+        """The same with another spec; what the two have in common is not made again."""
+
+    def switches(self, probe: Probe) -> tuple[Switch, ...]:
+        files = self._files(probe)
+        names = (name for file in files for name in self._sessions.transformers_of(file))
+        int4 = any(read_graph(file).fuses_int4 for file in files)
+        return tuple(switches_of(self.spec, dict.fromkeys(names), int4))
+
+    def without(self, off: Collection[str]) -> Backend:
+        made = self._like(spec_without(self.spec, off))
+        made.make_probe = self.make_probe
+        return made
+
     def _close(self) -> None:
         self._sessions.close()
         self._scratch.close()
@@ -157,6 +184,11 @@ class Sessions:
         self.level = spec.choice("opt", tuple(OPTIMISATION), "all")
         self._threads = spec.count("threads")
         self._provider = _provider(spec)
+        self._entries = read_entries(spec.options.get("config", ""))
+        self._disabled: tuple[str, ...] = ()
+        left_out = named(spec.options.get("disable", ""))
+        refuse_unknown(left_out, lambda graph: self._make(graph, self._loud("all")))
+        self._disabled = left_out
         self._kept: dict[Path, Any] = {}
         self._exposed: dict[tuple[Path, frozenset[str], str], Any] = {}
 
@@ -164,7 +196,15 @@ class Sessions:
     def flags(self) -> dict[str, str]:
         """What of it changes the arithmetic."""
         threads = str(self._threads or "default")
-        return {"provider": self._provider, "opt": self.level, "threads": threads}
+        flags = {"provider": self._provider, "opt": self.level, "threads": threads}
+        flags |= {"disable": ", ".join(self._disabled)} if self._disabled else {}
+        return flags | self._entries
+
+    def transformers_of(self, path: Path) -> tuple[str, ...]:
+        """The graph transformers that change a graph when a session of it is made."""
+        options = self._loud()
+        options.add_session_config_entry(*_UNPACKED)
+        return changed(lambda: self._make(path, options))
 
     def of(self, path: Path, alone: bool = False) -> Any:
         """The session of a graph as it lies in a file; a heavy one can be kept `alone`."""
@@ -219,11 +259,19 @@ class Sessions:
             options.profile_file_prefix = str(profile)
         return self._make(path, options)
 
+    def _loud(self, level: str = "") -> Any:
+        """Options of a session whose log is read."""
+        options = self._options(level)
+        options.log_severity_level = 0
+        return options
+
     def _options(self, level: str = "") -> Any:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        for entry in self._entries.items():
+            options.add_session_config_entry(*entry)
         options.graph_optimization_level = getattr(
             ort.GraphOptimizationLevel, OPTIMISATION[level or self.level]
         )
@@ -237,8 +285,9 @@ class Sessions:
 
         start = time.perf_counter()
         source = str(graph) if isinstance(graph, Path) else graph
+        without = {"disabled_optimizers": list(self._disabled)} if self._disabled else {}
         try:
-            session = ort.InferenceSession(source, options, providers=[self._provider])
+            session = ort.InferenceSession(source, options, [self._provider], **without)
         except Exception as error:
             raise BackendError(
                 f"ONNX Runtime cannot load the graph of {self._label}: {first_line(error)}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -294,6 +294,11 @@ class Exports:
     def outputs_skipped(self) -> tuple[str, ...]:
         """What of the model's output is no point."""
         return tuple(dict.fromkeys(n for one in self._made.values() for n in one.skipped))
+
+    def lent(self) -> Self:
+        """The same exports for another backend, which leaves them when it closes its own."""
+        own = dict(self._made), dict(self._used)
+        return replace(self, _made=own[0], _used=own[1], _scratch=ExitStack())
 
     def close(self) -> None:
         """Forget all of them, and remove what was not stored."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +54,7 @@ from .parts import Parts, Runs, open_parts
 from .past import windows_of
 from .quantised import honest_model
 from .stepping import SteppedGraphs
+from .switching import only_session_differs
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,18 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
         taken = time.perf_counter() - start - booked
         self._seconds["match"] = self._seconds.get("match", 0.0) + taken
         return self._ready[key]
+
+    def _files(self, probe: Probe) -> Sequence[Path]:
+        return tuple(graph.path for graph in self.parts.graphs)
+
+    def _like(self, spec: Spec) -> OnnxFile:
+        made = type(self)(spec, self._model)
+        made._look = self._look
+        if only_session_differs(self.spec, spec):
+            made._ready = dict(self._ready)
+            known = {"parts": self.parts, "runs": replace(self.runs, sessions=made._sessions)}
+            made.__dict__.update(known)
+        return made
 
     def _close(self) -> None:
         self._ready.clear()

@@ -50,6 +50,7 @@ from .quantised import honest_model
 from .reading import fetch, parsed, read_graph
 from .saturation import saturates
 from .stepping import StepGraph, SteppedGraphs, step_graph
+from .switching import only_session_differs
 
 QUANTISATIONS = ("dynamic-int8",)
 EXPORTER, COPIES = 128 << 20, 3
@@ -149,6 +150,16 @@ class OnnxRuntime(DecodesGraphs, OnnxBackend):
     def _export(self, probe: Probe) -> Exported:
         return self._exports.get(probe, self._look)
 
+    def _files(self, probe: Probe) -> Sequence[Path]:
+        return (self._export(probe).traced,)
+
+    def _like(self, spec: Spec) -> OnnxRuntime:
+        made = type(self)(spec, self._model)
+        made._look = self._look
+        if only_session_differs(self.spec, spec):
+            made._exports = self._exports.lent()
+        return made
+
     def _close(self) -> None:
         self._exports.close()
         super()._close()
@@ -207,6 +218,12 @@ class OnnxInt8(OnnxRuntime):
             "exclude": ";".join(dict.fromkeys((*self._left_out, *nodes))),
         }
         return str(replace(self.spec, options=options))
+
+    def _like(self, spec: Spec) -> OnnxRuntime:
+        made = super()._like(spec)
+        if isinstance(made, OnnxInt8) and only_session_differs(self.spec, spec):
+            made._rounded = dict(self._rounded)
+        return made
 
     def _export(self, probe: Probe) -> Exported:
         whole = super()._export(probe)

@@ -17,6 +17,7 @@ from ..errors import BackendError, DriftwalkError, UsageError
 from ..layer_drift import Culprit, LayerDrift
 from ..make_report import Terms, report_of, unrun_report
 from ..measure.decisions import Decisions, decision_impact
+from ..meeting import Inspect
 from ..observing import observe
 from ..progress import Progress
 from ..registry import create
@@ -71,6 +72,7 @@ def verify_graphs(
     depth: str,
     blame: bool | str,
     show: Progress,
+    inspect: Sequence[Inspect] = (),
 ) -> tuple[list[Report], Probe]:
     """`verify_all` where the model is a graph: the first of the sides is the reference."""
     show.expect(2 * len(sides))
@@ -95,6 +97,9 @@ def verify_graphs(
             report = or_why_not(one, several)
             if not isinstance(report, Report):
                 report = unrun_report(named, report, fixed, first.info, terms)
+            elif not isinstance(other, DriftwalkError):
+                for look in inspect:
+                    look(report, other, fixed, partial(_rows, pair, depth, terms))
             reports.append(report)
     return reports, fixed
 
@@ -159,6 +164,11 @@ def _reported(
         report = replace(report, notes=(*report.notes, NO_BLAME))
     timings = {"reference": dict(first.seconds), "candidate": dict(other.seconds)}
     return replace(report, timings=timings, finer_depth="op" if depth == "block" else "")
+
+
+def _rows(pair: Callable[[Any], TwoGraphs], depth: str, terms: Terms, made: Any) -> Any:
+    """The rows of one more candidate, by the same truth."""
+    return pair(made).walk(depth, terms.allow_missing).rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,8 @@ def test_nan_at_the_end_matters() -> None:
 def typed(command: str, **changed: object) -> list[str]:
     report = dataclasses.replace(cases.drifting(), command=command, finer_depth="module")
     report = dataclasses.replace(report, **changed)
-    return [step.command for step in story.tell(report, "tiny").steps]
+    commands = [step.command for step in story.tell(report, "tiny").steps]
+    return [command for command in commands if not command.startswith("driftwalk bisect")]
 
 
 def test_next_steps_are_commands_that_can_be_copied() -> None:
@@ -58,6 +59,20 @@ def test_next_steps_are_commands_that_can_be_copied() -> None:
     assert commands[2].startswith("driftwalk verify tiny --rule 'layer.[345]=")
     assert len(typed("driftwalk verify tiny", finer_depth="")) == 2
     assert typed("") == []
+
+
+def test_what_optimises_can_be_bisected() -> None:
+    typed = "driftwalk verify tiny --depth op --spill -p hello --report=out -c a -c b"
+    drifting = dataclasses.replace(cases.drifting(), command=typed)
+    spec = drifting.candidate.spec
+    assert drifting.candidate.flags["opt"] == "all"
+    told = [step.command for step in story.tell(drifting, "tiny").steps]
+    assert told[-1] == f"driftwalk bisect tiny -p hello --candidate {spec}"
+    written = dataclasses.replace(drifting.candidate, flags={"opt": "off"})
+    for other in ({"candidate": written}, {"at_fault": "reference"}):
+        report = dataclasses.replace(drifting, **other)
+        told = [step.command for step in story.tell(report, "tiny").steps]
+        assert not any(command.startswith("driftwalk bisect") for command in told)
 
 
 def test_a_rule_comes_before_those_that_were_typed() -> None:

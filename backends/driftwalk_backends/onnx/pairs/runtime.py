@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +41,7 @@ from .partners import output_partners, partners
 from .probe import GraphProbe, fed
 
 DEPTHS = ("block", "op")
+_OF_SESSIONS = ("opt", "provider", "threads", "disable", "config")
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
 _RANDOM |= {"Bernoulli", "Multinomial"}
 
@@ -212,6 +213,14 @@ class GraphRuntime(OnnxBackend):
             hint += "other shapes, --shape NAME=1,512.)"
             raise BackendError(f"{error} {hint}") from error
 
+    def _files(self, probe: Probe) -> Sequence[Path]:
+        return (self.path,)
+
+    def _like(self, spec: Spec) -> GraphRuntime:
+        made = type(self)(spec, self._model)
+        made._look = self._look
+        return made
+
     def _close(self) -> None:
         self._optimised = None
         self.__dict__.pop("left", None)
@@ -249,7 +258,7 @@ class WalkedGraph:
     @contextmanager
     def opened(self) -> Iterator[tuple[GraphRuntime, GraphRuntime]]:
         """The graph as written, and as the candidate runs it."""
-        kept = {k: v for k, v in self.spec.options.items() if k in ("opt", "provider", "threads")}
+        kept = {k: v for k, v in self.spec.options.items() if k in _OF_SESSIONS}
         threads = {k: v for k, v in kept.items() if k == "threads"}
         written = Spec("onnxruntime", "cpu", "", {"opt": "off", **threads})
         run = Spec("onnxruntime", self.spec.device, "", kept)

@@ -113,6 +113,24 @@ def extract(
     return Extracted(target, name, introduced, reported, printed)
 
 
+def reopened(
+    report: Report,
+    *,
+    model: object = None,
+    candidate: object = None,
+    probe: object = None,
+    batch: int | None = None,
+    length: int | None = None,
+    seed: int | None = None,
+    blocks: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[LoadedModel, object, Probe]:
+    """The model, the candidate and the probe of a report, or what was given in their place."""
+    loaded = _model(report, model, blocks, trust_remote_code)
+    fixed = _probe(report, loaded, probe, batch, length, seed)
+    return loaded, _spec(report) if candidate is None else candidate, fixed
+
+
 def _layer(report: Report, point: str | None) -> LayerDrift:
     names = [layer.point.name for layer in report.layers]
     if point is None and report.cause is None:

@@ -17,9 +17,10 @@ from ...adapter import Backend, BringsModel
 from ...errors import UsageError
 from ...formats import FormatFindings
 from ...layer_drift import AtFault
+from ...meeting import Run
 from ...result import Report
 from ...tolerance import PolicyLike, make_policy
-from ...verification import Addition, Run
+from ...verification import Addition
 
 NO_FORMAT = (
     "The candidate declares no format of its weights: the limits on what a format costs had "

@@ -23,11 +23,12 @@ from ...judge.drill import looking
 from ...judge.outputs import OutputNames
 from ...layer_drift import LayerDrift
 from ...measure.norms import ratio
+from ...meeting import Run
 from ...names import LOGITS, is_output
 from ...progress import Progress
 from ...result import Report
 from ...states import OUTPUT, Probe, State, Trace
-from ...verification import Addition, Run
+from ...verification import Addition
 from .contrast import distances, share_of
 from .inputs import has_tokenizer, make_pair, read_pair
 

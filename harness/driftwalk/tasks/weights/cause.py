@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 from ...adapter import Backend, HasWeights
 from ...dtypes import FORMATS
 from ...layer_drift import LayerDrift, Side
+from ...meeting import Run
 from ...names import SHARED, place_of
 from ...progress import Progress
 from ...result import Report
 from ...spec import Spec
 from ...stage import Setting, is_graph
-from ...verification import Addition, Run
+from ...verification import Addition
 from ...weight_change import WeightChange, WeightFindings
 from ...weight_source import WeightSource
 from .pairing import pair
