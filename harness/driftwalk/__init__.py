@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .tasks.bundles.extraction import extract as extract
     from .tasks.generation.run import generate as generate
     from .tasks.hardware import hwcheck as hwcheck
+    from .tasks.reduce.run import reduce as reduce
     from .tasks.repair.run import repair as repair
     from .tasks.studies.contrast import contrast as contrast
     from .tasks.studies.geometry import geometry as geometry
@@ -54,6 +55,7 @@ _NAMES = {
     "tasks.studies.geometry": ("geometry",),
     "tasks.studies.visibility": ("visibility",),
     "tasks.generation.run": ("generate",),
+    "tasks.reduce.run": ("reduce",),
     "tasks.repair.run": ("repair",),
     "tasks.weights.run": ("weights",),
     "tolerance": ("Tolerance",),

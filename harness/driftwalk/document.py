@@ -137,6 +137,15 @@ KINDS: dict[str, Kind] = {
             md=("bisect.md", "driftwalk_reports.bisect:render_markdown"),
         ),
     ),
+    "reduction": Kind(
+        "driftwalk.tasks.reduce.result:Reduction",
+        "driftwalk_reports.reduction:render",
+        _reports(
+            "reduction",
+            "reduction:render_page",
+            md=("issue.md", "driftwalk_reports.reduction:render_markdown"),
+        ),
+    ),
     "generation": Kind(
         "driftwalk.tasks.generation.result:Generation",
         "driftwalk_reports.generation:render",

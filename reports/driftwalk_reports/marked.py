@@ -6,6 +6,7 @@ that stand in the source are made `Markdown`; a plain string that was forgotten 
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -67,9 +68,21 @@ def _command(line: str) -> Markdown:
     """
     if "<" in line:
         return code(line, LONGEST_COMMAND)
-    ticks = max((len(run) for run in re.findall("`+", line)), default=0)
+    return _fenced(line, "sh")
+
+
+def block(lines: Iterable[str], language: str) -> Markdown:
+    """Lines to be copied as they are; as HTML where they hold what could be taken for it."""
+    text = "\n".join(lines)
+    if "<" in text:
+        return Markdown(f"<pre>{html.escape(text)}</pre>")
+    return _fenced(text, language)
+
+
+def _fenced(text: str, language: str) -> Markdown:
+    ticks = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, ticks + 1)
-    return Markdown(f"{fence}sh\n{line}\n{fence}")
+    return Markdown(f"{fence}{language}\n{text}\n{fence}")
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> Markdown:

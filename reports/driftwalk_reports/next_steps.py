@@ -27,6 +27,11 @@ _FLAGS = (
 )
 FLAGS = frozenset(_FLAGS.split(" "))
 """Options of `verify` without a value."""
+_OF_PROBES = (
+    *("--prompt", "-p", "--ids", "--input", "--probe"),
+    *("--batch", "--length", "--seed", "--blocks"),
+)
+"""Options of model and probe that other commands have, too."""
 MOST_RULES = 8
 """More than so many are one rule, for all points."""
 
@@ -50,6 +55,8 @@ def steps(report: Report) -> Iterator[Step]:
         where = cut(inside.point.name, 80) if inside else "the layers"
         deeper = [*_without(words, "--depth"), "--depth", report.finer_depth]
         yield Step(f"Look inside {where}", _join(report, deeper))
+    if first is not None and (small := _reduction(report, words)):
+        yield Step("Shrink it to a script for an issue", small)
     if first is not None and first.verdict == "nonfinite" and report.candidate.dtype == "fp16":
         yield Step("fp16 ends at 65504: try bf16, which has the range of fp32.")
     if report.verdict == "drift" and words:
@@ -75,6 +82,19 @@ def _bisecting(words: Sequence[str]) -> list[str]:
             kept += words[place : place + 1 + has_value]
         place += 1 + has_value
     return kept
+
+
+def _reduction(report: Report, words: Sequence[str]) -> str:
+    """The command that reduces the drift; empty where the candidate is no graph that can be cut."""
+    cannot = report.verdict != "drift" or report.at_fault in ("reference", "both")
+    if cannot or report.candidate.name != "onnxruntime" or not words or words[2].startswith("-"):
+        return ""
+    if report.candidate.flags.get("quantised"):
+        return ""
+    made = ["driftwalk", "reduce", words[2], "--candidate", report.candidate.spec]
+    for name in _OF_PROBES:
+        made += [word for value in _values(words, name) for word in (name, value)]
+    return shlex.join([*made, *(word for word in words if word == "--trust-remote-code")])
 
 
 def _allowed(report: Report, words: Sequence[str]) -> Iterator[Step]:

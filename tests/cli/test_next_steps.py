@@ -133,8 +133,9 @@ def check(typed: Sequence[str], code: int, allowed: bool, finer: str) -> None:
     again = [c for c, text in commands.items() if text == "Run it again"]
     deeper = [c for c, text in commands.items() if text.startswith("Look inside")]
     meant = [c for c, text in commands.items() if text.startswith("If this difference is meant")]
+    small = [c for c, text in commands.items() if text.startswith("Shrink it")]
     causes = [c for c, text in commands.items() if text == "Find which optimisation causes it"]
-    assert {*again, *deeper, *meant, *causes} == {*commands}, (
+    assert {*again, *deeper, *meant, *causes, *small} == {*commands}, (
         "a kind of step that this test does not know"
     )
     assert again
@@ -144,6 +145,8 @@ def check(typed: Sequence[str], code: int, allowed: bool, finer: str) -> None:
     assert bool(meant) == allowed
     for command in (*again, *deeper, *causes):
         assert run(shlex.split(command)[1:]).code == code, command
+    for command in small:
+        assert run(shlex.split(command)[1:]).code == 0, command
     for command in meant:
         passed = run(shlex.split(command)[1:])
         assert passed.code == 0, f"{command}\n{passed.out}{passed.err}"

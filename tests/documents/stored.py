@@ -8,6 +8,7 @@ repeat --check units --check invariance`; result by `verify demo:decoder --contr
 --propagation --patch --bench`; selftest by `selftest demo:decoder -c emulated:bf16 --faults 8`;
 bisect by `bisect` of a graph whose truncation a session entry throws away; repair by `repair
 demo:decoder -c onnxruntime,quantize=dynamic-int8 --goal kl=0.00005`;
+reduction by `reduce pool.onnx -c onnxruntime`, of the graph of tests/reduce;
 visibility by `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a
 few tensors each that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which
 is no result, by `extract`.

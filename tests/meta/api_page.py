@@ -93,6 +93,9 @@ print(found.outcome, found.switches, found.spec)  # what to turn off, and the sp
 int8 = "onnxruntime,quantize=dynamic-int8"
 found = driftwalk.repair("demo:decoder", int8, goal="kl=0.0001", by="block")
 print(found.chosen, found.lists)  # what to leave in float, in the quantiser's own words""",
+    "reduce": """\
+found = driftwalk.reduce("demo:decoder", "onnxruntime", "repro", minutes=5)
+assert not found.found  # nothing drifts; else: repro/repro.py, repro/repro.onnx""",
     "hwcheck": """\
 found = driftwalk.hwcheck(checks=["repeat"], dtypes=["fp32"])
 print(found.verdict)""",

@@ -46,7 +46,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("exercised", "layer_drift", "weight_change", "formats", "effects", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
-        *("tasks.generation.result", "tasks.repair.result"),
+        *("tasks.generation.result", "tasks.repair.result", "tasks.reduce.result"),
         *("tasks.bisect.search", "tasks.bisect.result"),
         *("tasks.fleet.job", "tasks.fleet.result", "tasks.fleet.cluster", "tasks.fleet.local"),
     ),

@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": "Hold two recorded traces, or signatures, against each other; no model is needed.",
     "bench": "Time backends of MODEL against each other: plain runs, taking turns.",
     "bisect": "Find the switch of a candidate that causes its drift, or those that do so together.",
+    "reduce": "Shrink what shows a drift of MODEL to a script that needs neither it nor driftwalk.",
     "repair": "Find the parts of a quantised MODEL to leave in float, so that it costs less.",
     "selftest": "Put known bugs into copies of MODEL, and report which of them the gate catches.",
     "hwcheck": "Check the hardware: the same states to the last bit, cold and hot, in every dtype.",

@@ -1,0 +1,120 @@
+"""Cuts that are smaller, or say less of the model: shorter axes, rounder values, other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+
+from .cuts import Cut
+
+DIGITS = (1, 2, 3)
+"""Significant digits that values are rounded to, the fewest first."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of every axis of one length that is kept."""
+
+    length: int
+    begin: int
+    size: int
+    multiples: bool = False
+    """Whether axes that are a multiple of it are shortened alike: heads times their channels."""
+
+    def slices(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(self._slice(n) for n in shape)
+
+    def _slice(self, n: int) -> slice:
+        if n == self.length:
+            return slice(self.begin, self.begin + self.size)
+        if self.multiples and n > self.length and n % self.length == 0:
+            return slice(0, n // self.length * self.size)
+        return slice(None)
+
+    def number(self, n: int) -> int:
+        """A size that the graph has stored."""
+        if n == self.length:
+            return self.size
+        if self.multiples and n > self.length and n % self.length == 0:
+            return n // self.length * self.size
+        return n
+
+
+def lengths(cut: Cut) -> list[int]:
+    """Of all axes, the longest first."""
+    arrays = (*cut.stored.values(), *cut.given.values())
+    return sorted({n for array in arrays for n in array.shape if n > 1}, reverse=True)
+
+
+def shorter(cut: Cut, window: Window) -> Cut:
+    """The cut with all axes of one length shortened, and stored sizes with them."""
+
+    def sized(array: Array) -> Array:
+        if array.dtype == np.int64 and array.ndim <= 1:
+            made = [window.number(int(n)) for n in array.reshape(-1)]
+            return np.array(made, np.int64).reshape(array.shape)
+        return np.ascontiguousarray(array[window.slices(array.shape)]) if array.ndim else array
+
+    return replace(
+        cut,
+        stored={name: sized(array) for name, array in cut.stored.items()},
+        given={name: sized(array) for name, array in cut.given.items()},
+    )
+
+
+def windows(length: int, size: int, peak: int | None) -> Iterator[Window]:
+    """Where to begin: where the error is largest, at the beginning, at the end."""
+    begins = [] if peak is None else [max(0, min(peak - size // 2, length - size))]
+    for multiples in (False, True):
+        for begin in dict.fromkeys([*begins, 0, length - size]):
+            if not (multiples and begin):
+                yield Window(length, begin, size, multiples)
+
+
+def rounded(array: Array, digits: int) -> Array:
+    """To so many significant digits."""
+    wide = array.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log10(np.abs(wide)))
+    power = np.where(np.isfinite(power), power, 0)
+    scale = 10.0 ** (digits - 1 - power)
+    made = np.where(np.isfinite(wide), np.round(wide * scale) / scale, wide)
+    return made.astype(array.dtype)
+
+
+def drawn(array: Array, seed: int) -> Array:
+    """Random numbers of the same mean and spread, to two digits."""
+    numbers = np.random.default_rng(seed)
+    wide = array.astype(np.float64)
+    made = wide.mean() + wide.std() * numbers.standard_normal(array.shape)
+    if wide.min() >= 0:
+        made = np.abs(made)
+    return rounded(made, 2).astype(array.dtype)
+
+
+def rows_used(cut: Cut) -> Cut | None:
+    """Tables that `Gather` looks rows up in, without those that nobody asks for; None: no such."""
+    made = cut
+    for node in cut.nodes:
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        if node.op_type != "Gather" or axis != 0:
+            continue
+        table, rows = (made.stored.get(name, made.given.get(name)) for name in node.input)
+        if table is None or rows is None or any(_uses(cut, name) != 1 for name in node.input):
+            continue
+        kept, numbers = np.unique(rows, return_inverse=True)
+        if len(kept) < len(table):
+            changed = {
+                node.input[0]: table[kept],
+                node.input[1]: numbers.reshape(rows.shape).astype(rows.dtype),
+            }
+            made = made.with_values(changed)
+    return None if made is cut else made
+
+
+def _uses(cut: Cut, tensor: str) -> int:
+    return sum(name == tensor for node in cut.nodes for name in node.input)

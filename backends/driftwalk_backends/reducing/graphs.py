@@ -1,0 +1,345 @@
+"""A candidate that runs a graph: the nodes that make its drift, cut out and made smaller.
+
+Two things may be wrong. *The runtime*: it gives other numbers than its own graph in float64; a cut
+is right by itself. *The graph*: in float64 it gives other numbers than the model; then what is
+right are the model's tensors, and only what leaves them as they are may be changed.
+
+Another tensor in the place of the guilty one is taken only where its error is the cause: handed on
+in float64, it must make the error at the guilty tensor (of the runtime), or the right numbers in
+its place must take that error away (of the graph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
+
+from .changes import DIGITS, drawn, lengths, rounded, rows_used, shorter, windows
+from .cuts import Cut, Cutting, is_own
+from .right import Partner, Right, partners
+from .showing import (
+    LIMIT,
+    Judge,
+    Shown,
+    cosine,
+    error_of,
+    norm,
+    same_kind,
+    same_place,
+    wide,
+    wide_or_none,
+)
+from .writing import write_graph
+
+Fault = Literal["runtime", "graph"]
+LEAST_SHARE = 0.2
+"""Of the drift at the guilty tensor, what an earlier one must be the cause of to stand for it."""
+SURE_SHARE = 0.7
+"""The same for one whose right numbers are only supposed."""
+HINT = 1.2
+"""Times what is honest, at the end of a region: enough to look for a drift inside it."""
+MOST_WRONG = 6
+"""Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+RIGHT = 30.0
+"""So many times less wrong than the guilty tensor, a tensor is right."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A cut that shows the drift."""
+
+    cut: Cut
+    shown: Shown
+    nodes: tuple[int, ...]
+    """Their numbers in the region."""
+    expected: Array | None = None
+    """What is right, where that is not what the cut gives in float64."""
+    share: float = 1.0
+    """Of the error at the guilty tensor, what this one's makes."""
+
+    @property
+    def ratio(self) -> float:
+        return self.shown.ratio
+
+    def write(self, folder: Path, flags: Mapping[str, str], headline: str, about: str) -> str:
+        """Write the reproduction into an empty folder; gives its script."""
+        truth, honest = self.shown.truth, self.shown.honest
+        return write_graph(folder, self.cut, truth, honest, flags, headline, about)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Nodes, the longest axis, and all values."""
+        return len(self.cut.nodes), self.cut.longest, self.cut.values
+
+
+class GraphSubject:
+    """What a search asks: smaller cuts that show the same drift."""
+
+    def __init__(self, cut: Cut, cutting: Cutting, judge: Judge, right: Right | None) -> None:
+        self._cutting, self._judge = cutting, judge
+        self._target = cut.output
+        self._whole = cut
+        self.fault: Fault = "runtime" if right is None else "graph"
+        self._right = right
+        self._end = Partner(np.zeros(0), 0.0)
+
+    @cached_property
+    def _wide(self) -> dict[str, Array]:
+        """All tensors of the region in float64."""
+        names = tuple(self._cutting.graph.producers)
+        fed = {n: a for n, a in self._whole.given.items() if a.dtype.kind == "f"}
+        return {**fed, **wide(self._whole, names=names)}
+
+    @cached_property
+    def _partners(self) -> dict[str, Partner]:
+        return {} if self._right is None else partners(self._right, self._wide)
+
+    def start(self, expected: Array | None = None) -> State | None:
+        """The region as a whole, if it is off at all; `expected` is right at its end.
+
+        A drift inside it may show by less there than is honest, behind sums of much else.
+        """
+        nodes = tuple(range(len(self._cutting.graph.nodes)))
+        if expected is None:
+            return self._seen(nodes, self._target, HINT)
+        own = self._wide[self._target]
+        right = expected.reshape(own.shape)
+        self._end = Partner(right, norm(own - right) / (norm(right) or 1.0))
+        state = self._seen(nodes, self._target, HINT)
+        return state if state and norm(own - right) > state.shown.size / 2 else None
+
+    def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
+        """A cut of some nodes, if it drifts at all."""
+        expected = None
+        if self.fault == "graph":
+            partner = self._end if output == self._target else self._partners.get(output)
+            if partner is None:
+                return None
+            expected = partner.array
+        try:
+            cut = self._cutting.cut(nodes, output)
+        except KeyError:
+            return None
+        kept = self._numbers(cut)
+        shown = self._judge.show(cut, expected) if kept else None
+        if shown is None or not shown.ratio > limit:
+            return None
+        return State(cut, shown, kept, expected)
+
+    def _numbers(self, cut: Cut) -> tuple[int, ...]:
+        makers = self._cutting.graph.producers
+        names = [name for node in cut.nodes for name in node.output if name]
+        return tuple(sorted({makers[name] for name in names if name in makers}))
+
+    # ---- an earlier end ----
+
+    def ends(self, state: State) -> list[str]:
+        """Tensors before the output, in topological order."""
+        among = set(state.nodes)
+        makers = self._cutting.graph.producers
+        earlier = [name for name, number in makers.items() if number in among]
+        known = [name for name in earlier if name in self._wide and name != state.cut.output]
+        if self.fault == "graph":
+            known = [name for name in known if not self._is_right(name)]
+        return known
+
+    def ending(self, state: State, end: str) -> State | None:
+        """The cut as far as an earlier tensor, if its error is the cause."""
+        share = self._best_partner(state, end) if self.fault == "graph" else 1.0
+        found = self._seen(state.nodes, end) if share >= LEAST_SHARE else None
+        if found is None:
+            return None
+        if self.fault == "runtime":
+            share = self._explained(state, end, found.shown)
+        return replace(found, share=share) if share >= LEAST_SHARE else None
+
+    def _explained(self, state: State, end: str, shown: Shown) -> float:
+        """Of the error, what the float64 rest makes of this tensor's, along the same direction."""
+        handed = self._handed_on(state, end, shown.found)
+        if handed is None:
+            return 0.0
+        made, old = error_of(handed, state.shown.truth), state.shown.error
+        if not (np.isfinite(old).all() and np.isfinite(made).all()):
+            return max(0.0, cosine(made, old))
+        return max(0.0, 1 - (norm(old - made) / norm(old)) ** 2)
+
+    def _best_partner(self, state: State, end: str) -> float:
+        """What mends most at a tensor becomes its partner: the near one, or what is made there."""
+        known = self._partners.get(end)
+        proposed = [known] if known is not None else []
+        if known is None and self._right is not None:
+            begins = self._right_behind(end)
+            proposed = self._right.behind(begins, self._wide[end]) if begins else []
+        mended = [(self._mended(end, one.array), -i) for i, one in enumerate(proposed)]
+        if not mended:
+            return 0.0
+        share, place = max(mended)
+        if known is None and share < SURE_SHARE:
+            return 0.0
+        self._partners[end] = proposed[-place]
+        return share
+
+    def _right_behind(self, name: str) -> list[Partner]:
+        """The right tensors that one is made of; none where there are many of them, or others."""
+        found: dict[str, Partner] = {}
+        waiting, nodes = [name], 0
+        while waiting:
+            number = self._cutting.graph.producers.get(waiting.pop())
+            if number is None:
+                continue
+            nodes += 1
+            for taken in self._cutting.graph.nodes[number].inputs:
+                if self._is_right(taken):
+                    found[taken] = self._partners[taken]
+                elif taken in self._wide:
+                    waiting.append(taken)
+            if nodes > MOST_WRONG:
+                return []
+        return list(found.values())
+
+    def _mended(self, end: str, right: Array) -> float:
+        """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
+        cut = self._with_given(self._whole, end)
+        try:
+            handed = wide(cut, {end: right})
+        except (BackendError, KeyError):
+            return 0.0
+        truth = self._end.array
+        left = norm(handed - truth) / norm(self._wide[self._target] - truth)
+        return max(0.0, 1 - left**2)
+
+    def _handed_on(self, state: State, end: str, array: Array) -> Array | None:
+        """What the rest makes of another value of a tensor, in float64."""
+        cut = self._with_given(state.cut, end)
+        try:
+            handed: Array = wide(cut, {end: array})
+        except (BackendError, KeyError):
+            return None
+        return handed if handed.shape == state.shown.truth.shape else None
+
+    def _with_given(self, cut: Cut, name: str) -> Cut:
+        numbers = set(self._numbers(cut)) - {self._cutting.graph.producers[name]}
+        return self._cutting.cut(numbers, cut.output)
+
+    # ---- fewer nodes ----
+
+    def parts(self, state: State) -> list[int]:
+        return list(state.nodes)
+
+    def guess(self, state: State) -> list[int]:
+        """The nodes that are wrong, where right tensors say so: behind those that are right."""
+        if self.fault != "graph":
+            return []
+        ends = [name for name in self._wide if self._is_right(name)]
+        return self._cutting.between(state.cut.output, ends)
+
+    def keeping(self, state: State, nodes: Sequence[int]) -> State | None:
+        """Only some of its nodes, if the error stays what it is."""
+        if self._cutting.graph.producers[state.cut.output] not in nodes:
+            return None
+        found = self._seen(nodes, state.cut.output)
+        if found is None or len(found.nodes) >= len(state.nodes):
+            return None
+        if self.fault == "graph" and not self._begins_right(found.cut):
+            return None
+        same = same_place(found.shown.error, state.shown.error)
+        return replace(found, share=state.share) if same else None
+
+    def _is_right(self, name: str) -> bool:
+        partner, end = self._partners.get(name), self._end
+        return partner is not None and partner.off * RIGHT <= end.off
+
+    def _begins_right(self, cut: Cut) -> bool:
+        """Whether what is given is right: a wrong tensor would hide what went wrong."""
+        inner = [name for name in cut.given if name in self._cutting.graph.producers]
+        floats = [name for name in inner if cut.given[name].dtype.kind == "f"]
+        return all(self._is_right(name) for name in floats)
+
+    # ---- shorter axes ----
+
+    def lengths(self, state: State) -> list[int]:
+        return lengths(state.cut)
+
+    def shortened(self, state: State, length: int, size: int) -> State | None:
+        """All axes of one length cut down, if what is left shows the same drift."""
+        error = state.shown.error
+        for window in windows(length, size, _peak(error, length)):
+            made = shorter(state.cut, window)
+            slices = window.slices(error.shape)
+            expected = None if state.expected is None else state.expected[slices]
+            if expected is not None and not self._rows_apart(state.cut, made, slices):
+                continue
+            shown = self._judge.show(made, expected)
+            if shown is None or not shown.drifts:
+                continue
+            left = error[slices]
+            aligned = left.shape == shown.error.shape and same_place(shown.error, left)
+            if aligned or (expected is None and same_kind(shown, state.shown)):
+                return replace(state, cut=made, shown=shown, expected=expected)
+        return None
+
+    @staticmethod
+    def _rows_apart(whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
+        """Whether what is left does not depend on what is gone."""
+        old, new = wide_or_none(whole), wide_or_none(made)
+        if old is None or new is None or old[slices].shape != new.shape:
+            return False
+        return norm(old[slices] - new) <= 1e-9 * norm(new)
+
+    # ---- values that say less ----
+
+    def plainer(self, state: State) -> list[str]:
+        """Changes of values, each to be tried: numbers that are nobody's, then rounder ones."""
+        used = ["rows that are used"] if rows_used(state.cut) is not None else []
+        if state.expected is not None:
+            return used
+        own = [n for n, a in (*state.cut.stored.items(), *state.cut.given.items()) if is_own(a)]
+        draws = ["random all", *(f"random {name}" for name in own)]
+        return [*used, *draws, *(f"rounded to {digits} digits" for digits in DIGITS)]
+
+    def made_plain(self, state: State, how: str) -> State | None:
+        cut = state.cut
+        arrays = {**cut.stored, **cut.given}
+        kind, _, rest = how.partition(" ")
+        invented: Sequence[str] = ()
+        if kind == "rows":
+            return self._with_rows(state)
+        if kind == "rounded":
+            digits = int(rest.split()[1])
+            changed = {n: rounded(a, digits) for n, a in arrays.items() if is_own(a)}
+        else:
+            names = [n for n, a in arrays.items() if is_own(a)] if rest == "all" else [rest]
+            invented = [name for name in names if name not in cut.invented]
+            changed = {n: drawn(arrays[n], seed) for seed, n in enumerate(invented)}
+        if not changed:
+            return None
+        made = cut.with_values(changed, invented)
+        shown = self._judge.show(made)
+        if shown is None or not shown.drifts or not same_kind(shown, state.shown):
+            return None
+        return replace(state, cut=made, shown=shown)
+
+    def _with_rows(self, state: State) -> State | None:
+        """Tables with the rows alone that are looked up: what comes out is the same."""
+        made = rows_used(state.cut)
+        shown = None if made is None else self._judge.show(made, state.expected)
+        if made is None or shown is None or not same_place(shown.error, state.shown.error):
+            return None
+        return replace(state, cut=made, shown=shown)
+
+
+def _peak(error: Array, length: int) -> int | None:
+    """Where along an axis of one length the error is largest."""
+    if length not in error.shape:
+        return None
+    axis = error.shape.index(length)
+    size = np.where(np.isfinite(error), np.abs(error), np.inf)
+    return int(np.max(size, axis=tuple(a for a in range(size.ndim) if a != axis)).argmax())

@@ -1,0 +1,119 @@
+"""The part of a graph that makes a guilty point, and whose fault it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
+
+from ..onnx.backend import Sessions
+from ..onnx.graph import OnnxGraph
+from ..onnx.sessions import quick_session
+from ..onnx.wide.flat import flat
+from .cuts import Cut, Cutting, recorded
+from .graphs import GraphSubject, State
+from .right import Right
+from .showing import LIMIT, Judge, wide
+
+
+class Region:
+    """The nodes of a graph between the states before a point and that point's tensor."""
+
+    def __init__(
+        self,
+        graph: OnnxGraph,
+        feed: Mapping[str, Any],
+        tensors: Mapping[str, str],
+        point: str,
+        states: Mapping[str, Array],
+    ) -> None:
+        """`tensors` are those of points, by the point's name; `states` are given for the cut."""
+        folder = graph.path.parent
+        self.whole = OnnxGraph(graph.path, flat(graph.proto, folder, feed))
+        self.target = tensors[point]
+        if self.target not in self.whole.producers:
+            raise BackendError(f"No node of {graph.path.name} makes the point {point!r}.")
+        own = {t: states[name] for name, t in tensors.items() if name in states and name != point}
+        self._begins = own
+        self._feed = feed
+
+    def opened(self, bounded: bool) -> tuple[Cut, Cutting]:
+        """The cut as a whole, and how to make smaller ones of it."""
+        ends = self._begins if bounded else {}
+        outside = Cutting(self.whole, {n: np.asarray(a) for n, a in self._feed.items()})
+        numbers = outside.between(self.target, ends)
+        loose = self._loose(numbers)
+        values = dict(self._recorded([name for name in loose if name not in ends]))
+        values |= {name: array for name, array in ends.items() if name in loose}
+        cut = Cutting(self.whole, values).cut(numbers, self.target)
+        inner = OnnxGraph(Path("region.onnx"), cut.model())
+        every = tuple(inner.producers)
+        inside = recorded(inner, cut.given, wide(cut, names=every))
+        return cut, Cutting(inner, {**inside, **cut.stored})
+
+    def _loose(self, numbers: Sequence[int]) -> list[str]:
+        among = set(numbers)
+        used = dict.fromkeys(n for i in numbers for n in self.whole.nodes[i].inputs)
+        return [n for n in used if self.whole.producers.get(n, -1) not in among]
+
+    def _recorded(self, names: Sequence[str]) -> Iterator[tuple[str, Array]]:
+        """Tensors outside the region, as the graph has them when it runs as written."""
+        asked = [name for name in names if name in self.whole.producers]
+        if asked:
+            session = quick_session(self.whole.exposing(asked), self.whole.path.parent)
+            taken = {value.name: self._feed[value.name] for value in session.get_inputs()}
+            yield from zip(asked, map(np.asarray, session.run(asked, taken)), strict=True)
+        for name in names:
+            if name in self._feed:
+                yield name, np.asarray(self._feed[name])
+
+
+def start_of(
+    graph: OnnxGraph,
+    feed: Mapping[str, Any],
+    tensors: Mapping[str, str],
+    point: str,
+    candidate: Mapping[str, Array],
+    truth: Mapping[str, Array],
+    right: Right | None,
+    sessions: Sessions,
+) -> tuple[GraphSubject, State]:
+    """Whose fault it is, and the region that shows it; refused where no region does."""
+    judge = Judge(sessions)
+    wrongs: list[tuple[float, GraphSubject, State]] = []
+    for bounded in (True, False):
+        region = Region(graph, feed, tensors, point, candidate)
+        subject = GraphSubject(*region.opened(bounded), judge, None)
+        if (state := subject.start()) is not None:
+            wrongs.append((state.shown.ratio, subject, state))
+        if right is not None and point in truth:
+            narrow = {n: _as_in(truth[n], candidate.get(n)) for n in truth}
+            cut, cutting = Region(graph, feed, tensors, point, narrow).opened(bounded)
+            subject = GraphSubject(cut, cutting, judge, right)
+            if (state := subject.start(truth[point])) is not None:
+                wrongs.append((state.shown.ratio, subject, state))
+        if any(ratio > LIMIT for ratio, _, _ in wrongs):
+            break
+    if not wrongs:
+        raise BackendError(no_drift(point))
+    _, subject, state = max(wrongs, key=lambda one: one[0])
+    return subject, state
+
+
+def no_drift(point: str) -> str:
+    """What to say where nothing that was taken out drifts."""
+    return (
+        f"The nodes that make {point} show no drift when they are run alone: it is at most "
+        f"{LIMIT:g} times what honest arithmetic is off by. It takes more of the graph to show "
+        "it, or it is a drift that is close to its allowance."
+    )
+
+
+def _as_in(array: Array, like: Array | None) -> Array:
+    kind = np.float32 if like is None else like.dtype
+    return array.astype(kind) if array.dtype.kind == "f" else array

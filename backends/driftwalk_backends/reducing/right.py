@@ -1,0 +1,185 @@
+"""Tensors that are right: every result of the torch model's float64 run, operation by operation.
+
+A tensor of the graph that has the numbers of one of them is right so far. What lies between the
+last of those and a wrong tensor is what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from driftwalk.adapter import Backend
+from driftwalk.dtypes import Array
+from driftwalk.states import Probe
+
+from ..tensors import call_tensors
+from .showing import error_of, norm
+
+_LARGEST, _MOST = 1 << 26, 1 << 31
+"""Bytes of one tensor that is kept, and of all of them."""
+_SUMS, _EXACT = 8, 12
+"""Sums by which near tensors are found, and how many of those are looked at."""
+_STEPS, _PROPOSED = 3, 6
+"""Operations of the torch model that a few nodes may stand for; and how many are proposed."""
+_VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
+_VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
+_FARTHEST, _CLEARLY = 0.5, 3.0
+"""How far off a partner may be, relatively; and how much farther the next one must be."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What one operation gave, and of which others it was made, by their numbers."""
+
+    op: str
+    array: Array
+    """In one row."""
+    of: tuple[int, ...]
+
+    @property
+    def is_view(self) -> bool:
+        return self.op.partition(".")[0] in _VIEWS
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: list[Made] = []
+        self._left = _MOST
+        self._numbers: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []  # or another tensor could have its id
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        given = func(*args, **(kwargs or {}))
+        taken = [id(tensor) for _, tensor in call_tensors(tuple(args), kwargs or {})]
+        of = tuple(self._numbers[one] for one in taken if one in self._numbers)
+        for part in given if isinstance(given, tuple | list) else [given]:
+            if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel() > 1:
+                size = part.numel() * 8
+                if size <= min(_LARGEST, self._left) and part.device.type == "cpu":
+                    self._left -= size
+                    array = part.detach().to(torch.float64).numpy().copy()
+                    self._numbers[id(part)] = len(self.kept)
+                    self._alive.append(part)
+                    self.kept.append(Made(str(func).removeprefix("aten."), array.ravel(), of))
+        return given
+
+
+def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
+    """What each operation of the truth gives, in order."""
+    recorder = _Recorder()
+    with recorder:
+        truth.run(probe)
+    return recorder.kept
+
+
+@dataclass(frozen=True, eq=False)
+class Partner:
+    """The right numbers of a tensor of the graph, and how far the graph's are off."""
+
+    array: Array
+    off: float
+    """Relative, by the L2 norm."""
+    number: int = -1
+    """Among the right tensors."""
+
+
+class Right:
+    """Right tensors by their number of elements, each with a few sums by which it is found."""
+
+    def __init__(self, tensors: Sequence[Made]) -> None:
+        self._tensors = tensors
+        self._by_size: dict[int, list[int]] = {}
+        self._takers: dict[int, list[int]] = {}
+        for number, one in enumerate(tensors):
+            self._by_size.setdefault(one.array.size, []).append(number)
+            for before in one.of:
+                self._takers.setdefault(before, []).append(number)
+        self._sums: dict[int, Array] = {}
+
+    def _near(self, own: Array) -> list[int]:
+        """The few that are nearest by sums with random signs: their distance, on average."""
+        others = self._by_size.get(own.size, [])
+        if len(others) <= _EXACT:
+            return others
+        signs = np.random.default_rng(own.size).choice([-1.0, 1.0], (_SUMS, own.size))
+        if own.size not in self._sums:
+            finite = [_finite(self._tensors[i].array) for i in others]
+            self._sums[own.size] = np.array([signs @ array for array in finite])
+        off = np.linalg.norm(self._sums[own.size] - signs @ _finite(own), axis=1)
+        return [others[i] for i in np.argsort(off, kind="stable")[:_EXACT]]
+
+    def partner(self, array: Array) -> Partner | None:
+        """The nearest of them in the same order; None where another one is about as near."""
+        own, scale = array.astype(np.float64).ravel(), norm(array)
+        if array.dtype.kind != "f" or array.size < 2 or not 0 < scale < np.inf:
+            return None
+        near = self._near(own)
+        found = sorted((_apart(own, self._tensors[i].array) / scale, i) for i in near)
+        if not found or not found[0][0] < _FARTHEST:
+            return None
+        off, first = found[0]
+        one = self._tensors[first].array
+        rivals = (f for f, i in found[1:] if _apart(self._tensors[i].array, one) > 0.1 * f * scale)
+        if off * _CLEARLY > next(rivals, np.inf):
+            return None
+        return Partner(one.reshape(array.shape), off, first)
+
+    def behind(self, begins: Collection[Partner], like: Array) -> list[Partner]:
+        """What is made of some right tensors and has the size of another one, the nearest first.
+
+        However far off its numbers are: by what the torch model does with the same tensors.
+        """
+        reached = [self._reached(one) for one in begins]
+        if not reached:
+            return []
+        steps: dict[int, int] = {}
+        for number in set(reached[0]).intersection(*reached[1:]):
+            if self._tensors[number].array.size == like.size:
+                steps[number] = max(one[number] for one in reached)
+        scale = norm(like) or 1.0
+        own, made = like.astype(np.float64).ravel(), []
+        for number in sorted(steps, key=lambda n: (steps[n], n))[:_PROPOSED]:
+            array = self._tensors[number].array
+            made.append(Partner(array.reshape(like.shape), _apart(own, array) / scale, number))
+        return made
+
+    def _reached(self, begin: Partner) -> dict[int, int]:
+        """What is made of a right tensor in a few operations; views cost none."""
+        same = self._by_size.get(begin.array.size, [])
+        own = begin.array.ravel()
+        waiting = [(i, 0) for i in same if np.array_equal(self._tensors[i].array, own)]
+        steps: dict[int, int] = {}
+        while waiting:
+            number, cost = waiting.pop()
+            if steps.get(number, _STEPS + 1) <= cost:
+                continue
+            steps[number] = cost
+            for taker in self._takers.get(number, ()):
+                more = cost + (not self._tensors[taker].is_view)
+                if more <= _STEPS:
+                    waiting.append((taker, more))
+        return {number: cost for number, cost in steps.items() if cost}
+
+
+def _finite(array: Array) -> Array:
+    return np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _apart(a: Array, b: Array) -> float:
+    """The L2 distance; infinite where one is not finite and the other is another."""
+    return norm(error_of(a, b))
+
+
+def partners(right: Right, wide: Mapping[str, Array]) -> dict[str, Partner]:
+    """Of a graph's tensors, in float64, those whose right numbers are known."""
+    found = {name: right.partner(array) for name, array in wide.items()}
+    return {name: partner for name, partner in found.items() if partner is not None}

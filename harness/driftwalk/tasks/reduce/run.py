@@ -1,0 +1,246 @@
+"""`driftwalk reduce MODEL --candidate S`: from a drift to a script that shows it by itself.
+
+The candidate is verified first, or a stored result says where it drifts. What makes that point is
+taken out of the candidate and made smaller for as long as it is the same drift: at the same place,
+in the same direction, of the same size. What is left is written down and run by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...adapter import Backend
+from ...api import verify
+from ...environment import head
+from ...errors import BackendError, UsageError
+from ...progress import Progress
+from ...registry import create
+from ...result import Report
+from ...stage import Setting, is_graph, open_stage
+from ...states import Probe
+from ..bundles.extraction import aside, reopened
+from .result import Example, Extent, Fault, Reducing, Reduction
+from .search import Allowance, Search
+
+if TYPE_CHECKING:
+    from driftwalk_backends.reducing.graphs import State
+
+REPRO, RESULT = "repro.py", "reduction.json"
+"""What a folder holds that an earlier reduction may be replaced in."""
+MOST_EXAMPLES = 6
+WHOSE: dict[Fault, str] = {
+    "runtime": "The runtime computes something else than its graph says",
+    "graph": "The graph computes something else than the model",
+    "module": "The module gives something else than in float64",
+}
+
+
+def reduce(
+    model: object,
+    candidate: object = None,
+    folder: str | Path | None = "driftwalk-repro",
+    probe: object = None,
+    *,
+    point: str | None = None,
+    minutes: float | None = None,
+    runs: int | None = None,
+    model_again: object = None,
+    command: str = "",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Reduction:
+    """The smallest graph, or module, that still shows the drift of a candidate; as a script.
+
+    `model` is what `verify` takes, or the report of a run that drifted; `model_again` is the model
+    of a report that cannot name it. `folder` is where `repro.py` is written, and for a graph
+    `repro.onnx`; None writes nothing. `point` is the root cause, if not said. The search ends after
+    `minutes`, or after `runs` of what it makes smaller, or when it is stopped; what it has by then
+    is kept. All other options are those of `stage.Setting` (`batch`, `length`, `seed`, `blocks`,
+    `trust_remote_code`).
+    """
+    show = progress or Progress()
+    target = None if folder is None else free_place(Path(folder))
+    allowance = _allowance(runs, minutes)
+    if isinstance(model, Report):
+        model, candidate, probe, point = _of_report(
+            model, model_again, candidate, probe, point, options
+        )
+    elif candidate is None:
+        raise UsageError("Which backend drifts? Name it: candidate= (--candidate).")
+    setting = Setting.asked(model, probe, **options)
+    loaded = setting.open_model()
+    setting = replace(setting, model=loaded, probe=setting.make_probe(loaded))
+    if point is None:
+        with show.stage("verifying", extra=True):
+            report = verify(loaded, candidate, probe=setting.probe)
+        if report.verdict == "pass":
+            made_of = head(command, loaded.describe(), report.notes)
+            return Reduction(**made_of, candidate=report.candidate)
+        point = _guilty(report)
+    with open_stage(setting, [candidate], show=show) as stage:
+        (side,) = stage.backends
+        empty = Reduction(
+            **head(command, stage.model.describe(), (*stage.model.notes, *stage.probe.notes)),
+            candidate=side.info,
+        )
+        with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
+            subject, state = _subject(side, stage.probe, point, truth)
+        steps: list[Reducing] = []
+        before = _extent(state)
+
+        def told(text: str, now: State) -> None:
+            steps.append(Reducing(text, _extent(now)))
+            with show.stage(f"{text}: {len(now.cut.nodes)} nodes", extra=True):
+                pass
+
+        search = Search(subject, state, allowance, told)
+        finished = search.run()
+        if not search.state.shown.drifts:
+            from driftwalk_backends.reducing.regions import no_drift
+
+            raise BackendError(no_drift(point))
+        made = _made(replace(empty, candidate=side.info), point, subject.fault, search.state)
+        made = replace(
+            made, before=before, steps=tuple(steps), runs=allowance.runs, finished=finished
+        )
+        if target is None:
+            return made
+        with show.stage("writing the reproduction"):
+            return _written(made, search.state, target)
+
+
+def _allowance(runs: int | None, minutes: float | None) -> Allowance:
+    if runs is not None and runs < 0:
+        raise UsageError(f"runs={runs}: how many at most, zero or more.")
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"minutes={minutes}: more than zero.")
+    return Allowance(runs, minutes)
+
+
+def free_place(folder: Path) -> Path:
+    """Where the reproduction is to be; nothing but an earlier one is replaced."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{str(folder)!r} is no folder; name another with -o.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPRO).is_file():
+        raise UsageError(
+            f"{str(folder)!r} holds files and is no reproduction; nothing is written over it. "
+            "Name another folder with -o."
+        )
+    return folder
+
+
+def _of_report(
+    report: Report,
+    model: object,
+    candidate: object,
+    probe: object,
+    point: str | None,
+    options: dict[str, Any],
+) -> tuple[object, object, object, str]:
+    """Model, candidate, probe and guilty point of a stored run."""
+    if report.verdict == "pass" and point is None:
+        raise UsageError("The report says pass: there is no drift to be reduced.")
+    given = {name: options.pop(name, None) or None for name in ("batch", "length", "seed")}
+    opened = reopened(
+        report,
+        model=model,
+        candidate=candidate,
+        probe=probe,
+        blocks=options.get("blocks"),
+        trust_remote_code=options.get("trust_remote_code", False),
+        **given,
+    )
+    return *opened, point or _guilty(report)
+
+
+def _guilty(report: Report) -> str:
+    if report.verdict == "unverified":
+        raise BackendError(f"There is nothing to reduce, the run is unverified: {report.reason}")
+    if report.at_fault == "reference":
+        raise BackendError(
+            "It is the reference that drifts. Name it as the candidate to reduce its drift."
+        )
+    first = report.first_divergence
+    name = report.cause or (first.point.name if first is not None else None)
+    if name is None:
+        raise BackendError("The report names no point that drifts.")
+    return name
+
+
+@contextmanager
+def _truth(model: Any) -> Iterator[Backend | None]:
+    if is_graph(model):
+        yield None
+        return
+    with create("truth", model) as truth:
+        yield truth
+
+
+def _subject(side: Backend, probe: Probe, point: str, truth: Backend | None) -> Any:
+    from driftwalk_backends.reducing.opening import subject_of
+
+    return subject_of(side, probe, point, truth)
+
+
+def _extent(state: State) -> Extent:
+    return Extent(*state.size, state.ratio)
+
+
+def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction:
+    shown, cut = state.shown, state.cut
+    return replace(
+        empty,
+        point=point,
+        fault=fault,
+        after=_extent(state),
+        error=shown.size,
+        honest=shown.honest,
+        as_written=shown.as_written,
+        share=state.share,
+        operations=cut.operations,
+        examples=_examples(shown.found, shown.truth, shown.error),
+        own=cut.own,
+    )
+
+
+def _examples(found: Any, truth: Any, error: Any) -> tuple[Example, ...]:
+    """The largest errors."""
+    order = np.argsort(-np.abs(error).ravel(), kind="stable")[:MOST_EXAMPLES]
+    places = [tuple(map(int, np.unravel_index(at, error.shape))) for at in order]
+    return tuple(
+        Example(place, float(truth[place]), float(found[place]))
+        for place in places
+        if error[place] != 0
+    )
+
+
+def headline(made: Reduction) -> str:
+    """The drift in a sentence."""
+    assert made.fault is not None
+    ops = ", ".join(made.operations[:6]) + (" ..." if len(made.operations) > 6 else "")
+    ratio = "not finite" if math.isinf(made.error) else f"{made.error / made.honest:.3g} times"
+    off = ratio if math.isinf(made.error) else f"{ratio} as far off as honest arithmetic"
+    return f"{WHOSE[made.fault]}: {ops}: {off}"
+
+
+def _written(made: Reduction, state: State, target: Path) -> Reduction:
+    from driftwalk_backends.reducing.writing import rehearse
+
+    versions = ", ".join(f"{name} {text}" for name, text in made.candidate.versions.items())
+    about = (
+        f"Found with {versions}. `expected` was computed in float64. Exits with 1 where the\n"
+        "drift shows, with 0 where it does not."
+    )
+    with aside(target) as scratch:
+        script = state.write(scratch, made.candidate.flags, headline(made), about)
+        printed = rehearse(scratch, state.ratio)
+        files = tuple(sorted(file.name for file in scratch.iterdir()))
+    lines, output = tuple(script.splitlines()), tuple(printed.splitlines())
+    return replace(made, files=files, script=lines, printed=output)

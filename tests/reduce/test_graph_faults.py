@@ -1,0 +1,118 @@
+"""A graph that computes something else than its model: the node is found, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import driftwalk
+from driftwalk.adapter import Backend
+from driftwalk.states import Probe
+from driftwalk_backends.faults.fault import Fault
+from driftwalk_backends.faults.graph import faulty_backend
+from driftwalk_backends.faults.planning import FaultyModel
+from driftwalk_backends.loaded import LoadedModel
+from driftwalk_backends.probes import make_probe
+from driftwalk_backends.reducing.changes import rounded, rows_used
+from driftwalk_backends.reducing.cuts import Cut
+from driftwalk_backends.reducing.right import Made, Right
+from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
+from driftwalk_backends.sources import torch_model
+
+WEIGHT = "transformer.h.3.mlp.c_fc.weight"
+FAULT = Fault("scaled_weight", ("layer.3",), WEIGHT, f"{WEIGHT} times 1.01", {"scale": 1.01})
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return torch_model("demo:decoder")
+
+
+@pytest.fixture(scope="module")
+def probe(model: LoadedModel) -> Probe:
+    return make_probe(model)
+
+
+@pytest.fixture(scope="module")
+def side(model: LoadedModel, probe: Probe) -> Iterator[Backend]:
+    with (
+        driftwalk.backend("onnxruntime", model) as clean,
+        faulty_backend(clean, FaultyModel(model, FAULT), probe) as faulty,
+    ):
+        yield faulty
+
+
+def test_of_a_report_that_drifted_the_product_with_the_wrong_matrix_is_left(
+    model: LoadedModel, side: Backend, probe: Probe
+) -> None:
+    report = driftwalk.verify(model, side, probe=probe)
+    found = driftwalk.reduce(report, side, None, probe=probe)
+    assert (found.point, found.fault) == ("layer.3", "graph")
+    assert found.operations == ("Gemm",)
+    assert found.share > 0.99
+    assert found.after is not None
+    assert found.after.longest <= 64
+    assert found.after.ratio > 100
+    assert len(found.own) == 1, "the matrix cannot be another one: what is right goes with it"
+
+
+def shown(error: list[float], scale: float = 1.0, as_written: float = 0.0) -> Shown:
+    truth = np.full(len(error), scale)
+    return Shown(truth + np.array(error), truth, 1e-7, as_written)
+
+
+def test_an_error_elsewhere_or_of_another_sign_or_size_is_another_drift() -> None:
+    old = np.array([1e-3, 0.0, 2e-3])
+    assert same_place(old * 1.5, old)
+    assert not same_place(-old, old)
+    assert not same_place(old * 3, old)
+    assert not same_place(old[::-1].copy() * np.array([0, 1, 0]), old)
+    assert not same_place(old[:2], old)
+
+
+def test_on_other_values_signs_size_and_what_it_takes_to_show_it_must_agree() -> None:
+    old = shown([1e-3, 2e-3, 1e-3])
+    assert same_kind(shown([2e-3, 1e-3]), old)
+    assert not same_kind(shown([-2e-3, -1e-3]), old)
+    assert not same_kind(shown([2e-5, 1e-5]), old)
+    assert not same_kind(shown([2e-3, 1e-3], as_written=50.0), old)
+
+
+def test_what_is_not_finite_is_a_drift_of_its_own() -> None:
+    broken = Shown(np.array([np.nan, 1.0]), np.array([2.0, 1.0]), 1e-7, 0.0)
+    assert broken.ratio == np.inf
+    assert same_place(broken.error, broken.error)
+    assert not same_place(broken.error, np.array([0.0, 1e-3]))
+
+
+def test_a_right_tensor_is_found_by_its_numbers_and_a_wrong_one_by_what_it_is_made_of() -> None:
+    rng = np.random.default_rng(0)
+    x, other, y = rng.normal(size=(3, 20))
+    right = Right([Made("mul.Tensor", x, ()), Made("sin", other, ()), Made("mm", y, (0,))])
+    near = right.partner((x + 1e-6).reshape(4, 5))
+    assert near is not None
+    assert near.off < 1e-5
+    assert np.array_equal(near.array, x.reshape(4, 5))
+    assert right.partner(rng.normal(size=20)) is None
+    (made,) = right.behind([near], rng.normal(size=20))
+    assert np.array_equal(made.array, y)
+
+
+def test_a_table_keeps_only_rows_that_are_looked_up() -> None:
+    table = np.arange(20.0, dtype=np.float32).reshape(10, 2)
+    node = helper.make_node("Gather", ["table", "ids"], ["y"])
+    ids = np.array([[7, 3, 7]])
+    cut = Cut((node,), {"table": table}, {"ids": ids}, "y", (("", 18),), 9)
+    small = rows_used(cut)
+    assert small is not None
+    assert np.array_equal(small.stored["table"][small.given["ids"]], table[ids])
+    assert len(small.stored["table"]) == 2
+    assert rows_used(small) is None
+
+
+def test_values_are_rounded_to_digits_that_count() -> None:
+    given = np.array([0.0, 123.4, -0.01239, np.inf], np.float32)
+    assert rounded(given, 2).tolist() == pytest.approx([0.0, 120.0, -0.012, np.inf])
