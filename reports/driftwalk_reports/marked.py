@@ -6,7 +6,6 @@ that stand in the source are made `Markdown`; a plain string that was forgotten 
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -71,12 +70,11 @@ def _command(line: str) -> Markdown:
     return _fenced(line, "sh")
 
 
-def block(lines: Iterable[str], language: str) -> Markdown:
-    """Lines to be copied as they are; as HTML where they hold what could be taken for it."""
-    text = "\n".join(lines)
-    if "<" in text:
-        return Markdown(f"<pre>{html.escape(text)}</pre>")
-    return _fenced(text, language)
+def block(lines: Sequence[str], language: str) -> Markdown:
+    """Lines to be copied as they are; a span each where they hold what could be taken for HTML."""
+    if any("<" in line for line in lines):
+        return Markdown("  \n").join(code(line, LONGEST_COMMAND) for line in lines if line.strip())
+    return _fenced("\n".join(lines), language)
 
 
 def _fenced(text: str, language: str) -> Markdown:

@@ -17,7 +17,7 @@ from torch import nn
 
 import driftwalk
 import zoo
-from driftwalk import verification
+from driftwalk import meeting
 from driftwalk.document import to_json
 from driftwalk.judge import calibrate
 from driftwalk.judge.walk import Walk
@@ -123,7 +123,7 @@ def blind_to_the_reference(patch: pytest.MonkeyPatch) -> None:
         *before, _, by_chance = given
         return Walk(*before, None, by_chance)
 
-    patch.setattr(verification, "Walk", unjudged)
+    patch.setattr(meeting, "Walk", unjudged)
 
 
 def blind_to_witnesses(patch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ def typed(command: str, **changed: object) -> list[str]:
     report = dataclasses.replace(cases.drifting(), command=command, finer_depth="module")
     report = dataclasses.replace(report, **changed)
     commands = [step.command for step in story.tell(report, "tiny").steps]
-    return [command for command in commands if not command.startswith("driftwalk bisect")]
+    others = ("driftwalk bisect", "driftwalk reduce")
+    return [command for command in commands if not command.startswith(others)]
 
 
 def test_next_steps_are_commands_that_can_be_copied() -> None:
@@ -73,6 +74,18 @@ def test_what_optimises_can_be_bisected() -> None:
         report = dataclasses.replace(drifting, **other)
         told = [step.command for step in story.tell(report, "tiny").steps]
         assert not any(command.startswith("driftwalk bisect") for command in told)
+
+
+def test_a_graph_that_drifts_can_be_reduced() -> None:
+    typed = "driftwalk verify tiny --depth op -p hello --report=out -c a -c b"
+    drifting = dataclasses.replace(cases.drifting(), command=typed)
+    wanted = f"driftwalk reduce tiny --candidate {drifting.candidate.spec} -p hello"
+    assert wanted in [step.command for step in story.tell(drifting, "tiny").steps]
+    quantised = dataclasses.replace(drifting.candidate, flags={"quantised": "int8"})
+    for other in ({"candidate": quantised}, {"at_fault": "reference"}):
+        report = dataclasses.replace(drifting, **other)
+        told = [step.command for step in story.tell(report, "tiny").steps]
+        assert not any(command.startswith("driftwalk reduce") for command in told)
 
 
 def test_a_rule_comes_before_those_that_were_typed() -> None:

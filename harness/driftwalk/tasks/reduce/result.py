@@ -39,8 +39,8 @@ class Example:
     """One number that is wrong."""
 
     index: tuple[int, ...]
-    expected: Size
-    found: Size
+    expected: float
+    found: float
 
 
 @dataclass(frozen=True, kw_only=True)
