@@ -73,7 +73,7 @@ def _command(line: str) -> Markdown:
 def block(lines: Sequence[str], language: str) -> Markdown:
     """Lines to be copied as they are; a span each where they hold what could be taken for HTML."""
     if any("<" in line for line in lines):
-        return Markdown("  \n").join(code(line, LONGEST_COMMAND) for line in lines if line.strip())
+        return Markdown("\n\n").join(code(line, LONGEST_COMMAND) for line in lines if line.strip())
     return _fenced("\n".join(lines), language)
 
 
