@@ -177,6 +177,8 @@ def _strange(tensor: torch.Tensor) -> bool:
 def _quantised(module: nn.Module) -> str:
     """The kind of module or tensor that shows quantised weights; empty where there is none."""
     for part in module.modules():
+        if getattr(getattr(part, "quantization_scheme", None), "weights", None) is not None:
+            return "compressed-tensors"  # in plain modules, floats again after the first run
         own = list(part.parameters(recurse=False))
         for kind in (type(part), *(type(p) for p in own), *(type(p.data) for p in own)):
             words = re.split(r"[._]", kind.__module__.lower())

@@ -24,6 +24,12 @@ def torch_backend(spec: Spec, model: object) -> Backend:
         from .torch_auto import TorchAuto
 
         return TorchAuto(spec, model)
+    if "folder" in spec.options and spec.name == "torch":
+        if others := sorted({"compile", "memory"} & spec.options.keys()):
+            raise UsageError(f"{spec}: folder= and {others[0]}= do not go together.")
+        from .torch_folder import TorchFolder
+
+        return TorchFolder(spec, model)
     if "memory" in spec.options:
         raise UsageError(f"{spec}: memory= is for torch:{AUTO}, which spreads a model.")
     if "compile" in spec.options and spec.name == "torch":

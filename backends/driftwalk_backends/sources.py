@@ -169,6 +169,24 @@ def _from_pretrained(
     return LoadedModel(*given, files=files)
 
 
+def as_saved(where: str, trust_remote_code: bool = False) -> nn.Module:
+    """What a folder holds, in the dtypes and the format that it was saved in."""
+    import transformers
+
+    folder = Path(where)
+    if not folder.is_dir():
+        raise ModelError(f"There is no folder {where!r}.")
+    _check_folder(folder)
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+        kind = class_for(config, trust_remote_code)
+        module, _ = _loaded(kind, where, "auto", trust_remote_code)
+    except Exception as error:  # config, weight and quantiser errors come in dozens of types
+        raise ModelError(_explain(where, "folder", error, trust_remote_code, "")) from error
+    return module
+
+
 def _loaded(
     kind: Any, where: str, dtype: torch.dtype | str, trust_remote_code: bool
 ) -> tuple[nn.Module, dict[str, Any]]:

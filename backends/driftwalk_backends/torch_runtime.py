@@ -55,6 +55,7 @@ class TorchRuntime(Looks, Backend):
     name: ClassVar[str] = "torch"
     options: ClassVar[Mapping[str, str]] = {
         "attn": "attention implementation of a transformers model: eager or sdpa",
+        "folder": "run another saved model in its place, as transformers loads it: a quantised one",
         "memory": "torch:auto: most that weights may take of each GPU, 20GiB, or of one after the "
         "other, 20GiB/8GiB (default: nine tenths of what is free)",
         "compile": "run through torch.compile with this backend: inductor, aot_eager ...",

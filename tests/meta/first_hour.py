@@ -141,6 +141,7 @@ NEEDS = (
             "python -m pip install tox && tox",
             "tox -e openvino",
             "tox -e executorch",
+            "tox -e quantised",
             "tox -e zoo -- 'bert.*' --every 4",
             "driftwalk hwcheck --device cuda:1 --level soak --minutes 120 --report out",
         ),

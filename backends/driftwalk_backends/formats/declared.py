@@ -11,7 +11,8 @@ from torch import nn
 from driftwalk.formats import Declared, Misstored, StoredAs
 
 from ..loaded import LoadedModel
-from .in_torch import UnknownFormatError, stored_in
+from .in_libraries import UnknownFormatError
+from .in_torch import stored_in
 from .placing import Unplaced, placed
 from .rounded import RoundedWeight
 

@@ -1,4 +1,7 @@
-"""The stored weights of a module that somebody quantised: torchao's tensors, torch.ao's modules."""
+"""The stored weights of a module that somebody quantised: torchao's tensors, torch.ao's modules.
+
+Those of bitsandbytes and compressed-tensors: `in_libraries`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch import nn
 
 from driftwalk.dtypes import Float64
 
-from ..tensors import TORCH_DTYPES
+from .in_libraries import UnknownFormatError, of_bitsandbytes, of_compressed_tensors, wide
 from .rounded import Grid, RoundedWeight, grid_of
 from .rounding import InputRounding
 
@@ -19,10 +22,6 @@ _ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 _TRIED = (255, 127)
 """Steps of an input that PyTorch's own kernels take: all eight bits, or seven where sums of two
 products must fit into 16 bits."""
-
-
-class UnknownFormatError(Exception):
-    """A weight is stored in a way that is not known here."""
 
 
 def stored_in(module: nn.Module) -> list[RoundedWeight]:
@@ -38,6 +37,12 @@ def _of(path: str, part: nn.Module) -> Iterator[RoundedWeight]:
     packed = getattr(type(part), "weight", None)
     if packed is not None and type(part).__module__.startswith("torch.ao.nn.quantized"):
         yield _of_torch_ao(path, part)
+        return
+    if weight is not None and hasattr(weight, "quant_state"):
+        yield of_bitsandbytes(path, weight)
+        return
+    if getattr(getattr(part, "quantization_scheme", None), "weights", None) is not None:
+        yield of_compressed_tensors(path, part)
         return
     for name, own in part._parameters.items():
         if own is not None and type(own.data) is not torch.Tensor:
@@ -56,9 +61,9 @@ def _of_torchao(path: str, weight: Any) -> RoundedWeight:
     return RoundedWeight(
         path,
         _grid(path, weight),
-        _wide(numbers),
-        _wide(weight.scale).reshape(counts),
-        np.zeros(counts) if zero is None else _wide(zero).reshape(counts),
+        wide(numbers),
+        wide(weight.scale).reshape(counts),
+        np.zeros(counts) if zero is None else wide(zero).reshape(counts),
         block,
         _inputs_of_torchao(path, weight),
         sum(_ROUNDOFFS.get(one, 0.0) for one in (weight.dtype, weight.scale.dtype)),
@@ -102,7 +107,7 @@ def _of_torch_ao(path: str, part: Any) -> RoundedWeight:
         block = tuple(numbers.shape)
     else:
         axis = weight.q_per_channel_axis()
-        step, zero = _wide(weight.q_per_channel_scales()), _wide(weight.q_per_channel_zero_points())
+        step, zero = wide(weight.q_per_channel_scales()), wide(weight.q_per_channel_zero_points())
         block = tuple(1 if i == axis else n for i, n in enumerate(numbers.shape))
     counts = tuple(n // b for n, b in zip(numbers.shape, block, strict=True))
     product = "dynamic" in type(part).__module__ and numbers.ndim == 2
@@ -111,11 +116,11 @@ def _of_torch_ao(path: str, part: Any) -> RoundedWeight:
     return RoundedWeight(
         path,
         _known(path, numbers.dtype),
-        _wide(numbers),
+        wide(numbers),
         step.reshape(counts),
         zero.reshape(counts),
         block,
-        _seen_to_round(part, _wide(weight.dequantize())) if product else None,
+        _seen_to_round(part, wide(weight.dequantize())) if product else None,
     )
 
 
@@ -130,8 +135,3 @@ def _seen_to_round(part: Any, values: Float64) -> InputRounding:
         return float((made - product - (0 if bias is None else bias.double())).norm())
 
     return min((InputRounding(steps=steps) for steps in _TRIED), key=off)
-
-
-def _wide(tensor: torch.Tensor) -> Float64:
-    made: Float64 = tensor.detach().cpu().to(TORCH_DTYPES["fp64"]).numpy()
-    return made

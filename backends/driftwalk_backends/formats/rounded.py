@@ -45,21 +45,40 @@ class Grid:
     """Of the significand, behind the point; None for whole numbers."""
     least: float = 1.0
     """The spacing of the smallest numbers."""
+    table: tuple[float, ...] = ()
+    """All of them in order, where they follow no rule."""
 
     @property
     def bits(self) -> int:
+        if self.table:
+            return (len(self.table) - 1).bit_length()
         return 8 if self.digits is not None else int(self.highest - self.lowest).bit_length()
 
     def spacing(self, numbers: Float64) -> Float64 | float:
-        """From each number to the next."""
+        """From each number to the next; of a table, to the farther of its two neighbours."""
+        if self.table:
+            gaps = np.diff(np.array(self.table))
+            wider = np.maximum(np.append(gaps[:1], gaps), np.append(gaps, gaps[-1:]))
+            around: Float64 = wider[np.searchsorted(self._between, numbers)]
+            return around
         if self.digits is None:
             return 1.0
         exponents = np.frexp(np.maximum(np.abs(numbers), self.least))[1] - 1
         made: Float64 = np.maximum(np.ldexp(1.0, exponents - self.digits), self.least)
         return made
 
+    @property
+    def _between(self) -> Float64:
+        """Half-way from each number of a table to the next."""
+        numbers = np.array(self.table)
+        half_way: Float64 = (numbers[1:] + numbers[:-1]) / 2
+        return half_way
+
     def nearest(self, values: Float64) -> Float64:
         """Of two, the even one."""
+        if self.table:
+            chosen: Float64 = np.array(self.table)[np.searchsorted(self._between, values)]
+            return chosen
         space = self.spacing(values)
         made: Float64 = np.clip(np.rint(values / space) * space, self.lowest, self.highest)
         return made

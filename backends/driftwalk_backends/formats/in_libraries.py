@@ -1,0 +1,175 @@
+"""Weights as other libraries keep them in a module: bitsandbytes, compressed-tensors.
+
+    bitsandbytes         two numbers of a table of 16 in a byte; one step for so many in a row
+    compressed-tensors   whole numbers or fp8, packed or not, and after the first run as floats;
+                         one step for a matrix, a row, a group of a row, or a block
+
+What cannot be read is an error that says so, and has no declared model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftwalk.dtypes import Array, Float64
+
+from ..tensors import TORCH_DTYPES
+from .rounded import Grid, RoundedWeight, grid_of, whole_numbers
+from .rounding import InputRounding
+
+_ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+_WORD = 32
+"""Bits of the words that numbers are packed into."""
+
+
+class UnknownFormatError(Exception):
+    """A weight is stored in a way that is not known here."""
+
+
+def wide(tensor: torch.Tensor) -> Float64:
+    """In float64, as an array."""
+    made: Float64 = tensor.detach().cpu().to(TORCH_DTYPES["fp64"]).numpy()
+    return made
+
+
+def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
+    """A weight of four bits; int8 with columns in float is not known."""
+    state = weight.quant_state
+    if state is None:
+        raise UnknownFormatError(f"{path}.weight was not rounded yet: move it to its device first")
+    rows, columns = state.shape
+    if columns % state.blocksize:
+        raise UnknownFormatError(f"{path}.weight: {state.blocksize} numbers are of several rows")
+    table = wide(state.code)
+    packed = weight.data.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    places = np.stack([packed >> 4, packed & 15], axis=-1).reshape(rows, columns)
+    steps, rounded = _steps(state)
+    steps = steps.reshape(rows, columns // state.blocksize)
+    known = tuple(sorted(set(table.tolist())))
+    return RoundedWeight(
+        path,
+        Grid(str(state.quant_type), known[0], known[-1], table=known),
+        table[places],
+        steps,
+        np.zeros_like(steps),
+        (1, state.blocksize),
+        slack=_ROUNDOFFS.get(state.dtype, 0.0) + rounded,
+    )
+
+
+def _steps(state: Any) -> tuple[Float64, float]:
+    """One for each block, and by how much, relatively, they may be off: rounded themselves."""
+    if not state.nested:
+        return wide(state.absmax), 0.0
+    inner, table = state.state2, wide(state.state2.code)
+    places = state.absmax.cpu().numpy().astype(np.int64).reshape(-1)
+    largest = np.repeat(wide(inner.absmax), inner.blocksize)[: places.size]
+    made: Float64 = table[places] * largest + float(state.offset)
+    known = Grid("steps", float(table.min()), float(table.max()), table=tuple(sorted(table)))
+    off = known.spacing(table[places]) / 2 * largest
+    return made, float(np.max(off / np.abs(made), initial=0.0))
+
+
+def of_compressed_tensors(path: str, part: nn.Module) -> RoundedWeight:
+    """As its scheme says, whether it was run before or not."""
+    scheme: Any = part.quantization_scheme
+    held = {**part._parameters, **part._buffers}
+    if held.get("weight_g_idx") is not None:
+        raise UnknownFormatError(f"columns of {path} are grouped in an order of their own")
+    grid, step = _grid(path, scheme.weights), _tensor(path, held, "weight_scale")
+    shape = _shape(held)
+    counts = _counts(path, shape, tuple(step.shape))
+    zero = held.get("weight_zero_point")
+    zeros = np.zeros(counts) if zero is None else _zeros(zero, counts, grid)
+    steps = wide(step).reshape(counts)
+    block = tuple(n // c for n, c in zip(shape, counts, strict=True))
+    numbers = _numbers(path, held, shape, grid)
+    if numbers is None:  # floats again: what they are multiples of is what was stored
+        values = wide(_tensor(path, held, "weight"))
+        spread = [np.repeat(np.repeat(one, block[0], 0), block[1], 1) for one in (steps, zeros)]
+        numbers = grid.nearest(values / np.where(spread[0] == 0, 1.0, spread[0]) + spread[1])
+    weight = held.get("weight")
+    dtypes = [step.dtype, weight.dtype if weight is not None else step.dtype]
+    slack = sum(_ROUNDOFFS.get(one, 0.0) for one in dtypes)
+    inputs = _inputs(path, scheme.input_activations)
+    return RoundedWeight(path, grid, numbers, steps, zeros, block, inputs, slack)
+
+
+def _tensor(path: str, held: dict[str, Any], name: str) -> torch.Tensor:
+    found = held.get(name)
+    if found is None:
+        raise UnknownFormatError(f"{path} has no {name}")
+    return found  # type: ignore[no-any-return]
+
+
+def _grid(path: str, rounding: Any) -> Grid:
+    kind = str(getattr(rounding.type, "value", rounding.type))
+    if kind == "int":
+        return whole_numbers(int(rounding.num_bits))
+    found = grid_of("float8_e4m3fn") if rounding.num_bits == 8 else None
+    if found is None:
+        raise UnknownFormatError(f"{path}.weight is rounded to {kind}{rounding.num_bits}")
+    return found
+
+
+def _shape(held: dict[str, Any]) -> tuple[int, ...]:
+    if (whole := held.get("weight_shape")) is not None:
+        return tuple(map(int, whole))
+    return tuple(held["weight"].shape) if held.get("weight") is not None else ()
+
+
+def _counts(path: str, shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
+    """How many blocks there are along each axis."""
+    counts = (1, 1) if steps in ((), (1,)) else (steps[0], 1) if len(steps) == 1 else steps
+    fits = len(shape) == len(counts) == 2
+    if not fits or any(n % c for n, c in zip(shape, counts, strict=True)):
+        raise UnknownFormatError(f"{path}: steps {list(steps)} do not fit a weight {list(shape)}")
+    return counts
+
+
+def _zeros(zero: torch.Tensor, counts: tuple[int, ...], grid: Grid) -> Float64:
+    """As many as there are steps; packed along the rows where they are fewer."""
+    if zero.numel() == counts[0] * counts[1]:
+        return wide(zero).reshape(counts)
+    turned = unpacked(zero.T.contiguous(), grid.bits, counts[0])
+    return turned.T.astype(np.float64) + grid.lowest
+
+
+def _numbers(path: str, held: dict[str, Any], shape: tuple[int, ...], grid: Grid) -> Float64 | None:
+    """The stored ones; None where the weight holds floats again."""
+    packed, weight = held.get("weight_packed"), held.get("weight")
+    if packed is not None:
+        if _WORD % grid.bits:
+            raise UnknownFormatError(f"{path}.weight: {grid.bits} bits are packed across words")
+        return unpacked(packed, grid.bits, shape[1]).astype(np.float64) + grid.lowest
+    if weight is None:
+        raise UnknownFormatError(f"{path} has no weight")
+    return None if weight.dtype in TORCH_DTYPES.values() else wide(weight)
+
+
+def unpacked(words: torch.Tensor, bits: int, columns: int) -> Array:
+    """Numbers without a sign from words of 32 bits, the lowest bits first."""
+    given = words.detach().cpu().numpy().view(np.uint32)
+    shifts = np.arange(0, _WORD, bits, dtype=np.uint32)
+    numbers = (given[..., None] >> shifts) & np.uint32((1 << bits) - 1)
+    made: Array = numbers.reshape(len(given), -1)[:, :columns]
+    return made
+
+
+def _inputs(path: str, rounding: Any) -> InputRounding | None:
+    if rounding is None:
+        return None
+    kind = str(getattr(rounding.type, "value", rounding.type))
+    way = str(getattr(rounding.strategy, "value", rounding.strategy))
+    if kind != "int" or rounding.num_bits != 8 or not rounding.dynamic:
+        raise UnknownFormatError(
+            f"the inputs of {path} are rounded to {kind}{rounding.num_bits}"
+            + ("" if rounding.dynamic else " by fixed steps")
+        )
+    if way not in ("token", "tensor"):
+        raise UnknownFormatError(f"the inputs of {path} have one step for each {way}")
+    return InputRounding(rows=way == "token", symmetric=bool(rounding.symmetric))

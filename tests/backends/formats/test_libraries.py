@@ -1,0 +1,193 @@
+"""Weights that bitsandbytes and compressed-tensors hold: read as they are, caught where wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import driftwalk
+from driftwalk_backends.formats.in_libraries import unpacked
+from driftwalk_backends.formats.in_torch import stored_in
+from driftwalk_backends.formats.rounded import Grid
+
+TABLE = (-1.0, -0.5, -0.1, 0.0, 0.2, 1.0)
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 5), st.integers(1, 40), st.integers(0, 9))
+def test_packed_numbers_are_unpacked(bits: int, rows: int, columns: int, seed: int) -> None:
+    numbers = np.random.default_rng(seed).integers(0, 1 << bits, (rows, columns), np.uint64)
+    each = 32 // bits
+    padded = np.pad(numbers, ((0, 0), (0, -columns % each))).reshape(rows, -1, each)
+    words = (padded << np.arange(0, 32, bits, dtype=np.uint64)).sum(-1, dtype=np.uint64)
+    held = torch.from_numpy(words.astype(np.uint32).view(np.int32).copy())
+    assert np.array_equal(unpacked(held, bits, columns), numbers)
+
+
+@given(st.floats(-2, 2))
+def test_of_a_table_the_nearest_number_is_taken(value: float) -> None:
+    grid = Grid("own", -1.0, 1.0, table=TABLE)
+    (found,) = grid.nearest(np.array([value]))
+    assert abs(found - value) == min(abs(one - value) for one in TABLE)
+    assert abs(found - np.clip(value, -1, 1)) <= float(grid.spacing(np.array([found]))[0]) / 2
+    assert grid.bits == 3
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        num_hidden_layers=2,
+        hidden_size=128,
+        intermediate_size=256,
+        vocab_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def four_bits(model: LlamaForCausalLM, kind: str, nested: bool) -> nn.Module:
+    bnb = pytest.importorskip("bitsandbytes")
+    made = copy.deepcopy(model)
+    for path, part in [*made.named_modules()]:
+        if isinstance(part, nn.Linear) and path != "lm_head":
+            size = part.in_features, part.out_features
+            new = bnb.nn.Linear4bit(*size, bias=False, quant_type=kind, compress_statistics=nested)
+            new.load_state_dict(part.state_dict())
+            made.set_submodule(path, new.to("cpu"))
+    return made
+
+
+def compressed(model: LlamaForCausalLM, preset: str, folder: Path) -> Path:
+    """A folder as llm-compressor writes it, steps by the largest number of each group."""
+    pytest.importorskip("compressed_tensors")
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationConfig,
+        apply_quantization_config,
+        preset_name_to_scheme,
+    )
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    made = copy.deepcopy(model)
+    scheme = preset_name_to_scheme(preset, targets=["Linear"])
+    config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=["lm_head"])
+    apply_quantization_config(made, config)
+    for part in made.modules():
+        own: Any = part
+        if getattr(part, "quantization_scheme", None) is None:
+            continue
+        args, groups = own.quantization_scheme.weights, own.weight_scale.shape[-1]
+        apart = own.weight.reshape(len(own.weight), groups, -1)
+        step, zero = calculate_qparams(apart.amin(-1), apart.amax(-1), args)
+        own.weight_scale.data = step.reshape(own.weight_scale.shape)
+        if hasattr(own, "weight_zero_point"):
+            shape, dtype = own.weight_zero_point.shape, own.weight_zero_point.dtype
+            own.weight_zero_point.data = zero.reshape(shape).to(dtype)
+    compressor = ModelCompressor.from_pretrained_model(made)
+    compressor.compress_model(made)
+    made.save_pretrained(folder)
+    compressor.update_config(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "nested"), [("nf4", False), ("nf4", True), ("fp4", False)])
+def test_four_bits_of_bitsandbytes_are_what_it_computes_with(
+    model: LlamaForCausalLM, kind: str, nested: bool
+) -> None:
+    made = four_bits(model, kind, nested)
+    for one in stored_in(made):
+        part: Any = made.get_submodule(one.path)
+        eye = torch.eye(part.in_features)
+        assert one.values == pytest.approx(part(eye).detach().numpy().T, rel=1e-6, abs=1e-8)
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "pass", report.reason
+    assert report.format is not None
+    assert report.format.stored[0].kind == kind
+
+
+def test_a_wrong_step_of_bitsandbytes_is_found(model: LlamaForCausalLM) -> None:
+    made = four_bits(model, "nf4", False)
+    state: Any = made.get_submodule("model.layers.1.mlp.up_proj").weight
+    state.quant_state.absmax[7] *= 1.5
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+
+
+@pytest.mark.parametrize("preset", ["W8A8", "W8A16", "W4A16", "W4A16_ASYM"])
+def test_a_folder_of_compressed_tensors_passes(
+    model: LlamaForCausalLM, preset: str, tmp_path: Path
+) -> None:
+    folder = compressed(model, preset, tmp_path / "made")
+    report = driftwalk.verify(model, f"torch,folder={folder}")
+    assert report.verdict == "pass", report.reason
+    assert report.format is not None
+    assert sum(one.weights for one in report.format.stored) == 14
+
+
+def test_a_folder_of_compressed_tensors_with_a_wrong_step_is_drift(
+    model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = compressed(model, "W4A16", tmp_path / "made")
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    tensors["model.layers.0.mlp.gate_proj.weight_scale"][5] *= 1.3
+    save_file(tensors, file, metadata={"format": "pt"})
+    report = driftwalk.verify(model, f"torch,folder={folder}")
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.0"
+
+
+def _half(model: LlamaForCausalLM) -> nn.Module:
+    return copy.deepcopy(model).half()
+
+
+def _changed(model: LlamaForCausalLM) -> nn.Module:
+    made = copy.deepcopy(model)
+    made.model.layers[1].mlp.up_proj.weight.data[3] *= 1.1
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "dtype"), [(_half, "pass", "fp16"), (_changed, "drift", "fp32")]
+)
+def test_another_folder_runs_in_the_model_s_place(
+    model: LlamaForCausalLM,
+    change: Callable[[LlamaForCausalLM], nn.Module],
+    verdict: str,
+    dtype: str,
+    tmp_path: Path,
+) -> None:
+    change(model).save_pretrained(tmp_path)  # type: ignore[operator]
+    report = driftwalk.verify(model, f"torch,folder={tmp_path}")
+    assert report.verdict == verdict, report.reason
+    assert report.candidate.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("torch,folder=nowhere", "There is no folder"),
+        ("torch:cpu:bf16,folder=nowhere", "as it was saved"),
+        ("torch,folder=nowhere,compile=eager", "do not go together"),
+        ("emulated:bf16,folder=nowhere", "folder"),
+    ],
+)
+def test_what_a_folder_cannot_be_is_said(model: LlamaForCausalLM, spec: str, why: str) -> None:
+    with pytest.raises(driftwalk.DriftwalkError, match=why):
+        driftwalk.verify(model, spec)
