@@ -105,13 +105,14 @@ class Collected:
         """The worst probes, the worst first."""
         return [(row, probe) for *_, row, probe in sorted(self._worst, reverse=True)]
 
-    def write(self, folder: Path, report: Report) -> Report:
+    def write(self, folder: Path, report: Report, prefix: str = "") -> Report:
         """Write the worst probes as files, each to be run alone; gives the report that says so."""
         root = writable_folder(folder / FOLDER)
         files: dict[int, str] = {}
         for row, probe in self.worst:
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", row.name)[:48].strip("-")
-            file = probe.save(root / f"{row.number:06d}-{name or 'probe'}.safetensors")
+            stem = f"{prefix}{row.number:06d}-{name or 'probe'}"
+            file = probe.save(root / f"{stem}.safetensors")
             files[row.number] = f"{FOLDER}/{file.name}"
         rows = (replace(row, file=files.get(row.number, "")) for row in report.probes)
         return replace(report, probes=tuple(rows))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -76,13 +77,12 @@ def verify_probes(
         total = opened.added_up() if isinstance(opened, AddsUp) else None
     run.check(source)
     reports = []
-    for number, collected in enumerate(run.collected):
+    for number, collected in enumerate(run.collected, 1):
         report = collected.finished(source.origin, run.refused, run.refused_count, total)
         if keep_probes is not None:
-            several = len(run.collected) > 1
-            folder = Path(keep_probes) / (f"candidate-{number + 1}" if several else "")
-            report = collected.write(folder, report)
-        reports.append(report)
+            prefix = f"candidate-{number}-" if len(run.collected) > 1 else ""
+            report = collected.write(Path(keep_probes), report, prefix)
+        reports.append(replace(report, notes=(*report.notes, *source.notes)))
     return reports
 
 
