@@ -49,6 +49,12 @@ class TextEdges:
         yield from self._tokens()
         yield from self.types()
 
+    def covering(self) -> Iterator[tuple[str, Inputs]]:
+        """Those that a set needs which is to cover most: the long one first."""
+        yield from self._lengths()
+        yield from self.paddings()
+        yield from self.types()
+
     def sized(self, rows: int, length: int, ids: Array | None = None) -> Inputs:
         """The base with so many rows and tokens; inputs beside the ids follow, and no padding."""
         shape = self._base[IDS].shape

@@ -14,10 +14,11 @@ from ..default_probe.search import default_inputs
 from ..loaded import LoadedModel
 from ..probes import BATCH, LENGTH, from_texts, make_probe, max_positions, try_run
 from .edges import IDS, LONGEST, TextEdges
+from .suggest import suggest
 from .texts import long_text, texts
 from .values import value_edges
 
-TEXT, EDGE = NAMES = ("builtin:text", "builtin:edge")
+TEXT, EDGE, SUGGEST = NAMES = ("builtin:text", "builtin:edge", "suggest")
 MOST_TOKENS = 128
 """Of a text; a script that a tokenizer does not know takes a token for each byte."""
 MOST_OF_LONG = 512
@@ -37,6 +38,9 @@ def builtin(model: LoadedModel, name: str, seed: int = 0) -> ModelSet:
         return ModelSet(tuple(_texts(model)))
     if name == EDGE:
         return edge_set(model, seed)
+    if name == SUGGEST:
+        made = suggest(model, seed)
+        return ModelSet(made.probes, made.notes)
     raise UsageError(f"There is no set of probes {name!r}. {nearest(name, NAMES)}")
 
 

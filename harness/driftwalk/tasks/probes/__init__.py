@@ -3,5 +3,5 @@
 entries         a set as it is read: a folder, a file of lines, a list; one probe at a time
 collecting      the reports of a set, as they come in: rows, percentiles, the worst
 run             a set verified: model and backends opened once
-coverage        a gate on what was covered
+suggesting      a small set that covers most of a model, as a file
 """
