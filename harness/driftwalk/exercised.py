@@ -91,14 +91,11 @@ class KnowsExercised(Protocol):
 
     def exercised_by(self, probe: Probe) -> Exercised | None: ...
 
+    def add_up(self) -> None:
+        """From now on, keep what all runs use together."""
 
-@runtime_checkable
-class AddsUp(Protocol):
-    """A model that keeps what several runs used together."""
-
-    def add_up(self) -> None: ...
-
-    def added_up(self) -> Exercised | None: ...
+    def added_up(self) -> Exercised | None:
+        """What they used; None where there was none."""
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:
