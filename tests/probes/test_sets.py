@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 import driftwalk
 from driftwalk.cli.app import app
-from driftwalk.errors import UsageError
+from driftwalk.cli.failing import failing
+from driftwalk.errors import ProbeError, UsageError
 from driftwalk.probe_set import Percentiles
 from driftwalk.stage import open_model
 from driftwalk.states import Probe
@@ -337,3 +338,31 @@ def test_what_a_set_exercises_is_what_its_probes_do_together(model: GPT2LMHeadMo
     single = driftwalk.verify(model, gpt2(), probe=probes[1], policy="dtype").coverage.exercised
     assert single is not None
     assert single.of("embedding rows")[0].used == 4
+
+
+def test_flips_of_any_probe_count_and_a_file_of_expected_drift_does_not_hide_others(
+    model: GPT2LMHeadModel, tmp_path: Path
+) -> None:
+    report = driftwalk.verify(model, gpt2(), probes=SET, policy="dtype")
+    assert failing([report], 0, ("flips",), 1.1) == 0
+    rows = (*report.probes[:2], replace(report.probes[2], flips=2))
+    told = report.probe_set
+    assert told is not None
+    flipped = replace(told, flips=Percentiles.of([0, 0, 2]))
+    assert failing([replace(report, probes=rows, probe_set=flipped)], 0, ("flips",), 1.1) == 1
+    made = run("demo:decoder", "--probes", "builtin:edge", "--expected", tmp_path / "none.toml")
+    assert made.exit_code == 2
+    assert "--expected is about one probe" in made.output
+
+
+def test_a_probe_that_a_backend_refuses_does_not_end_the_set(model: GPT2LMHeadModel) -> None:
+    class Picky(GPT2LMHeadModel):
+        def forward(self, input_ids: Any, **more: Any) -> Any:
+            if 10 in input_ids:
+                raise ProbeError("no tens")
+            return super().forward(input_ids, **more)
+
+    picky = Picky(model.config).eval()
+    picky.load_state_dict(model.state_dict())
+    report = driftwalk.verify(model, picky, probes=SET, policy="dtype")
+    assert [row.verdict for row in report.probes] == ["pass", "pass", "unverified"]

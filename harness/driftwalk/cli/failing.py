@@ -64,7 +64,11 @@ def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float
 
 def _flips(report: Report) -> str:
     """Decisions that changed; or whatever keeps one from telling, which is no better."""
-    spec, decided = report.candidate.spec, report.outputs
+    spec, decided, told = report.candidate.spec, report.outputs, report.probe_set
+    if told is not None and told.flips is not None and told.flips.largest > 0:
+        row = next((row for row in report.probes if row.flips), None)
+        where = f", {row.name} for one" if row is not None else ""
+        return f"flips: {spec} decides otherwise for some probes{where}, and these are no ties."
     bad = [row for row in report.layers if not row.ok and row.verdict not in ("drift", "unknown")]
     if bad:
         return f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."

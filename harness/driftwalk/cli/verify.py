@@ -121,6 +121,8 @@ def verify(
 
     wanted = failing.check_failing(fail_on, model, bench, expected is not None)
     least = failing.parse_share(min_coverage)
+    if expected is not None and probes is not None:
+        raise UsageError("--expected is about one probe: of a set, any probe may drift elsewhere.")
     if strict and probes is None:
         raise UsageError("--strict is about the probes of a set: it goes with --probes.")
     configured.check_options(context, model)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...adapter import Backend
-from ...errors import DriftwalkError, UsageError
+from ...errors import BackendError, DriftwalkError, ProbeError, UsageError
 from ...exercised import KnowsExercised
 from ...make_report import Terms, unrun_report
 from ...probe_set import Refused
@@ -164,7 +164,10 @@ class _SetRun:
     def _one(self, probe: Probe) -> list[Report]:
         quiet = Progress()
         given = self._model, self._others, self._first, probe
-        return self._verify(*given, progress=quiet, **self._options)
+        try:
+            return self._verify(*given, progress=quiet, **self._options)
+        except ProbeError as error:  # of this probe alone: the others may fit
+            raise BackendError(str(error)) from error
 
     def _failed(self, probe: Probe, error: DriftwalkError) -> list[Report]:
         """The reference itself could not be run: nothing is known of this probe."""
