@@ -78,15 +78,16 @@ def untied(model: Any) -> Any:
 
 
 def rare(model: Any) -> int:
-    """An id that the default probe does not have."""
+    """An id that the default probe does not have, and that no set has for its own reasons."""
     used = set(np.unique(default_ids(model)).tolist())
-    return next(n for n in range(table_of(model).num_embeddings // 2, 10**6) if n not in used)
+    first = int(0.37 * table_of(model).num_embeddings)
+    return next(n for n in range(first, 10**6) if n not in used)
 
 
 def default_ids(model: Any) -> np.ndarray:
     from driftwalk.stage import make_probe
 
-    return make_probe(open_model(model)).inputs["input_ids"]
+    return make_probe(open_model(model)).inputs["input_ids"].copy()
 
 
 def wrong_row(model: Any) -> Any:
