@@ -21,7 +21,7 @@ from ..tensors import TORCH_DTYPES
 from .rounded import Grid, RoundedWeight, grid_of, whole_numbers
 from .rounding import InputRounding
 
-_ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 _WORD = 32
 """Bits of the words that numbers are packed into."""
 
@@ -57,7 +57,7 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
         steps,
         np.zeros_like(steps),
         (1, state.blocksize),
-        slack=_ROUNDOFFS.get(state.dtype, 0.0) + rounded,
+        slack=ROUNDOFFS.get(state.dtype, 0.0) + rounded,
     )
 
 
@@ -94,7 +94,7 @@ def of_compressed_tensors(path: str, part: nn.Module) -> RoundedWeight:
         numbers = grid.nearest(values / np.where(spread[0] == 0, 1.0, spread[0]) + spread[1])
     weight = held.get("weight")
     dtypes = [step.dtype, weight.dtype if weight is not None else step.dtype]
-    slack = sum(_ROUNDOFFS.get(one, 0.0) for one in dtypes)
+    slack = sum(ROUNDOFFS.get(one, 0.0) for one in dtypes)
     inputs = _inputs(path, scheme.input_activations)
     return RoundedWeight(path, grid, numbers, steps, zeros, block, inputs, slack)
 

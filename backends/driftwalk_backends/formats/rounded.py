@@ -18,7 +18,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array, Float64
 
-from .rounding import InputRounding
+from .rounding import Rounding
 
 _TIE = 1e-3
 """In steps: how near to half-way a weight may be rounded either way."""
@@ -114,16 +114,25 @@ class RoundedWeight:
     zero: Float64
     """Of each block: as many along each axis as blocks of that size have room."""
     block: tuple[int, ...]
-    inputs: InputRounding | None = None
+    inputs: Rounding | None = None
     """How the inputs of the product are rounded; None: they are not."""
     slack: float = 0.0
     """Relative: by how much steps, and what was rounded, may be off by a coarser dtype."""
     source: str = ""
     """What the artefact calls what has it, where that is not the module's path."""
+    order: Array | None = None
+    """The matrix's columns in the order in which `numbers` has them; None: as they stand."""
+    axis: int = 1
+    """Along which that is; 0 where rows and columns were turned."""
 
     @property
     def values(self) -> Float64:
-        return joined(_values(*self._blocks()), self.numbers.shape, self.block)
+        return self._whole(_values(*self._blocks()))
+
+    def _whole(self, rows: Float64) -> Float64:
+        """The matrix of its blocks, its columns as they stand."""
+        made = joined(rows, self.numbers.shape, self.block)
+        return made if self.order is None else np.take(made, np.argsort(self.order), self.axis)
 
     @property
     def blocks(self) -> int:
@@ -137,17 +146,19 @@ class RoundedWeight:
     def turned(self) -> RoundedWeight:
         """The same matrix, rows as columns."""
         numbers, step, zero = self.numbers.T, self.step.T, self.zero.T
-        return replace(self, numbers=numbers, step=step, zero=zero, block=self.block[::-1])
+        block, axis = self.block[::-1], 1 - self.axis
+        return replace(self, numbers=numbers, step=step, zero=zero, block=block, axis=axis)
 
     def honest(self, own: Array) -> Honest:
         """What it should hold, given the model's own weight."""
+        own = own if self.order is None else np.take(own, self.order, self.axis)
         weights = split(own, self.block)
         numbers, zero, step = self._blocks()
         worst = self._worst(weights, numbers, zero, step)
         wrong = ~(worst <= 1)
         made = _values(numbers, zero, step)
         if not wrong.any():
-            return Honest(joined(made, own.shape, self.block), self.blocks)
+            return Honest(self._whole(made), self.blocks)
         theirs, mine = numbers[wrong].astype(np.float64), weights[wrong].astype(np.float64)
         again, fit_zero, fit_step = self._again(mine, theirs, zero[wrong])
         fits = np.abs(mine / fit_step + fit_zero - theirs) <= _NEAR * self.grid.spacing(theirs)
@@ -156,11 +167,11 @@ class RoundedWeight:
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
         if wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY:
-            return Honest(joined(made, own.shape, self.block), self.blocks, own_way=True)
+            return Honest(self._whole(made), self.blocks, own_way=True)
         made[wrong] = _values(np.where(same[:, None], theirs, again), fit_zero, fit_step)
         counts = int(same.sum()), int((~same).sum())
         beyond = float(np.nan_to_num(worst, nan=math.inf).max())
-        return Honest(joined(made, own.shape, self.block), self.blocks, *counts, beyond=beyond)
+        return Honest(self._whole(made), self.blocks, *counts, beyond=beyond)
 
     def _blocks(self) -> tuple[Array, Float64, Float64]:
         """Numbers, a block a row; zeros and steps, as columns."""
