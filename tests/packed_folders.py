@@ -5,6 +5,7 @@ The bits are put into the words one number at a time, unlike how driftwalk reads
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -150,6 +151,32 @@ def awq(size: int = 32) -> Rounder:
         return made | {"scales": scales.T.half()}
 
     return store
+
+
+def awq_scaled(model: Any, seed: int = 0) -> Any:
+    """A copy of a Llama whose channels are scaled as AWQ does before it rounds."""
+    made = copy.deepcopy(model)
+    draw = torch.Generator().manual_seed(seed)
+
+    def factors(size: int) -> torch.Tensor:
+        return torch.exp(torch.randn(size, generator=draw) * 0.7).clamp(0.2, 5)
+
+    with torch.no_grad():
+        for block in made.model.layers:
+            attention, mlp = block.self_attn, block.mlp
+            behind = {
+                block.input_layernorm: (attention.q_proj, attention.k_proj, attention.v_proj),
+                block.post_attention_layernorm: (mlp.gate_proj, mlp.up_proj),
+            }
+            for norm, layers in behind.items():
+                scale = factors(len(norm.weight))
+                norm.weight /= scale
+                for layer in layers:
+                    layer.weight *= scale
+            scale = factors(mlp.down_proj.in_features)
+            mlp.up_proj.weight /= scale[:, None]
+            mlp.down_proj.weight *= scale
+    return made
 
 
 AWQ_SAYS = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}

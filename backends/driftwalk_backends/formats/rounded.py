@@ -24,6 +24,12 @@ _TIE = 1e-3
 """In steps: how near to half-way a weight may be rounded either way."""
 _OWN_WAY = 2.0
 """In steps, RMS: as far off as numbers are that were not rounded to the nearest one, at most."""
+_SHIFTED = 0.5
+"""In steps: what the numbers of all blocks are off by, to the same side, where zeros are wrong."""
+_EXPLAINED = 0.7
+"""Of the difference of all numbers, where something else than a way of rounding leaves less."""
+_SEEN = 64
+"""Rows that are enough to see which group a column is of."""
 _THE_SAME = 0.99
 """Of the numbers of a block, where only its step or its zero is wrong."""
 _NEAR = 0.7
@@ -129,6 +135,12 @@ class RoundedWeight:
     def values(self) -> Float64:
         return self._whole(_values(*self._blocks()))
 
+    @property
+    def inside(self) -> Array:
+        """Which numbers are neither the least nor the greatest: those may have been cut off."""
+        within = (self.numbers > self.grid.lowest) & (self.numbers < self.grid.highest)
+        return within if self.order is None else np.take(within, np.argsort(self.order), self.axis)
+
     def _whole(self, rows: Float64) -> Float64:
         """The matrix of its blocks, its columns as they stand."""
         made = joined(rows, self.numbers.shape, self.block)
@@ -166,7 +178,8 @@ class RoundedWeight:
         with np.errstate(divide="ignore", invalid="ignore"):
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
-        if wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY:
+        close = wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY
+        if close and not (_shifted(off) or self._scaled(own) or self._regrouped(own)):
             return Honest(self._whole(made), self.blocks, own_way=True)
         made[wrong] = _values(np.where(same[:, None], theirs, again), fit_zero, fit_step)
         counts = int(same.sum()), int((~same).sum())
@@ -190,6 +203,32 @@ class RoundedWeight:
             beyond |= (n <= self.grid.lowest) & (off < 0)
             worst[rows] = np.maximum(worst[rows], np.where(beyond, 0.0, np.abs(off) / most).max(1))
         return worst
+
+    def _scaled(self, own: Array) -> bool:
+        """Whether factors of columns or rows explain the difference: no way of rounding has any."""
+        values, own = joined(_values(*self._blocks()), own.shape, self.block), own.astype(float)
+        before = float(np.linalg.norm(values - own))
+        for axis in (0, 1) if own.ndim == 2 else ():
+            sums = ((a * own).sum(axis, keepdims=True) for a in (values, own))
+            if float(np.linalg.norm(values - _over(*sums) * own)) < _EXPLAINED * before:
+                return True
+        return False
+
+    def _regrouped(self, own: Array) -> bool:
+        """Whether steps of other groups explain it: the order of the columns was lost."""
+        n, w, step, zero = self.numbers, own, self.step, self.zero
+        if self.block[0] != 1:
+            n, w, step, zero = (one.T for one in (n, w, step, zero))
+        if 1 not in self.block or step.shape[1] == 1:
+            return False
+        some = slice(None, None, -(-len(n) // _SEEN))
+        n, w = n[some].astype(np.float64), w[some].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pairs = zip(step[some].T[:, :, None], zero[some].T[:, :, None], strict=True)
+            left = np.stack([np.square(w / s + z - n).mean(0) for s, z in pairs])
+        of = np.arange(n.shape[1]) // max(self.block)
+        stored = left[of, np.arange(n.shape[1])].sum()
+        return bool(left.min(0).sum() < _EXPLAINED**2 * stored)
 
     def _again(
         self, weights: Float64, numbers: Float64, zero: Float64
@@ -250,6 +289,11 @@ class Honest:
 def _values(numbers: Array, zero: Float64, step: Float64) -> Float64:
     made: Float64 = (numbers.astype(np.float64) - zero) * step
     return made
+
+
+def _shifted(off: Float64) -> bool:
+    """Whether all zeros are wrong by one, say: own ways of rounding err to both sides."""
+    return bool(abs(np.median(np.median(off, 1))) > _SHIFTED)
 
 
 def _over(top: Float64, bottom: Float64) -> Float64:

@@ -87,10 +87,12 @@ def compressed(model: LlamaForCausalLM, preset: str, folder: Path) -> Path:
         own: Any = part
         if getattr(part, "quantization_scheme", None) is None:
             continue
-        args, groups = own.quantization_scheme.weights, own.weight_scale.shape[-1]
-        apart = own.weight.reshape(len(own.weight), groups, -1)
+        args, rows, groups = own.quantization_scheme.weights, *_rows_and_groups(own.weight_scale)
+        apart = own.weight.reshape(rows or 1, groups, -1)
         step, zero = calculate_qparams(apart.amin(-1), apart.amax(-1), args)
         own.weight_scale.data = step.reshape(own.weight_scale.shape)
+        if hasattr(own, "input_scale"):  # a fixed one, as a calibration finds it
+            own.input_scale.data.fill_(0.02)
         if hasattr(own, "weight_zero_point"):
             shape, dtype = own.weight_zero_point.shape, own.weight_zero_point.dtype
             own.weight_zero_point.data = zero.reshape(shape).to(dtype)
