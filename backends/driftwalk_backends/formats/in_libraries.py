@@ -197,5 +197,5 @@ def _fixed(path: str, kind: str, held: dict[str, Any]) -> Rounding:
     if step.numel() != 1:
         raise UnknownFormatError(f"the inputs of {path} have {step.numel()} fixed steps")
     if kind == "float":
-        return FloatInputs(fixed=float(step))
-    return FixedInputs(float(step), 0.0 if zero is None else float(zero))
+        return FloatInputs(fixed=float(step.detach()))
+    return FixedInputs(float(step.detach()), 0.0 if zero is None else float(zero.detach()))
