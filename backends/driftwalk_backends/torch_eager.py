@@ -80,7 +80,7 @@ class TorchEager(TorchDecoding):
         given = self._given
         if given is None or given.like is None:
             raise BackendError(f"{self.spec} runs the model itself: there is nothing to leave out.")
-        return in_float(given.module, given.like.module, modules)
+        return in_float(given.module, given.like, modules)
 
     def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         with self.at_work(probe) as (module, inputs, _):
