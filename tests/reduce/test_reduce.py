@@ -16,6 +16,9 @@ from typer.testing import CliRunner
 import driftwalk
 from driftwalk.cli.app import app
 from driftwalk.tasks.reduce.result import Reduction
+from driftwalk.tasks.reduce.run import _shows_nothing
+from driftwalk_backends.reducing.cuts import Cut
+from driftwalk_backends.reducing.writing import write_graph
 
 ALONE = """
 import runpy, sys
@@ -152,7 +155,7 @@ def test_the_command_writes_all_files_and_a_stored_result_is_read_again(
     ("given", "code", "why"),
     [
         ([], 2, "Which backend drifts"),
-        (["-c", "onnxruntime", "--minutes", "0"], 2, "more than zero"),
+        (["-c", "onnxruntime", "--minutes", "0"], 2, "above zero"),
         (["-c", "onnxruntime", "--point", "nowhere"], 3, "No tensor of the graph"),
         (["-c", "onnxruntime", "--point", "b"], 3, "show no drift"),
     ],
@@ -166,7 +169,39 @@ def test_bad_input_has_a_message_and_an_exit_code(
     assert why in " ".join(result.output.split())
 
 
-def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
+@pytest.mark.parametrize("names", [["mine.txt"], ["repro.py"], ["reduction.json", "mine.txt"]])
+def test_a_folder_with_other_files_is_left_alone(
+    model: Path, tmp_path: Path, names: list[str]
+) -> None:
+    """A `repro.py` alone may be anybody's."""
+    for name in names:
+        (tmp_path / name).write_text("mine")
     with pytest.raises(driftwalk.DriftwalkError, match="nothing is written over it"):
         driftwalk.reduce(model, "onnxruntime", tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == set(names)
+
+
+def test_from_python_all_files_are_written_and_an_earlier_reproduction_is_replaced(
+    model: Path, found: Reduction, folder: Path
+) -> None:
+    assert {"repro.py", "reduction.json", "issue.md"} <= {file.name for file in folder.iterdir()}
+    again = driftwalk.reduce(model, "onnxruntime", folder, runs=1)
+    assert driftwalk.load(folder / "reduction.json").runs == again.runs == 1
+
+
+def test_what_comes_out_may_have_another_type_than_what_goes_in(tmp_path: Path) -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT16)
+    x = np.array([1.0, 2.0], np.float32)
+    cut = Cut((node,), {}, {"x": x}, "y", (("", 18),), 9)
+    kind = np.dtype(np.float16)
+    write_graph(tmp_path, cut, x.astype(np.float64), kind, 1e-9, {}, "a cast", "of two numbers")
+    done = subprocess.run(
+        [sys.executable, "repro.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no drift here" in done.stdout
+
+
+def test_a_search_that_was_stopped_too_early_does_not_say_that_nothing_drifts() -> None:
+    assert "show no drift" in _shows_nothing("layer.3", finished=True)
+    assert "stopped before" in _shows_nothing("layer.3", finished=False)

@@ -71,8 +71,11 @@ class State:
 
     def write(self, folder: Path, flags: Mapping[str, str], headline: str, about: str) -> str:
         """Write the reproduction into an empty folder; gives its script."""
-        truth, honest = self.shown.truth, self.shown.honest
-        return write_graph(folder, self.cut, truth, honest, flags, headline, about)
+        shown = self.shown
+        kind = shown.found.dtype
+        return write_graph(
+            folder, self.cut, shown.truth, kind, shown.honest, flags, headline, about
+        )
 
     @property
     def size(self) -> tuple[int, int, int]:

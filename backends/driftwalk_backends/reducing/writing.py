@@ -66,25 +66,21 @@ def write_graph(
     folder: Path,
     cut: Cut,
     expected: Array,
+    kind: np.dtype[Any],
     honest: float,
     flags: Mapping[str, str],
     headline: str,
     about: str,
 ) -> str:
-    """Write the graph and the script; gives the script."""
+    """Write the graph and the script; gives the script. `kind` is the type of what comes out."""
     import onnx
     from onnx import helper
 
     small, _ = numbered(cut)
     model = small.model()
-    like = np.dtype(np.float32)
-    for array in (*small.given.values(), *small.stored.values()):
-        if array.dtype.kind == "f":
-            like = array.dtype
-            break
-    kind = helper.np_dtype_to_tensor_dtype(like)
     del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("y", kind, expected.shape))
+    number = helper.np_dtype_to_tensor_dtype(kind)
+    model.graph.output.append(helper.make_tensor_value_info("y", number, expected.shape))
     onnx.save(model, str(folder / GRAPH))
     script = _template("graph_repro.py").format(
         headline=_plain(headline),

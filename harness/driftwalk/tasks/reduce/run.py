@@ -25,15 +25,15 @@ from ...registry import create
 from ...result import Report
 from ...stage import Setting, is_graph, open_stage
 from ...states import Probe
+from ..bounds import check_bounds
 from ..bundles.extraction import aside, reopened
+from .folder import free_place
 from .result import Example, Extent, Fault, Reducing, Reduction
 from .search import Allowance, Search
 
 if TYPE_CHECKING:
     from driftwalk_backends.reducing.graphs import State
 
-REPRO, RESULT = "repro.py", "reduction.json"
-"""What a folder holds that an earlier reduction may be replaced in."""
 MOST_EXAMPLES = 6
 WHOSE: dict[Fault, str] = {
     "runtime": "The runtime computes something else than its graph says",
@@ -67,7 +67,8 @@ def reduce(
     """
     show = progress or Progress()
     target = None if folder is None else free_place(Path(folder))
-    allowance = _allowance(runs, minutes)
+    check_bounds(runs, minutes, least=0)
+    allowance = Allowance(runs, minutes)
     if isinstance(model, Report):
         model, candidate, probe, point = _of_report(
             model, model_again, candidate, probe, point, options
@@ -103,9 +104,7 @@ def reduce(
         search = Search(subject, state, allowance, told)
         finished = search.run()
         if not search.state.shown.drifts:
-            from driftwalk_backends.reducing.regions import no_drift
-
-            raise BackendError(no_drift(point))
+            raise BackendError(_shows_nothing(point, finished))
         made = _made(replace(empty, candidate=side.info), point, subject.fault, search.state)
         made = replace(
             made, before=before, steps=tuple(steps), runs=allowance.runs, finished=finished
@@ -114,26 +113,6 @@ def reduce(
             return made
         with show.stage("writing the reproduction"):
             return _written(made, search.state, target)
-
-
-def _allowance(runs: int | None, minutes: float | None) -> Allowance:
-    if runs is not None and runs < 0:
-        raise UsageError(f"runs={runs}: how many at most, zero or more.")
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"minutes={minutes}: more than zero.")
-    return Allowance(runs, minutes)
-
-
-def free_place(folder: Path) -> Path:
-    """Where the reproduction is to be; nothing but an earlier one is replaced."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{str(folder)!r} is no folder; name another with -o.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPRO).is_file():
-        raise UsageError(
-            f"{str(folder)!r} holds files and is no reproduction; nothing is written over it. "
-            "Name another folder with -o."
-        )
-    return folder
 
 
 def _of_report(
@@ -189,6 +168,18 @@ def _subject(side: Backend, probe: Probe, point: str, truth: Backend | None) -> 
     return subject_of(side, probe, point, truth)
 
 
+def _shows_nothing(point: str, finished: bool) -> str:
+    """What to say where nothing that was looked at drifts by itself."""
+    from driftwalk_backends.reducing.regions import no_drift
+
+    if finished:
+        return no_drift(point)
+    return (
+        f"The search was stopped before anything was found that shows the drift at {point} by "
+        "itself. Give it more: --minutes, --runs."
+    )
+
+
 def _extent(state: State) -> Extent:
     return Extent(*state.size, state.ratio)
 
@@ -242,5 +233,7 @@ def _written(made: Reduction, state: State, target: Path) -> Reduction:
         script = state.write(scratch, made.candidate.flags, headline(made), about)
         printed = rehearse(scratch, state.ratio)
         files = tuple(sorted(file.name for file in scratch.iterdir()))
-    lines, output = tuple(script.splitlines()), tuple(printed.splitlines())
-    return replace(made, files=files, script=lines, printed=output)
+        lines, output = tuple(script.splitlines()), tuple(printed.splitlines())
+        made = replace(made, files=files, script=lines, printed=output)
+        made.save(scratch)
+    return made
