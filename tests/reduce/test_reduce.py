@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 import driftwalk
+from bisect_graphs import FUSIONS
 from driftwalk.cli.app import app
 from driftwalk.tasks.reduce.result import Reduction
 from driftwalk.tasks.reduce.run import _shows_nothing
@@ -205,3 +206,17 @@ def test_what_comes_out_may_have_another_type_than_what_goes_in(tmp_path: Path) 
 def test_a_search_that_was_stopped_too_early_does_not_say_that_nothing_drifts() -> None:
     assert "show no drift" in _shows_nothing("layer.3", finished=True)
     assert "stopped before" in _shows_nothing("layer.3", finished=False)
+
+
+@pytest.mark.parametrize("name", ["int4 product", "quantised softmax", "float bias"])
+def test_quantised_graphs_are_reduced_too(name: str, tmp_path: Path) -> None:
+    written, inputs = FUSIONS[name].made()
+    file = tmp_path / "model.onnx"
+    file.write_bytes(written)
+    made = driftwalk.reduce(file, "onnxruntime", tmp_path / "out", probe=dict(inputs))
+    assert made.fault == "runtime"
+    assert made.after is not None
+    assert made.after.nodes <= 4
+    assert made.after.longest <= 64
+    assert made.after.ratio > 1000
+    assert "it drifts" in made.printed

@@ -170,12 +170,25 @@ def test_an_allowance_ends_by_its_clock_too() -> None:
     assert allowance.runs == 1
 
 
-def test_a_drift_that_fades_with_an_axis_is_kept_at_a_tenth_of_what_it_was() -> None:
+@pytest.mark.parametrize(("long", "left"), [(1000, 100), (400, 64), (60, 30)])
+def test_a_drift_that_fades_with_a_short_axis_is_kept_at_half_and_with_a_long_one_at_a_tenth(
+    long: int, left: int
+) -> None:
     class Fading(Simulated):
         def shortened(self, state: Form, length: int, size: int) -> Form | None:
             return replace(state, longest=size, ratio=float(size))
 
-    begin = Form(30, (1,), 60, 1, ratio=60.0)
+    begin = Form(30, (1,), long, 1, ratio=float(long))
     search = Search(Fading(frozenset({1}), 1), begin, Allowance())
     search.run()
-    assert search.state.longest == 6
+    assert search.state.longest == left
+
+
+def test_where_halving_ends_above_what_is_short_some_odd_lengths_are_tried() -> None:
+    class Odd(Simulated):
+        def shortened(self, state: Form, length: int, size: int) -> Form | None:
+            return replace(state, longest=size) if size in (50, 250) else None
+
+    search = Search(Odd(frozenset({1}), 1), Form(30, (1,), 500, 1), Allowance())
+    search.run()
+    assert search.state.longest == 50

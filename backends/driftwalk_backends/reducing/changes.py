@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,13 +66,23 @@ def shorter(cut: Cut, window: Window) -> Cut:
     )
 
 
-def windows(length: int, size: int, peak: int | None) -> Iterator[Window]:
-    """Where to begin: where the error is largest, at the beginning, at the end."""
-    begins = [] if peak is None else [max(0, min(peak - size // 2, length - size))]
+def windows(length: int, size: int, peaks: Sequence[int]) -> Iterator[Window]:
+    """Where to begin: around places where something is largest, at the beginning, at the end."""
+    begins = [max(0, min(peak - size // 2, length - size)) for peak in peaks]
     for multiples in (False, True):
         for begin in dict.fromkeys([*begins, 0, length - size]):
             if not (multiples and begin):
                 yield Window(length, begin, size, multiples)
+
+
+def peak(array: Array, length: int) -> list[int]:
+    """Where, along the axes of one length, an array is largest."""
+    size = np.where(np.isfinite(array), np.abs(array), np.inf)
+    places = []
+    for axis in (axis for axis, n in enumerate(array.shape) if n == length):
+        others = tuple(a for a in range(size.ndim) if a != axis)
+        places.append(int(np.max(size, axis=others).argmax()))
+    return places
 
 
 def rounded(array: Array, digits: int) -> Array:

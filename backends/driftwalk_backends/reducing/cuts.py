@@ -135,10 +135,10 @@ class Cutting:
             raise KeyError(name)
         return array
 
-    def between(self, output: str, ends: Collection[str]) -> list[int]:
+    def between(self, output: str, ends: Collection[str], constants: bool = False) -> list[int]:
         """The nodes that a tensor needs, as far as some others, in topological order.
 
-        Those that only make constants are left out.
+        Those that only make constants are left out, unless they are asked for.
         """
         found: set[int] = set()
         waiting = [output]
@@ -147,7 +147,7 @@ class Cutting:
             number = self.graph.producers.get(name)
             if number is None or number in found or (name in ends and name != output):
                 continue
-            if self._constant(name):
+            if self._constant(name) and not constants:
                 continue
             found.add(number)
             waiting += self.graph.nodes[number].inputs

@@ -20,9 +20,10 @@ from ..onnx.pairs.probe import fed
 from ..onnx.pairs.runtime import GraphRuntime, graphs_of
 from ..onnx.structure import points_of
 from ..onnx.wide.truth import GraphTruth
-from .graphs import GraphSubject, State
+from .graphs import GraphSubject
 from .regions import start_of
 from .right import Made, Right, torch_tensors
+from .states import State
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,9 +32,12 @@ from .result import Example, Extent, Fault, Reducing, Reduction
 from .search import Allowance, Search
 
 if TYPE_CHECKING:
-    from driftwalk_backends.reducing.graphs import State
+    from driftwalk_backends.reducing.graphs import GraphSubject
+    from driftwalk_backends.reducing.states import State
 
 MOST_EXAMPLES = 6
+LEAST_ALONE = 0.2
+"""The share of a drift that a place must be the cause of to be all that is said of it."""
 WHOSE: dict[Fault, str] = {
     "runtime": "The runtime computes something else than its graph says",
     "graph": "The graph computes something else than the model",
@@ -107,12 +110,17 @@ def reduce(
             raise BackendError(_shows_nothing(point, finished))
         made = _made(replace(empty, candidate=side.info), point, subject.fault, search.state)
         made = replace(
-            made, before=before, steps=tuple(steps), runs=allowance.runs, finished=finished
+            made,
+            before=before,
+            steps=tuple(steps),
+            runs=allowance.runs,
+            finished=finished,
+            notes=(*made.notes, *_told(search.state)),
         )
         if target is None:
             return made
         with show.stage("writing the reproduction"):
-            return _written(made, search.state, target)
+            return _written(made, subject, search.state, target)
 
 
 def _of_report(
@@ -201,6 +209,15 @@ def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction
     )
 
 
+def _told(state: State) -> Iterator[str]:
+    """What to say beside the numbers."""
+    if state.right is not None and state.share < LEAST_ALONE:
+        yield (
+            "The graph is wrong in more than one place; this is the first of them, and by itself "
+            f"it is the cause of {100 * state.share:.0f} % of the drift."
+        )
+
+
 def _examples(found: Any, truth: Any, error: Any) -> tuple[Example, ...]:
     """The largest errors."""
     order = np.argsort(-np.abs(error).ravel(), kind="stable")[:MOST_EXAMPLES]
@@ -221,7 +238,7 @@ def headline(made: Reduction) -> str:
     return f"{WHOSE[made.fault]}: {ops}: {off}"
 
 
-def _written(made: Reduction, state: State, target: Path) -> Reduction:
+def _written(made: Reduction, subject: GraphSubject, state: State, target: Path) -> Reduction:
     from driftwalk_backends.reducing.writing import rehearse
 
     versions = ", ".join(f"{name} {text}" for name, text in made.candidate.versions.items())
@@ -230,7 +247,7 @@ def _written(made: Reduction, state: State, target: Path) -> Reduction:
         "drift shows, with 0 where it does not."
     )
     with aside(target) as scratch:
-        script = state.write(scratch, made.candidate.flags, headline(made), about)
+        script = subject.write(state, scratch, made.candidate.flags, headline(made), about)
         printed = rehearse(scratch, state.ratio)
         files = tuple(sorted(file.name for file in scratch.iterdir()))
         lines, output = tuple(script.splitlines()), tuple(printed.splitlines())

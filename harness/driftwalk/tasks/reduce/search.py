@@ -22,6 +22,11 @@ ENOUGH = 0.7
 """A place that is the cause of so much of a drift is the one to look at."""
 LEFT = 0.1
 """Of the ratio at first, what must be left of it at the end: a drift that fades is another one."""
+SHORT, LEFT_OF_SHORT = 64, 0.5
+"""An axis that is as short as that is cut further only where so much of the ratio is left."""
+ODD_SIZES = (64, 63, 61, 60, 56, 50, 48, 40, 33)
+"""What else an axis is cut to, where halving ends above SHORT: some drifts come with some lengths
+alone, those of fast Fourier transforms for example."""
 
 
 class SpentError(Exception):
@@ -159,7 +164,7 @@ class Search(Generic[S]):
     told: Callable[[str, S], None] = lambda text, state: None
 
     def __post_init__(self) -> None:
-        self._least = LEFT * self.state.ratio
+        self._first = self.state.ratio
 
     def run(self) -> bool:
         """Whether it came to its end; not where the allowance was spent, or somebody stopped it."""
@@ -173,8 +178,8 @@ class Search(Generic[S]):
             return False
         return True
 
-    def _take(self, found: S | None, text: str) -> bool:
-        if found is None or not found.ratio >= self._least:
+    def _take(self, found: S | None, text: str, left: float = LEFT) -> bool:
+        if found is None or not found.ratio >= left * self._first:
             return False
         self.state = found
         self.told(text, found)
@@ -220,15 +225,17 @@ class Search(Generic[S]):
         forms = [(self.state, length)]
 
         def holds(size: int) -> bool:
+            left = LEFT if size >= SHORT else LEFT_OF_SHORT
             for state, long in (forms[0], *forms[1:][-1:]):
                 self.allowance.take()
                 found = self.subject.shortened(state, long, size)
-                if self._take(found, f"axes of {length} cut to {size}"):
+                if self._take(found, f"axes of {length} cut to {size}", left):
                     forms.append((self.state, size))
                     return True
             return False
 
-        least(length, holds)
+        if least(length, holds) > SHORT:
+            any(holds(size) for size in ODD_SIZES)
 
     def _plainer(self) -> None:
         done: set[str] = set()
