@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 import driftwalk
 from bisect_graphs import FUSIONS
 from driftwalk.cli.app import app
+from driftwalk.errors import UsageError
 from driftwalk.tasks.reduce.result import Reduction
 from driftwalk.tasks.reduce.run import _shows_nothing
 from driftwalk_backends.reducing.cuts import Cut
+from driftwalk_backends.reducing.graphs import GraphSubject
 from driftwalk_backends.reducing.writing import write_graph
 
 ALONE = """
@@ -220,3 +222,38 @@ def test_quantised_graphs_are_reduced_too(name: str, tmp_path: Path) -> None:
     assert made.after.longest <= 64
     assert made.after.ratio > 1000
     assert "it drifts" in made.printed
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(
+    model: Path, found: Reduction, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = driftwalk.reduce(model, "onnxruntime", out, runs=5)
+    assert (first.finished, first.runs) == (False, 5)
+    words = ["reduce", str(model), "-c", "onnxruntime", "-o", str(out), "--resume", str(out)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    second = driftwalk.load(out / "reduction.json")
+    assert second.finished
+    assert (second.operations, second.after) == (found.operations, found.after)
+    assert second.answers.startswith(first.answers)
+    with pytest.raises(UsageError, match="another candidate: it was onnxruntime"):
+        driftwalk.reduce(model, "onnxruntime,opt=basic", None, resume=out)
+    with pytest.raises(UsageError, match="expected a reduction"):
+        driftwalk.reduce(model, "onnxruntime", None, resume=3)
+
+
+def test_what_was_answered_is_kept_when_a_search_is_killed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(GraphSubject, "shortened", killed)
+    with pytest.raises(SystemExit):
+        driftwalk.reduce(model, "onnxruntime", tmp_path / "out")
+    monkeypatch.undo()
+    kept = driftwalk.load(tmp_path / "out" / "reduction.json")
+    assert kept.answers
+    assert not kept.finished
+    assert driftwalk.reduce(model, "onnxruntime", tmp_path / "out", resume=kept).finished

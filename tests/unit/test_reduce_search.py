@@ -129,12 +129,41 @@ def test_a_search_ends_with_what_is_needed_and_never_with_another_drift(
         Simulated(needed, shortest), begin, Allowance(runs), lambda _, f: told.append(f)
     )
     finished = search.run()
+    assert search.finished == finished
     assert all(one.drift == 1 for one in [search.state, *told])
     assert needed <= set(search.state.nodes)
     if finished:
         assert set(search.state.nodes) == needed
         assert search.state.longest == shortest
         assert search.state.plain
+
+
+@given(FORMS)
+def test_a_search_that_goes_on_from_an_earlier_one_ends_as_one_that_was_never_stopped(
+    form: tuple[frozenset[int], int, int],
+) -> None:
+    needed, shortest, runs = form
+    begin = Form(30, tuple(range(31)), 60, 1)
+    subject = Simulated(needed, shortest)
+    whole = Search(subject, begin, Allowance())
+    whole.run()
+    asked = subject.asked
+    first = Search(subject, begin, Allowance(runs))
+    first.run()
+    subject.asked = 0
+    second = Search(subject, begin, Allowance(), answers=first.asked)
+    assert second.run()
+    assert second.state == whole.state
+    assert second.asked == whole.asked
+    assert second.allowance.runs == len(whole.asked) - len(first.asked)
+    assert subject.asked <= asked - first.asked.count("0")
+
+
+def test_answers_of_another_search_are_not_believed_once_one_is_wrong() -> None:
+    subject = Simulated(frozenset({3}), 1)
+    search = Search(subject, Form(30, tuple(range(31)), 60, 1), Allowance(), answers="1" * 50)
+    assert search.run()
+    assert search.state.nodes == (3,)
 
 
 def test_what_was_found_is_kept_when_somebody_stops_the_search() -> None:

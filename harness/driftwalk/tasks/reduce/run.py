@@ -27,7 +27,7 @@ from ...stage import Setting, is_graph, open_stage
 from ...states import Probe
 from ..bounds import check_bounds
 from ..bundles.extraction import aside, reopened
-from .folder import free_place
+from .folder import earlier_reduction, free_place, keep_answers, refuse_others
 from .result import Example, Extent, Fault, Reducing, Reduction
 from .search import Allowance, Search
 
@@ -54,6 +54,7 @@ def reduce(
     point: str | None = None,
     minutes: float | None = None,
     runs: int | None = None,
+    resume: object = None,
     model_again: object = None,
     command: str = "",
     progress: Progress | None = None,
@@ -65,13 +66,15 @@ def reduce(
     of a report that cannot name it. `folder` is where `repro.py` is written, and for a graph
     `repro.onnx`; None writes nothing. `point` is the root cause, if not said. The search ends after
     `minutes`, or after `runs` of what it makes smaller, or when it is stopped; what it has by then
-    is kept. All other options are those of `stage.Setting` (`batch`, `length`, `seed`, `blocks`,
+    is kept, and another search goes on from there: `resume` is an earlier result, its file or
+    folder. All other options are those of `stage.Setting` (`batch`, `length`, `seed`, `blocks`,
     `trust_remote_code`).
     """
     show = progress or Progress()
     target = None if folder is None else free_place(Path(folder))
     check_bounds(runs, minutes, least=0)
     allowance = Allowance(runs, minutes)
+    earlier = earlier_reduction(resume)
     if isinstance(model, Report):
         model, candidate, probe, point = _of_report(
             model, model_again, candidate, probe, point, options
@@ -81,46 +84,58 @@ def reduce(
     setting = Setting.asked(model, probe, **options)
     loaded = setting.open_model()
     setting = replace(setting, model=loaded, probe=setting.make_probe(loaded))
-    if point is None:
-        with show.stage("verifying", extra=True):
-            report = verify(loaded, candidate, probe=setting.probe)
-        if report.verdict == "pass":
-            made_of = head(command, loaded.describe(), report.notes)
-            return Reduction(**made_of, candidate=report.candidate)
-        point = _guilty(report)
     with open_stage(setting, [candidate], show=show) as stage:
         (side,) = stage.backends
+        about = loaded.describe()
+        notes = (*stage.model.notes, *stage.probe.notes)
         empty = Reduction(
-            **head(command, stage.model.describe(), (*stage.model.notes, *stage.probe.notes)),
-            candidate=side.info,
+            **head(command, about, notes), candidate=side.info, probe=stage.probe.sha256
         )
+        if earlier is not None:
+            refuse_others(empty, earlier, point)
+            point = earlier.point or point
+        if point is None:
+            with show.stage("verifying", extra=True):
+                report = verify(loaded, side, probe=stage.probe)
+            if report.verdict == "pass":
+                return replace(empty, candidate=report.candidate, notes=report.notes)
+            point = _guilty(report)
         with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
             subject, state = _subject(side, stage.probe, point, truth)
-        steps: list[Reducing] = []
-        before = _extent(state)
-
-        def told(text: str, now: State) -> None:
-            steps.append(Reducing(text, _extent(now)))
-            with show.stage(f"{text}: {len(now.cut.nodes)} nodes", extra=True):
-                pass
-
-        search = Search(subject, state, allowance, told)
-        finished = search.run()
-        if not search.state.shown.drifts:
-            raise BackendError(_shows_nothing(point, finished))
-        made = _made(replace(empty, candidate=side.info), point, subject.fault, search.state)
-        made = replace(
-            made,
-            before=before,
-            steps=tuple(steps),
-            runs=allowance.runs,
-            finished=finished,
-            notes=(*made.notes, *_told(search.state)),
-        )
+        empty = replace(empty, candidate=side.info, point=point, before=_extent(state))
+        search = _searched(subject, state, allowance, empty, earlier, target, show)
+        made = _made(empty, subject.fault, search)
         if target is None:
             return made
         with show.stage("writing the reproduction"):
             return _written(made, subject, search.state, target)
+
+
+def _searched(
+    subject: GraphSubject,
+    state: State,
+    allowance: Allowance,
+    empty: Reduction,
+    earlier: Reduction | None,
+    target: Path | None,
+    show: Progress,
+) -> Search[State]:
+    """The search, run; what an earlier one was answered is not asked again."""
+    same = earlier is not None and earlier.before == empty.before
+    answers = earlier.answers if earlier is not None and same else ""
+    search = Search(subject, state, allowance, answers=answers)
+
+    def kept(text: str, now: State) -> None:
+        search.steps.append((text, now))
+        keep_answers(replace(empty, answers=search.asked, finished=False), target)
+        with show.stage(f"{text}: {len(now.cut.nodes)} nodes", extra=True):
+            pass
+
+    search.taken = kept
+    search.run()
+    if not search.state.shown.drifts:
+        raise BackendError(_shows_nothing(empty.point, search.finished))
+    return search
 
 
 def _of_report(
@@ -192,11 +207,11 @@ def _extent(state: State) -> Extent:
     return Extent(*state.size, state.ratio)
 
 
-def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction:
+def _made(empty: Reduction, fault: Fault, search: Search[State]) -> Reduction:
+    state = search.state
     shown, cut = state.shown, state.cut
     return replace(
         empty,
-        point=point,
         fault=fault,
         after=_extent(state),
         error=shown.size,
@@ -204,8 +219,13 @@ def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction
         as_written=shown.as_written,
         share=state.share,
         operations=cut.operations,
+        steps=tuple(Reducing(text, _extent(one)) for text, one in search.steps),
         examples=_examples(shown.found, shown.truth, shown.error),
         own=cut.own,
+        answers=search.asked,
+        runs=len(search.asked),
+        finished=search.finished,
+        notes=(*empty.notes, *_told(state)),
     )
 
 
