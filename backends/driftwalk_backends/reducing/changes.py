@@ -60,7 +60,7 @@ def shorter(cut: Cut, window: Window) -> Cut:
         return np.ascontiguousarray(array[window.slices(array.shape)]) if array.ndim else array
 
     return replace(
-        cut,
+        cut.resized(window.number),
         stored={name: sized(array) for name, array in cut.stored.items()},
         given={name: sized(array) for name, array in cut.given.items()},
     )

@@ -37,7 +37,7 @@ from .showing import (
 from .states import State, differing, with_right_numbers
 from .writing import write_graph
 
-Fault = Literal["runtime", "graph"]
+Fault = Literal["runtime", "graph", "module"]
 LEAST_SHARE = 0.2
 """Of the drift at the guilty tensor, what an earlier one must be the cause of to stand for it."""
 SURE_SHARE = 0.7
@@ -62,6 +62,11 @@ class GraphSubject:
         self.fault: Fault = "runtime" if right is None else "graph"
         self._right = right
         self._end = Partner(np.zeros(0), 0.0)
+
+    @property
+    def whose(self) -> Fault:
+        """Whose fault it is, as a report says it."""
+        return self.fault
 
     @cached_property
     def _wide(self) -> dict[str, Array]:

@@ -82,9 +82,9 @@ def write_graph(
     number = helper.np_dtype_to_tensor_dtype(kind)
     model.graph.output.append(helper.make_tensor_value_info("y", number, expected.shape))
     onnx.save(model, str(folder / GRAPH))
-    script = _template("graph_repro.py").format(
-        headline=_plain(headline),
-        about=_plain(about),
+    script = template("graph_repro.py").format(
+        headline=plain(headline),
+        about=plain(about),
         honest=repr(float(honest)),
         limit=f"{LIMIT:g}",
         arrays=arrays_text(folder, small.given, expected),
@@ -132,12 +132,12 @@ def _literal(array: Array) -> str:
     return text if array.ndim == 1 else f"{text}.reshape({tuple(map(int, array.shape))})"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text for a docstring: nothing in it can end it."""
     return text.replace("\\", "/").replace('"', "'").replace("<", "")
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
     return files(__package__).joinpath(f"{name}.txt").read_text("utf-8")
 
 

@@ -41,7 +41,7 @@ LEAST_ALONE = 0.2
 WHOSE: dict[Fault, str] = {
     "runtime": "The runtime computes something else than its graph says",
     "graph": "The graph computes something else than the model",
-    "module": "The module gives something else than in float64",
+    "module": "The module computes something else than the model",
 }
 
 
@@ -104,7 +104,7 @@ def reduce(
             subject, state = _subject(side, stage.probe, point, truth)
         empty = replace(empty, candidate=side.info, point=point, before=_extent(state))
         search = _searched(subject, state, allowance, empty, earlier, target, show)
-        made = _made(empty, subject.fault, search)
+        made = _made(empty, subject.whose, search)
         if target is None:
             return made
         with show.stage("writing the reproduction"):
