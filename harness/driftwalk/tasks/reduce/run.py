@@ -233,7 +233,7 @@ def _told(state: State) -> Iterator[str]:
     """What to say beside the numbers."""
     if state.right is not None and state.share < LEAST_ALONE:
         yield (
-            "The graph is wrong in more than one place; this is the first of them, and by itself "
+            "It is wrong in more than one place; this is the first of them, and by itself "
             f"it is the cause of {100 * state.share:.0f} % of the drift."
         )
 
@@ -266,6 +266,11 @@ def _written(made: Reduction, subject: GraphSubject, state: State, target: Path)
         f"Found with {versions}. `expected` was computed in float64. Exits with 1 where the\n"
         "drift shows, with 0 where it does not."
     )
+    if made.fault == "module":
+        about += (
+            "\nThe operations are those that torch's tracer saw in the module that was verified:"
+            "\nits own code is not in here. To try the module itself, call it with `inputs`."
+        )
     with aside(target) as scratch:
         script = subject.write(state, scratch, made.candidate.flags, headline(made), about)
         printed = rehearse(scratch, state.ratio)
