@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 import driftwalk
 from bisect_graphs import FUSIONS
 from driftwalk.cli.app import app
-from driftwalk.errors import UsageError
+from driftwalk.errors import BackendError, UsageError
 from driftwalk.tasks.reduce.result import Reduction
 from driftwalk.tasks.reduce.run import _shows_nothing
 from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graphs import GraphSubject
-from driftwalk_backends.reducing.writing import write_graph
+from driftwalk_backends.reducing.writing import rehearse, write_graph
 
 ALONE = """
 import runpy, sys
@@ -203,6 +203,8 @@ def test_what_comes_out_may_have_another_type_than_what_goes_in(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert "no drift here" in done.stdout
+    with pytest.raises(BackendError, match="does not show the drift by itself: no drift here"):
+        rehearse(tmp_path, 5.0)
 
 
 def test_a_search_that_was_stopped_too_early_does_not_say_that_nothing_drifts() -> None:

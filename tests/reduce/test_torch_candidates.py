@@ -110,8 +110,6 @@ def test_of_a_wrong_lowering_the_operation_is_left(
 
     monkeypatch.setitem(lowerings, torch.ops.aten.tanh.default, lowered)
     spec = "torch,compile=inductor,disable=kept_precision"  # of which nothing is stored
-    with pytest.raises(BackendError, match="does not show the drift by itself: no drift here"):
-        driftwalk.reduce(Blocks(nn.Tanh()), spec, tmp_path / "out", probe={"x": X}, runs=1)
     monkeypatch.setattr("driftwalk_backends.reducing.writing.rehearse", _here)
     found = driftwalk.reduce(
         Blocks(nn.Tanh()), spec, tmp_path / "out", probe={"x": X}, point="layer.1"
