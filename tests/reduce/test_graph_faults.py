@@ -17,7 +17,14 @@ from driftwalk_backends.faults.graph import faulty_backend
 from driftwalk_backends.faults.planning import FaultyModel
 from driftwalk_backends.loaded import LoadedModel
 from driftwalk_backends.probes import make_probe
-from driftwalk_backends.reducing.changes import rounded, rows_used
+from driftwalk_backends.reducing.changes import (
+    Window,
+    lengths,
+    rounded,
+    rows_used,
+    shorter,
+    windows,
+)
 from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graph_runs import wide
 from driftwalk_backends.reducing.right import Made, Right
@@ -143,6 +150,18 @@ def test_a_table_keeps_only_rows_that_are_looked_up() -> None:
     assert np.array_equal(small.stored["table"][small.given["ids"]], table[ids])
     assert len(small.stored["table"]) == 2
     assert rows_used(small) is None
+
+
+def test_a_stored_size_is_a_length_and_the_number_of_an_axis_is_none() -> None:
+    node = helper.make_node("DFT", ["x", "size", "axis"], ["y"])
+    stored = {"size": np.array(1280), "axis": np.array(2)}
+    x = np.zeros((1, 2, 641, 2), np.float32)
+    cut = Cut((node,), stored, {"x": x}, "y", (("", 20),), 9)
+    assert lengths(cut) == [1280, 641, 2]
+    assert shorter(cut, Window(1280, 0, 50)).stored == {"size": 50, "axis": 2}
+    both = shorter(cut, next(windows(1280, 50, [], lengths(cut))))
+    assert both.stored == {"size": 50, "axis": 2}
+    assert both.given["x"].shape == (1, 2, 26, 2), "half of it and one goes with it"
 
 
 def test_values_are_rounded_to_digits_that_count() -> None:

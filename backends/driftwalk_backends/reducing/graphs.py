@@ -308,7 +308,7 @@ class GraphSubject:
         peaks = peak(error, length) + [
             place for array in differing(state).values() for place in peak(array, length)
         ]
-        for window in windows(length, size, peaks):
+        for window in windows(length, size, peaks, lengths(state.cut)):
             made = shorter(state.cut, window)
             right = None if state.right is None else shorter(state.right, window)
             slices = window.slices(error.shape)

@@ -52,8 +52,9 @@ class State:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Nodes, the longest axis, and all values."""
-        return len(self.cut.nodes), self.cut.longest, self.cut.values
+        """Nodes, the longest axis of what goes in or comes out, and all values."""
+        longest = max((self.cut.longest, *self.shown.truth.shape))
+        return len(self.cut.nodes), longest, self.cut.values
 
 
 def differing(state: State) -> dict[str, Array]:
