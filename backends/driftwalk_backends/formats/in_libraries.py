@@ -47,8 +47,7 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
     table = wide(state.code)
     packed = weight.data.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     places = np.stack([packed >> 4, packed & 15], axis=-1).reshape(rows, columns)
-    steps, rounded = _steps(state)
-    steps = steps.reshape(rows, columns // state.blocksize)
+    steps, rounded = (one.reshape(rows, columns // state.blocksize) for one in _steps(state))
     known = tuple(sorted(set(table.tolist())))
     return RoundedWeight(
         path,
@@ -61,17 +60,18 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
     )
 
 
-def _steps(state: Any) -> tuple[Float64, float]:
-    """One for each block, and by how much, relatively, they may be off: rounded themselves."""
+def _steps(state: Any) -> tuple[Float64, Float64]:
+    """One for each block, and by how much, relatively, each may be off: rounded themselves."""
     if not state.nested:
-        return wide(state.absmax), 0.0
+        found = wide(state.absmax)
+        return found, np.zeros_like(found)
     inner, table = state.state2, wide(state.state2.code)
     places = state.absmax.cpu().numpy().astype(np.int64).reshape(-1)
     largest = np.repeat(wide(inner.absmax), inner.blocksize)[: places.size]
     made: Float64 = table[places] * largest + float(state.offset)
     known = Grid("steps", float(table.min()), float(table.max()), table=tuple(sorted(table)))
     off = known.spacing(table[places]) / 2 * largest
-    return made, float(np.max(off / np.abs(made), initial=0.0))
+    return made, off / np.maximum(np.abs(made), np.finfo(np.float64).tiny)
 
 
 def of_compressed_tensors(path: str, part: nn.Module) -> RoundedWeight:

@@ -116,8 +116,9 @@ class RoundedWeight:
     block: tuple[int, ...]
     inputs: InputRounding | None = None
     """How the inputs of the product are rounded; None: they are not."""
-    slack: float = 0.0
-    """Relative: by how much steps, and what was rounded, may be off by a coarser dtype."""
+    slack: float | Float64 = 0.0
+    """Relative: by how much steps, and what was rounded, may be off by a coarser dtype; one for
+    all blocks, or one for each as there are steps."""
     source: str = ""
     """What the artefact calls what has it, where that is not the module's path."""
 
@@ -137,7 +138,10 @@ class RoundedWeight:
     def turned(self) -> RoundedWeight:
         """The same matrix, rows as columns."""
         numbers, step, zero = self.numbers.T, self.step.T, self.zero.T
-        return replace(self, numbers=numbers, step=step, zero=zero, block=self.block[::-1])
+        slack = np.broadcast_to(self.slack, self.step.shape).T
+        return replace(
+            self, numbers=numbers, step=step, zero=zero, block=self.block[::-1], slack=slack
+        )
 
     def honest(self, own: Array) -> Honest:
         """What it should hold, given the model's own weight."""
@@ -169,12 +173,14 @@ class RoundedWeight:
     def _worst(self, weights: Array, numbers: Array, zero: Float64, step: Float64) -> Float64:
         """For each block: its number that is farthest off, in parts of what a rounding may be."""
         worst = np.zeros(len(numbers))
+        slack = np.broadcast_to(self.slack, self.step.shape).reshape(-1, 1)
         for rows, columns in _tiles(numbers.shape):
             n, w = (one[rows, columns].astype(np.float64) for one in (numbers, weights))
             with np.errstate(divide="ignore", invalid="ignore"):
                 own = np.where(w == 0, 0.0, w / step[rows])
                 off = own + zero[rows] - n
-                most = (0.5 + _TIE) * self.grid.spacing(n) + self.slack * np.abs(own)
+                size = np.maximum(np.abs(own), np.abs(n - zero[rows]))
+                most = (0.5 + _TIE) * self.grid.spacing(n) + slack[rows] * size
             beyond = (n >= self.grid.highest) & (off > 0)
             beyond |= (n <= self.grid.lowest) & (off < 0)
             worst[rows] = np.maximum(worst[rows], np.where(beyond, 0.0, np.abs(off) / most).max(1))

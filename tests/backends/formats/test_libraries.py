@@ -126,6 +126,20 @@ def test_a_wrong_step_of_bitsandbytes_is_found(model: LlamaForCausalLM) -> None:
     assert report.root_cause.point.name == "layer.1"
 
 
+def test_a_wrong_step_is_found_beside_a_block_of_next_to_nothing(model: LlamaForCausalLM) -> None:
+    """Steps that are rounded themselves are off by much, relatively, where they are small."""
+    own = copy.deepcopy(model)
+    own.model.layers[1].mlp.up_proj.weight.data[0, :64] *= 1e-6
+    made = four_bits(own, "nf4", True)
+    assert driftwalk.verify(own, made).verdict == "pass"
+    state: Any = made.get_submodule("model.layers.1.mlp.up_proj").weight
+    state.quant_state.absmax[7] += 60
+    report = driftwalk.verify(own, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+
+
 @pytest.mark.parametrize("preset", ["W8A8", "W8A16", "W4A16", "W4A16_ASYM"])
 def test_a_folder_of_compressed_tensors_passes(
     model: LlamaForCausalLM, preset: str, tmp_path: Path
