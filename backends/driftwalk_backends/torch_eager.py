@@ -64,7 +64,8 @@ class TorchEager(TorchDecoding):
 
     def shows(self, model: LoadedModel) -> bool:
         """Whether its states prove what this model gives on its device."""
-        plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
+        options = self._attn or self._threads or self._tf32 or self._precision.flags
+        plain = type(self) is TorchEager and not options
         whole = self._decoding is None or not self._decoding.chunks
         return plain and whole and self._model is model and self._look == BLOCKS
 
