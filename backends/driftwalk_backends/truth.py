@@ -11,12 +11,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from driftwalk.adapter import BackendInfo, Offer, Sink
+from driftwalk.chosen import Choice
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
-from .choices import Key, Recorded, Tipped
+from .choices import RANKINGS, Key, Recorded, Tipped
 from .jitter import Jittered
 from .torch_eager import TorchEager
 from .widening import MixedOps, WidenedCasts
@@ -43,6 +44,7 @@ class Truth(TorchEager):
         self._lend = "large"
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
+        self._ranks = True
         self.seed = 0
         """Of the roundoffs in a jittered run: ranges of blocks have others (ranged.py)."""
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
@@ -79,6 +81,7 @@ class Truth(TorchEager):
         with self._with(Jittered(roundoff, self.seed), recorded):
             self.stream(probe, sink)
         self._scores = recorded.scores
+        self._ranks = any(name in RANKINGS for name, _, _ in recorded.scores)
 
     def tipped(
         self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
@@ -97,6 +100,16 @@ class Truth(TorchEager):
             else:
                 self.replay(probe, given, sink)
         return mode.count
+
+    def chosen(
+        self,
+        probe: Probe,
+        sink: Sink,
+        given: Mapping[str, Array] | None = None,
+        forced: Mapping[str, Array] | None = None,
+    ) -> tuple[Choice, ...]:
+        """Nothing, and no run, where the jittered run has shown that there is nothing to choose."""
+        return super().chosen(probe, sink, given, forced) if self._ranks else ()
 
     @contextmanager
     def _with(self, *modes: AbstractContextManager[object]) -> Iterator[None]:
