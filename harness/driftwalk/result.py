@@ -18,6 +18,7 @@ from .jsonable import Later, Named, Size, Sparse
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
 from .measure.embeddings import Embedding
+from .routing import Routing
 from .weight_change import WeightFindings
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
@@ -206,6 +207,8 @@ class Report(Document):
     """A depth at which more of both sides can be compared; empty where there is none."""
     format: Sparse[FormatFindings | None] = None
     """What a quantised candidate's format costs, and what its kernel adds, where that is known."""
+    routing: Sparse[Routing | None] = None
+    """What became of the choices inside the model, of experts say, where it makes any."""
     weights: Sparse[WeightFindings | None] = None
     """What the weights of the side at fault say, where they are its own and can be read."""
 

@@ -1,0 +1,207 @@
+"""How far each choice of a model is from flipping, in units of honest noise.
+
+    scores s      the numbers that are ranked; o is what they say, t what was taken
+    gap           the worst of what was lost minus the best it was lost to:  max s[o \\ t] - min s[t \\ o]
+    noise         |y - R|: the yardstick's scores, and the truth's with the yardstick's choices
+    a tie         gap <= REACH * noise
+
+The noise is free of what flips themselves do: the truth is made to choose as the yardstick did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..adapter import Backend, Chooses
+from ..chosen import Choice, other_rows
+from ..dtypes import FORMATS, Array, Float64
+from ..mixture import Mixture
+from ..states import State, Trace
+from .honest import FLOOR, Honest, K, honest
+from .ties import REACH
+
+
+@dataclass(frozen=True, eq=False)
+class HonestChoice:
+    """One place where the truth chooses: what it chose, and how noisy what it went by is."""
+
+    name: str
+    module: str
+    point: str
+    op: str
+    of: int
+    descending: bool
+    ordered: bool
+    typical: float
+    """The noise of the score in the middle ..."""
+    share: float
+    """... and as a part of the score itself."""
+    roundoff: float
+    weights_noise: float
+    """Root mean square, of what the chosen ones count; 0 where that could not be seen."""
+    taken: Array
+    noise: Float64
+    """Of each row, root mean square."""
+    margins: Float64
+    """Of each row, how many times the noise it is from flipping."""
+
+    @property
+    def best(self) -> int:
+        return int(self.taken.shape[-1])
+
+    @property
+    def close(self) -> Array:
+        found: Array = self.margins <= REACH
+        return found
+
+    def room(self, scores: Float64) -> Float64:
+        """How far each score may be from another one that takes its place."""
+        size = np.abs(np.where(np.isfinite(scores), scores, 0.0))
+        room = np.maximum(REACH * self.typical, (REACH * self.share + FLOOR * self.roundoff) * size)
+        return np.maximum(room, K * self.noise[:, None])
+
+    def excess(self, made: Choice) -> Float64:
+        """Of each row, how many times too far apart the scores are that changed places.
+
+        0 where what was taken is what the scores say; at most 1 for a tie.
+        """
+        scores = made.scores if self.descending else -made.scores
+        room, rows = self.room(scores), np.arange(len(scores))[:, None]
+        if made.taken.shape != made.own.shape:
+            return np.full(len(scores), np.inf)
+        if self.ordered:
+            gaps = np.abs(scores[rows, made.own] - scores[rows, made.taken])
+            least = np.maximum(room[rows, made.own], room[rows, made.taken])
+            return _over(np.where(made.own == made.taken, 0.0, gaps), least).max(axis=-1)
+        own, taken = (_held(places, scores.shape) for places in (made.own, made.taken))
+        lost, won = own & ~taken, taken & ~own
+        gap = np.where(lost, scores, -np.inf).max(-1) - np.where(won, scores, np.inf).min(-1)
+        least = np.where(lost | won, room, 0.0).max(-1)
+        return np.where(lost.any(-1), _over(np.maximum(gap, 0.0), least), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class HonestChoices:
+    """All choices of a model, and the yardstick's states beside a truth that chose as it did."""
+
+    choices: tuple[HonestChoice, ...] = ()
+    steady: Mapping[str, Honest] = field(default_factory=dict)
+    """Points at which the yardstick's own flips are part of its error: its error without them."""
+
+
+def _held(places: Array, shape: tuple[int, ...]) -> Array:
+    held = np.zeros(shape, dtype=bool)
+    np.put_along_axis(held, places, True, axis=-1)
+    return held
+
+
+def _over(gap: Float64, room: Float64) -> Float64:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(gap > 0, gap / room, 0.0)
+
+
+def honest_choices(
+    truth: Backend, yardstick: Backend, exact: Trace, made: Trace, mixture: Mixture
+) -> HonestChoices:
+    """What the truth and the yardstick choose; three runs, and none where nothing is chosen."""
+    if not isinstance(truth, Chooses) or not isinstance(yardstick, Chooses):
+        return HonestChoices()
+    own = truth.chosen(exact.probe, _ignore)
+    theirs = {one.name: one for one in yardstick.chosen(exact.probe, _ignore)} if own else {}
+    pairs = [(one, theirs[one.name]) for one in own if fits(one, theirs.get(one.name))]
+    if not pairs:
+        return HonestChoices()
+    flipped = any(other_rows(b.taken, a.taken, a.ordered).any() for a, b in pairs)
+    states: dict[str, Honest] = {}
+
+    def meet(state: State) -> None:
+        name, run = state.point.name, made.state(state.point.name)
+        if flipped and run is not None and run.array.shape == state.array.shape:
+            if exact.state(name) is not None:
+                keep = exact.probe.keep(name, state.array.shape)
+                roundoff = mixture.up_to(made.names)[name].roundoff
+                states[name] = honest(run.array, state.array, keep, roundoff)
+
+    alike = truth.chosen(exact.probe, meet, forced={a.name: b.taken for a, b in pairs})
+    steady = {one.name: one for one in alike}
+    roundoff = FORMATS[mixture.dtype].roundoff
+    found = [
+        _honest(one, other, steady[one.name], roundoff) for one, other in pairs if one.name in steady
+    ]
+    return HonestChoices(tuple(found), states)
+
+
+def fits(one: Choice | HonestChoice, other: Choice | None) -> bool:
+    """Whether two runs chose the same number of times among the same number of things."""
+    rows = one.rows if isinstance(one, Choice) else len(one.taken)
+    return other is not None and (rows, one.of) == (other.rows, other.of)
+
+
+def _ignore(state: State) -> None:
+    pass
+
+
+def _honest(true: Choice, made: Choice, steady: Choice, roundoff: float) -> HonestChoice:
+    with np.errstate(invalid="ignore"):
+        error = np.abs(made.scores - steady.scores)
+    finite = np.isfinite(error) & np.isfinite(steady.scores)
+    squares = np.square(np.where(finite, error, 0.0)).sum(-1)
+    sizes = np.abs(steady.scores)
+    some = finite & (sizes > 0)
+    weights = 0.0
+    if made.weights is not None and steady.weights is not None:
+        weights = rms(made.weights - steady.weights)
+    found = HonestChoice(
+        name=true.name,
+        module=true.module,
+        point=true.point,
+        op=true.op,
+        of=true.of,
+        descending=true.descending,
+        ordered=true.ordered,
+        typical=float(np.median(error[finite])) if finite.any() else 0.0,
+        share=float(np.median(error[some] / sizes[some])) if some.any() else 0.0,
+        roundoff=roundoff,
+        weights_noise=weights,
+        taken=true.taken,
+        noise=np.sqrt(squares / np.maximum(1, finite.sum(-1))),
+        margins=np.zeros(0),
+    )
+    return _with_margins(found, true)
+
+
+def _with_margins(found: HonestChoice, true: Choice) -> HonestChoice:
+    """The margin of a row: the gap at the edge of what is taken; of a sort, the smallest gap."""
+    scores = true.scores if true.descending else -true.scores
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=-1)
+    room = np.take_along_axis(found.room(scores), order, axis=-1)
+    if true.of < 2 or (not true.ordered and true.best >= true.of):
+        return replace(found, margins=np.full(true.rows, np.inf))
+    with np.errstate(invalid="ignore"):
+        gaps = ranked[:, :-1] - ranked[:, 1:]
+    gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two that are masked out
+    wide = np.maximum(room[:, :-1], room[:, 1:])
+    times = np.where(gaps > 0, REACH * _over(gaps, wide), 0.0)
+    margins = times.min(-1) if true.ordered else times[:, true.best - 1]
+    return replace(found, margins=margins)
+
+
+def rms(array: Float64) -> float:
+    return float(np.sqrt(np.mean(np.square(array)))) if array.size else 0.0
+
+
+def counted_rows(choice: HonestChoice, exact: Trace) -> Array:
+    """Which of its rows are no padding; all where rows are not the tokens of its layer."""
+    rows, state = len(choice.taken), exact.state(choice.point)
+    keep = None if state is None else exact.probe.keep(choice.point, state.array.shape)
+    if keep is None or keep.size != rows:
+        return np.ones(rows, dtype=bool)
+    return keep.reshape(-1).astype(bool)
+
+
+def by_name(choices: Sequence[Choice]) -> dict[str, Choice]:
+    return {one.name: one for one in choices}
