@@ -18,6 +18,7 @@ import numpy as np
 from ..adapter import Backend, Chooses
 from ..chosen import Choice, other_rows
 from ..dtypes import FORMATS, Array, Float64
+from ..measure.norms import ratio
 from ..mixture import Mixture
 from ..states import State, Trace
 from .honest import FLOOR, Honest, K, honest
@@ -62,6 +63,13 @@ class HonestChoice:
         size = np.abs(np.where(np.isfinite(scores), scores, 0.0))
         room = np.maximum(REACH * self.typical, (REACH * self.share + FLOOR * self.roundoff) * size)
         return np.maximum(room, K * self.noise[:, None])
+
+    def scores_used(self, theirs: Float64, own: Float64, counted: Array) -> float:
+        """How much of what honest arithmetic may be off a side's scores are, all rows together."""
+        known = np.isfinite(theirs) & np.isfinite(own) & counted[:, None]
+        error, size = rms(theirs[known] - own[known]), rms(own[known])
+        most = max(K * rms(self.noise[counted]), FLOOR * self.roundoff * size)
+        return ratio(error, most)
 
     def excess(self, made: Choice) -> Float64:
         """Of each row, how many times too far apart the scores are that changed places.

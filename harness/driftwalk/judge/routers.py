@@ -136,7 +136,9 @@ class Routes:
             return "change" if self.fault.kind == "choice" else "weights"
         if candidate.changed:
             return "handed down"
-        return "ties" if candidate.flipped else "same"
+        if not candidate.flipped:
+            return "same"
+        return "ties" if candidate.by_ties_alone else "open"
 
 
 def _changed(row: LayerDrift, fault: RouterFault) -> LayerDrift:

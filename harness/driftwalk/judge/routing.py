@@ -43,6 +43,8 @@ class Routed:
     parts: tuple[RoutingPart, ...] = ()
     arithmetic: Mapping[str, Allowed] = field(default_factory=dict)
     """Point by point, how much of its allowance the side uses beside a truth that chose alike."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """The same for what it chose by, choice by choice: a tie is one only if these are honest."""
 
     @property
     def forced(self) -> dict[str, Array]:
@@ -61,7 +63,8 @@ class Routed:
         """Whether it chose otherwise than the truth by ties alone, and computes as it may."""
         if not self.flipped or self.changed or not self.arithmetic:
             return False
-        return all(used.needed <= 1 for used in self.arithmetic.values())
+        states = all(used.needed <= 1 for used in self.arithmetic.values())
+        return states and all(used <= 1 for used in self.scores.values())
 
 
 def routed(side: Side, backend: Backend, truth: Backend, calibration: Calibration) -> Routed | None:
@@ -122,7 +125,13 @@ def _with_flips(side: Routed, truth: Chooses) -> Routed:
     made = by_name(truth.chosen(calibration.truth.probe, states.append, forced=side.forced))
     flips = {name: _told_apart(one, made.get(name), others[name]) for name, one in known.items()}
     alike = replace(calibration.truth, states=_fitting(states, calibration))
-    return replace(side, flips=flips, **_parts(side, alike))
+    scores = {
+        name: one.scores_used(side.choices[name].scores, made[name].scores, counted[name])
+        for name, one in known.items()
+        if name in made
+    }
+    side = replace(side, flips=flips, scores=scores)
+    return _with_parts(side, alike)
 
 
 def _told_apart(choice: HonestChoice, made: Choice | None, others: Array) -> Flips:
@@ -134,7 +143,7 @@ def _told_apart(choice: HonestChoice, made: Choice | None, others: Array) -> Fli
     return Flips(total, total - changes - followed, followed, changes)
 
 
-def _parts(side: Routed, alike: Trace) -> dict[str, object]:
+def _with_parts(side: Routed, alike: Trace) -> Routed:
     """Routing and arithmetic at every point, and how much of its allowance the latter uses."""
     calibration, true = side.calibration, side.calibration.truth
     honest = {**calibration.total, **calibration.steady}
@@ -153,7 +162,7 @@ def _parts(side: Routed, alike: Trace) -> dict[str, object]:
         allowed = beside.allowed(name, judged.room).l2
         sizes = (ratio(value, size) for value in (routing, arithmetic))
         parts.append(RoutingPart(name, *sizes, ratio(allowed, honest[name].size.l2), one.needed))
-    return {"parts": tuple(parts), "arithmetic": used}
+    return replace(side, parts=tuple(parts), arithmetic=used)
 
 
 def own_doing(side: Routed, truth: Backend, points: tuple[str, ...]) -> dict[str, Norms]:
