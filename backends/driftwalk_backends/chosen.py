@@ -138,19 +138,20 @@ class Choosing(Recorded):  # type: ignore[no-untyped-call]
         index = next((t for t in leaves_of(given) if t.dtype == torch.int64), None)
         if index is None:
             return given
-        path = self._open[-1]
+        path, shape = self._open[-1], index.shape
         self._calls[f"{path}:{op}"] += 1
         name = f"{path}:{op}#{self._calls[f'{path}:{op}']}"
         axis = ranking.axis
         last = scores.flatten()[None] if axis is None else scores.movedim(axis, -1)
         kept = axis is not None and index.ndim == scores.ndim
-        own = (index.movedim(axis, -1) if kept else index.unsqueeze(-1)).flatten(0, -2)
+        along = axis or 0
+        own = index.movedim(along, -1) if kept else index.unsqueeze(-1)
         own = own.reshape(-1, own.shape[-1])
         taken, forced = own, self._forced.get(name)
         if forced is not None and len(forced) == len(own):
             taken = torch.from_numpy(np.ascontiguousarray(forced)).to(own.device)
             index = taken.reshape(*last.shape[:-1], -1)
-            index = index.movedim(-1, axis) if kept else index.reshape(given_shape(given))
+            index = index.movedim(-1, along) if kept else index.reshape(shape)
             given = _with_index(given, scores, index, axis, kept)
             index = next(t for t in leaves_of(given) if t.dtype == torch.int64)
         rows = last.reshape(-1, last.shape[-1]).detach().clone()
@@ -158,10 +159,6 @@ class Choosing(Recorded):  # type: ignore[no-untyped-call]
         self._noted.append(noted)
         setattr(index, _MARK, noted)
         return given
-
-
-def given_shape(given: Any) -> torch.Size:
-    return next(t.shape for t in leaves_of(given) if t.dtype == torch.int64)
 
 
 def _with_index(

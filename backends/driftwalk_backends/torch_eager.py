@@ -149,8 +149,6 @@ class TorchEager(TorchDecoding):
         if self._plan is not None:
             return ()
         with self.at_work(probe) as (module, inputs, layout):
-            if given is not None:
-                inputs = unrounded(module, inputs)
             exchange = _exchanging(layout, given or {}, sink)
             with choosing(module, forced or {}) as mode:
 
@@ -161,7 +159,8 @@ class TorchEager(TorchDecoding):
                 if given is None:
                     self._watched(module, inputs, layout, meet)
                 else:
-                    watched(module, layout, meet, partial(self.calls, module, inputs))
+                    at_once = unrounded(module, inputs)
+                    watched(module, layout, meet, partial(self.calls, module, at_once))
         return mode.choices
 
 

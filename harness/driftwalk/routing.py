@@ -10,9 +10,9 @@ from .jsonable import Share, Size, Sparse
 RoutingVerdict = Literal["same", "ties", "open", "change", "weights", "handed down", "not seen"]
 """`same`: the candidate chose as the truth does. `ties`: otherwise, and only where honest
 arithmetic may, and it is right in all else. `open`: the same, but something else is not right, the
-scores that it chose by or its states. `change`: a router chose otherwise than its numbers say. `weights`: it chose right,
-and counts what it chose otherwise. `handed down`: choices changed since what came before them is
-wrong. `not seen`: what the candidate chose could not be told."""
+scores that it chose by or its states. `change`: a router chose otherwise than its input leads to.
+`weights`: it chose right, and counts what it chose otherwise. `handed down`: choices changed since
+what came before them is wrong. `not seen`: what the candidate chose could not be told."""
 
 
 @dataclass(frozen=True)

@@ -311,14 +311,12 @@ def _verified(
     return report, standards
 
 
-def _routes(
-    standards: Standards, sides: Mapping[Side, tuple[Backend, Witness]]
-) -> Routes | None:
+def _routes(standards: Standards, sides: Mapping[Side, tuple[Backend, Witness]]) -> Routes | None:
     """What both sides chose, where a calibration says what honest arithmetic would choose."""
     if standards.ours is None or standards.theirs is None:
         return None
-    calibrations = {"candidate": standards.ours, "reference": standards.theirs.calibration}
-    return Routes.of(sides, calibrations)
+    theirs = standards.theirs.calibration
+    return Routes.of(sides, {"candidate": standards.ours, "reference": theirs})
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:

@@ -193,10 +193,7 @@ def _read(
     plain = {name: numbers[name] for name in _PLAIN}
     whole = states(numbers["whole"])
     entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
-    choices = tuple(
-        HonestChoice(**fields, **{n: arrays[f"{_CHOICE}{at}|{n}"] for n in _CHOICE_ARRAYS})
-        for at, fields in enumerate(numbers["choices"])
-    )
+    choices = tuple(_choice(at, fields, arrays) for at, fields in enumerate(numbers["choices"]))
     by_chance = ByChance(entries, tuple(numbers["shapes"]))
     return Calibration(
         truth,
@@ -207,3 +204,8 @@ def _read(
         by_chance=by_chance,
         choices=choices,
     )
+
+
+def _choice(at: int, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> HonestChoice:
+    kept: dict[str, Any] = {name: arrays[f"{_CHOICE}{at}|{name}"] for name in _CHOICE_ARRAYS}
+    return HonestChoice(**fields, **kept)

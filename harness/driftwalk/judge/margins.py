@@ -1,7 +1,7 @@
 """How far each choice of a model is from flipping, in units of honest noise.
 
     scores s      the numbers that are ranked; o is what they say, t what was taken
-    gap           the worst of what was lost minus the best it was lost to:  max s[o \\ t] - min s[t \\ o]
+    gap           max s[o \\ t] - min s[t \\ o]: how far apart what changed places is
     noise         |y - R|: the yardstick's scores, and the truth's with the yardstick's choices
     a tie         gap <= REACH * noise
 
@@ -83,7 +83,9 @@ class HonestChoice:
         if self.ordered:
             gaps = np.abs(scores[rows, made.own] - scores[rows, made.taken])
             least = np.maximum(room[rows, made.own], room[rows, made.taken])
-            return _over(np.where(made.own == made.taken, 0.0, gaps), least).max(axis=-1)
+            times = _over(np.where(made.own == made.taken, 0.0, gaps), least)
+            most: Float64 = np.max(times, axis=-1)
+            return most
         own, taken = (_held(places, scores.shape) for places in (made.own, made.taken))
         lost, won = own & ~taken, taken & ~own
         gap = np.where(lost, scores, -np.inf).max(-1) - np.where(won, scores, np.inf).min(-1)
@@ -124,20 +126,23 @@ def honest_choices(
         return HonestChoices()
     flipped = any(other_rows(b.taken, a.taken, a.ordered).any() for a, b in pairs)
     states: dict[str, Honest] = {}
+    coarsest = mixture.up_to(made.names)
 
     def meet(state: State) -> None:
         name, run = state.point.name, made.state(state.point.name)
-        if flipped and run is not None and run.array.shape == state.array.shape:
-            if exact.state(name) is not None:
-                keep = exact.probe.keep(name, state.array.shape)
-                roundoff = mixture.up_to(made.names)[name].roundoff
-                states[name] = honest(run.array, state.array, keep, roundoff)
+        if not flipped or run is None or exact.state(name) is None:
+            return
+        if run.array.shape == state.array.shape:
+            keep = exact.probe.keep(name, state.array.shape)
+            states[name] = honest(run.array, state.array, keep, coarsest[name].roundoff)
 
     alike = truth.chosen(exact.probe, meet, forced={a.name: b.taken for a, b in pairs})
     steady = {one.name: one for one in alike}
     roundoff = FORMATS[mixture.dtype].roundoff
     found = [
-        _honest(one, other, steady[one.name], roundoff) for one, other in pairs if one.name in steady
+        _honest(one, other, steady[one.name], roundoff)
+        for one, other in pairs
+        if one.name in steady
     ]
     return HonestChoices(tuple(found), states)
 

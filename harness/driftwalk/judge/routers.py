@@ -17,7 +17,6 @@ import numpy as np
 from ..adapter import Backend, Chooses, LooksInside
 from ..chosen import Choice
 from ..dtypes import Float64
-from ..errors import DriftwalkError
 from ..layer_drift import Allowed, Culprit, LayerDrift, Side, both_or_one
 from ..names import layer_of
 from ..result import Report
@@ -186,8 +185,8 @@ def _inside(
     probe, states = calibration.truth.probe, list[State]()
     with ExitStack() as opened:
         if looks and layer_of(layer) == layer:
-            for one in (backend, truth):
-                opened.enter_context(looking(one, "module", layer))
+            for side in (backend, truth):
+                opened.enter_context(looking(side, "module", layer))
         theirs = by_name(backend.chosen(probe, states.append))
         given = {
             state.point.name: state.array
@@ -209,7 +208,7 @@ def _is_of_router(state: State, choice: HonestChoice) -> bool:
     """Whether a state is what the router itself made: its scores, or what it gives."""
     module, router = state.point.module, choice.module
     scores = module.startswith(f"{router}.") and state.array.shape[-1] == choice.of
-    return module == router and state.point.name != choice.point or scores
+    return (module == router and state.point.name != choice.point) or scores
 
 
 def _wrong(

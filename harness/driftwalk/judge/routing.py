@@ -78,7 +78,9 @@ def routed(side: Side, backend: Backend, truth: Backend, calibration: Calibratio
     if not recorded:
         given = {state.point.name: state.array for state in states}
         made = by_name(truth.chosen(probe, _ignore, given))
-    known = {one.name: made[one.name] for one in calibration.choices if fits(one, made.get(one.name))}
+    known = {
+        one.name: made[one.name] for one in calibration.choices if fits(one, made.get(one.name))
+    }
     if not known:
         return None
     found = Routed(side, calibration, trace, known, bool(recorded), {})
@@ -122,7 +124,10 @@ def _with_flips(side: Routed, truth: Chooses) -> Routed:
     if not any(rows.any() for rows in others.values()):
         return replace(side, flips=dict.fromkeys(known, Flips(0, 0, 0, 0)))
     states: list[State] = []
-    made = by_name(truth.chosen(calibration.truth.probe, states.append, forced=side.forced))
+    try:
+        made = by_name(truth.chosen(calibration.truth.probe, states.append, forced=side.forced))
+    except Exception:  # another number of experts may not fit the model's code
+        made, states = {}, []
     flips = {name: _told_apart(one, made.get(name), others[name]) for name, one in known.items()}
     alike = replace(calibration.truth, states=_fitting(states, calibration))
     scores = {
@@ -160,8 +165,9 @@ def _with_parts(side: Routed, alike: Trace) -> Routed:
         assert own is not None
         arithmetic = distance(own.array, alike[name], keep).l2
         allowed = beside.allowed(name, judged.room).l2
-        sizes = (ratio(value, size) for value in (routing, arithmetic))
-        parts.append(RoutingPart(name, *sizes, ratio(allowed, honest[name].size.l2), one.needed))
+        own_size = honest[name].size.l2
+        sizes = ratio(routing, size), ratio(arithmetic, size), ratio(allowed, own_size)
+        parts.append(RoutingPart(name, *sizes, one.needed))
     return replace(side, parts=tuple(parts), arithmetic=used)
 
 
@@ -207,9 +213,9 @@ def excused_rows(
         if row.verdict != "drift" or not beyond or not beyond <= steady.keys():
             return row
         new = dict(row.sides)
-        for side in steady:
+        for side, routes in steady.items():
             point = row.point.name
-            used = steady[side].arithmetic.get(point)
+            used = routes.arithmetic.get(point)
             if side not in beyond:
                 continue
             if used is None or (row.sides[side].by_own_doing and point not in within[side]):
