@@ -201,3 +201,20 @@ def faulty(model: nn.Module, name: str, fault: str, layer: int) -> nn.Module:
     made = copy.deepcopy(model)
     FAULTS[name, fault](router(made, layer))
     return made
+
+
+ATTENTION, EXPERTS = "attention scaled", "expert halved"
+NOT_ROUTERS = (ATTENTION, EXPERTS)
+"""Faults of the same layer that are not its router's."""
+
+
+def faulty_elsewhere(model: nn.Module, fault: str, layer: int) -> nn.Module:
+    """A copy whose layer is faulty, and whose routers are right."""
+    made = copy.deepcopy(model)
+    block: Any = made.get_submodule(f"model.layers.{layer}")
+    with torch.no_grad():
+        if fault == ATTENTION:
+            block.self_attn.o_proj.weight.mul_(1.5)
+        else:
+            block.mlp.experts.down_proj.mul_(0.5)
+    return made

@@ -198,10 +198,11 @@ def _inside(
             made = by_name(truth.chosen(probe, _ignore, given, forced))
         except Exception:
             made = by_name(truth.chosen(probe, _ignore, given))
-    for one in suspects:
-        if one.name in theirs and (fault := _wrong(one, theirs[one.name], made, calibration)):
-            return fault
-    return None
+    known = [one for one in suspects if one.name in theirs]
+    faults = [_wrong(one, theirs[one.name], made, calibration) for one in known]
+    # Of one router that chooses groups, then experts, what changes most.
+    worst = sorted(filter(None, faults), key=lambda one: (one.kind != "choice", -one.tokens))
+    return worst[0] if worst else None
 
 
 def _is_of_router(state: State, choice: HonestChoice) -> bool:

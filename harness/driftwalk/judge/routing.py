@@ -155,7 +155,8 @@ def _with_parts(side: Routed, alike: Trace) -> Routed:
     beside = replace(calibration, truth=alike, total=honest, tied={}, tipped={})
     judged = JudgedSide(side.side, beside)
     judged.meet_all(side.states)
-    used = {n: one for n in judged.errors if (one := judged.judged(n)) is not None}
+    met = [name for name in true.names if name in judged.errors]
+    used = {name: one for name in met if (one := judged.judged(name)) is not None}
     parts = []
     for name, one in used.items():
         keep = true.probe.keep(name, true[name].shape)
