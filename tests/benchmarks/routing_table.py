@@ -38,9 +38,8 @@ def clean(seeds: int) -> None:
                 driftwalk.verify(routed_models.build(name, seed), spec) for seed in range(seeds)
             ]
             spent = (time.perf_counter() - start) / seeds
-            say(
-                f"| {name} | `{spec}` | {seeds} | {_verdicts(runs)} | {_counts(runs)} | {spent:.1f} |"
-            )
+            told = f"{seeds} | {_verdicts(runs)} | {_counts(runs)} | {spent:.1f}"
+            say(f"| {name} | `{spec}` | {told} |")
 
 
 def _verdicts(runs: list[Report]) -> str:
@@ -109,9 +108,8 @@ def elsewhere(seeds: int) -> None:
                 drift = [one for one in found if one.verdict == "drift"]
                 placed = sum(one.cause == f"layer.{LAYER}" for one in drift)
                 accused = sum(bool(one.routing and one.routing.fault) for one in found)
-                say(
-                    f"| {name} | {fault} | {dtype} | {len(drift)} of {seeds} | {placed} | {accused} |"
-                )
+                told = f"{len(drift)} of {seeds} | {placed} | {accused}"
+                say(f"| {name} | {fault} | {dtype} | {told} |")
 
 
 if __name__ == "__main__":

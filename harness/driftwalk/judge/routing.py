@@ -172,10 +172,10 @@ def _with_parts(side: Routed, alike: Trace) -> Routed:
     return replace(side, parts=tuple(parts), arithmetic=used)
 
 
-def own_doing(side: Routed, truth: Backend, points: tuple[str, ...]) -> dict[str, Norms]:
-    """What layers introduce, each given the side's own input and choices, over what they may."""
+def _within_by_own_doing(side: Routed, truth: Backend) -> set[str]:
+    """The layers that introduce no more than they may, given the side's own input and choices."""
     if not isinstance(truth, Chooses) or not isinstance(truth, Replays):
-        return {}
+        return set()
     calibration, found = side.calibration, dict[str, Norms]()
 
     def meet(made: State) -> None:
@@ -186,7 +186,9 @@ def own_doing(side: Routed, truth: Backend, points: tuple[str, ...]) -> dict[str
 
     given = {state.point.name: state.array for state in side.states}
     truth.chosen(calibration.truth.probe, meet, given, side.forced)
-    return {name: error for name, error in found.items() if name in points}
+    room = calibration.room(found)
+    most = {name: calibration.allowed_own(name, room) for name in found}
+    return {name for name, error in found.items() if error.over(most[name])[0] <= 1}
 
 
 def excused_rows(
@@ -194,19 +196,11 @@ def excused_rows(
 ) -> tuple[tuple[LayerDrift, ...], tuple[str, ...]]:
     """The rows with drift taken back that ties alone explain, and the names of these."""
     steady = {name: one for name, one in sides.items() if one.by_ties_alone}
-    by_layer = {
-        name: tuple(r.point.name for r in rows if name in r.sides and r.sides[name].by_own_doing)
-        for name in steady
+    within = {
+        name: _within_by_own_doing(one, truths[name])
+        for name, one in steady.items()
+        if any(name in row.sides_at_fault and row.sides[name].by_own_doing for row in rows)
     }
-    within: dict[Side, set[str]] = {}
-    for name, one in steady.items():
-        introduced = own_doing(one, truths[name], by_layer[name]) if by_layer[name] else {}
-        room = one.calibration.room(introduced)
-        within[name] = {
-            point
-            for point, error in introduced.items()
-            if error.over(one.calibration.allowed_own(point, room))[0] <= 1
-        }
     excused: list[str] = []
 
     def taken_back(row: LayerDrift) -> LayerDrift:
