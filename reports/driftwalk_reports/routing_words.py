@@ -153,8 +153,8 @@ def _attributed(found: Routing) -> Iterator[str]:
         )
     if found.verdict == "open":
         yield (
-            "Noise may decide so; but the scores it was decided by, or the states, are farther off "
-            "than that."
+            "Not all of that is explained by noise: choices, the scores they were made by, or "
+            "states are farther off."
         )
 
 

@@ -227,6 +227,7 @@ def _beyond(layer: LayerDrift) -> str:
 
 
 NORM_WORDS = {
+    "choices": "what it chooses",
     "l2": "L2",
     "max_abs": "its largest element",
     "channel": "its worst channel",

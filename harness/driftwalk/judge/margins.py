@@ -1,7 +1,7 @@
 """How far each choice of a model is from flipping, in units of honest noise.
 
     scores s      the numbers that are ranked; o is what they say, t what was taken
-    gap           max s[o \\ t] - min s[t \\ o]: how far apart what changed places is
+    gap           s[o \\ t] - s[t \\ o], each sorted: how far apart what changed places is
     noise         |y - R|: the yardstick's scores, and the truth's with the yardstick's choices
     a tie         gap <= REACH * noise
 
@@ -88,9 +88,8 @@ class HonestChoice:
             return most
         own, taken = (_held(places, scores.shape) for places in (made.own, made.taken))
         lost, won = own & ~taken, taken & ~own
-        gap = np.where(lost, scores, -np.inf).max(-1) - np.where(won, scores, np.inf).min(-1)
         least = np.where(lost | won, room, 0.0).max(-1)
-        return np.where(lost.any(-1), _over(np.maximum(gap, 0.0), least), 0.0)
+        return np.where(lost.any(-1), _over(_gap(scores, lost, won), least), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +99,19 @@ class HonestChoices:
     choices: tuple[HonestChoice, ...] = ()
     steady: Mapping[str, Honest] = field(default_factory=dict)
     """Points at which the yardstick's own flips are part of its error: its error without them."""
+
+
+def _gap(scores: Float64, lost: Array, won: Array) -> Float64:
+    """How far apart those are that changed places, the best that was lost with the best that won.
+
+    In a long row many do; none need be farther apart than its pair.
+    """
+    most = int(lost.sum(-1).max(initial=0))
+    pairs = [-np.sort(np.where(held, -scores, np.inf), axis=-1)[:, :most] for held in (lost, won)]
+    with np.errstate(invalid="ignore"):
+        gaps = np.nan_to_num(pairs[0] - pairs[1], nan=0.0, posinf=np.inf)  # rows with fewer
+    largest: Float64 = gaps.max(-1, initial=0.0)
+    return largest
 
 
 def _held(places: Array, shape: tuple[int, ...]) -> Array:

@@ -34,6 +34,9 @@ from .witness import Witness
 MOST_TRIES = 3
 """Layers that are looked into, the first suspects, for the router that is wrong."""
 
+SURE = 2.0
+"""Times what noise explains: a choice that much farther off is drift, were all states within."""
+
 CHOICES = "choices"
 """Stands for the norm where it is a choice that is beyond what is allowed."""
 
@@ -88,10 +91,12 @@ class Routes:
         if candidate.changed or report.verdict == "drift":
             fault = find_fault(candidate, self.backends["candidate"], self.truths["candidate"])
             routes = replace(routes, fault=fault)
-        if routes.fault is not None and report.verdict == "pass":
-            rows = tuple(_changed(row, routes.fault) for row in report.layers)
-            report = self._again(report, rows, walk, steady)
-        return routes, report
+        if routes.fault is None or report.verdict != "pass":
+            return routes, report
+        if routes.fault.kind != "choice" or routes.fault.ratio < SURE:
+            return replace(routes, fault=None), report
+        rows = tuple(_changed(row, routes.fault) for row in report.layers)
+        return routes, self._again(report, rows, walk, steady)
 
     @property
     def _flips(self) -> bool:
@@ -111,7 +116,7 @@ class Routes:
         """The report with all that is known of choices; a router at fault is the culprit."""
         candidate, reference = self.sides.get("candidate"), self.sides.get("reference")
         routing = Routing(
-            verdict=self._verdict(candidate),
+            verdict=self._verdict(candidate, report.verdict == "drift"),
             dtype=str(self.calibration.mixture),
             seen="" if candidate is None else "recorded" if candidate.recorded else "implied",
             places=decided(self.calibration, candidate, reference),
@@ -128,21 +133,21 @@ class Routes:
             return report
         return replace(report, cause=fault.point, culprit=_culprit(fault, report.culprit))
 
-    def _verdict(self, candidate: Routed | None) -> RoutingVerdict:
+    def _verdict(self, candidate: Routed | None, drifted: bool) -> RoutingVerdict:
         if candidate is None:
             return "not seen"
         if self.fault is not None:
             return "change" if self.fault.kind == "choice" else "weights"
-        if candidate.changed:
-            return "handed down"
         if not candidate.flipped:
             return "same"
+        if candidate.changed and drifted:
+            return "handed down"
         return "ties" if candidate.by_ties_alone else "open"
 
 
 def _changed(row: LayerDrift, fault: RouterFault) -> LayerDrift:
     """The row of the faulty router's layer, as drift."""
-    if row.point.name != fault.point or row.tolerance is None or fault.kind != "choice":
+    if row.point.name != fault.point or row.tolerance is None:
         return row
     used: Allowed = replace(row.tolerance, needed=fault.ratio, norm=CHOICES, side="candidate")
     return replace(row, verdict="drift", tolerance=used, sides={**row.sides, "candidate": used})
