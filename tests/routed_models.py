@@ -214,7 +214,7 @@ def faulty_elsewhere(model: nn.Module, fault: str, layer: int) -> nn.Module:
     block: Any = made.get_submodule(f"model.layers.{layer}")
     with torch.no_grad():
         if fault == ATTENTION:
-            block.self_attn.o_proj.weight.mul_(1.5)
+            block.self_attn.o_proj.weight[::2].mul_(1.5)  # all of it: a norm may undo that
         else:
             block.mlp.experts.down_proj.mul_(0.5)
     return made

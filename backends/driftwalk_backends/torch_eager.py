@@ -138,6 +138,10 @@ class TorchEager(TorchDecoding):
             exchange = _exchanging(layout, given, sink)
             watched(module, layout, exchange, partial(self.calls, module, at_once))
 
+    @property
+    def chooses_nothing(self) -> bool:
+        return self._plan is not None
+
     def chosen(
         self,
         probe: Probe,
@@ -146,7 +150,7 @@ class TorchEager(TorchDecoding):
         forced: Mapping[str, Array] | None = None,
     ) -> tuple[Choice, ...]:
         """What the model chooses in a run, in the order of execution; see chosen.py."""
-        if self._plan is not None:
+        if self.chooses_nothing:
             return ()
         with self.at_work(probe) as (module, inputs, layout):
             exchange = _exchanging(layout, given or {}, sink)

@@ -11,7 +11,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from driftwalk.adapter import BackendInfo, Offer, Sink
-from driftwalk.chosen import Choice
 from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
@@ -101,15 +100,10 @@ class Truth(TorchEager):
                 self.replay(probe, given, sink)
         return mode.count
 
-    def chosen(
-        self,
-        probe: Probe,
-        sink: Sink,
-        given: Mapping[str, Array] | None = None,
-        forced: Mapping[str, Array] | None = None,
-    ) -> tuple[Choice, ...]:
-        """Nothing, and no run, where the jittered run has shown that there is nothing to choose."""
-        return super().chosen(probe, sink, given, forced) if self._ranks else ()
+    @property
+    def chooses_nothing(self) -> bool:
+        """Whether the jittered run, or none, has anything ranked in it."""
+        return super().chooses_nothing or not self._ranks
 
     @contextmanager
     def _with(self, *modes: AbstractContextManager[object]) -> Iterator[None]:

@@ -259,6 +259,10 @@ class Tips(Protocol):
 class Chooses(Protocol):
     """Can say what its model chose in a run, experts say, and be made to choose otherwise."""
 
+    @property
+    def chooses_nothing(self) -> bool:
+        """Whether a run before has shown that there is nothing to choose."""
+
     def chosen(
         self,
         probe: Probe,

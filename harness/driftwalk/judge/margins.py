@@ -128,35 +128,41 @@ def _over(gap: Float64, room: Float64) -> Float64:
 def honest_choices(
     truth: Backend, yardstick: Backend, exact: Trace, made: Trace, mixture: Mixture
 ) -> HonestChoices:
-    """What the truth and the yardstick choose; three runs, and none where nothing is chosen."""
+    """What the truth and the yardstick choose; none is run where nothing is chosen.
+
+    Where the yardstick chose as the truth does, the truth that was made to is the truth itself.
+    """
     if not isinstance(truth, Chooses) or not isinstance(yardstick, Chooses):
         return HonestChoices()
-    own = truth.chosen(exact.probe, _ignore)
-    theirs = {one.name: one for one in yardstick.chosen(exact.probe, _ignore)} if own else {}
-    pairs = [(one, theirs[one.name]) for one in own if fits(one, theirs.get(one.name))]
-    if not pairs:
+    if truth.chooses_nothing:
         return HonestChoices()
-    flipped = any(other_rows(b.taken, a.taken, a.ordered).any() for a, b in pairs)
-    states: dict[str, Honest] = {}
-    coarsest = mixture.up_to(made.names)
+    theirs = by_name(yardstick.chosen(exact.probe, _ignore))
+    states: list[State] = []
+    forced = {name: one.taken for name, one in theirs.items()}
+    alike = truth.chosen(exact.probe, states.append, forced=forced) if theirs else ()
+    flipped = any(other_rows(one.taken, one.own, one.ordered).any() for one in alike)
+    own = by_name(truth.chosen(exact.probe, _ignore) if flipped else alike)
+    roundoff, found = FORMATS[mixture.dtype].roundoff, []
+    for one in alike:
+        true, made_choice = own.get(one.name), theirs.get(one.name)
+        if true is not None and made_choice is not None and fits(true, made_choice):
+            found.append(_honest(true, made_choice, one, roundoff))
+    steady = _steady(exact, made, states, mixture) if flipped else {}
+    return HonestChoices(tuple(found), steady)
 
-    def meet(state: State) -> None:
+
+def _steady(
+    exact: Trace, made: Trace, states: Sequence[State], mixture: Mixture
+) -> dict[str, Honest]:
+    """How wrong the yardstick is beside a truth that chose as it did."""
+    coarsest, found = mixture.up_to(made.names), dict[str, Honest]()
+    for state in states:
         name, run = state.point.name, made.state(state.point.name)
-        if not flipped or run is None or exact.state(name) is None:
-            return
-        if run.array.shape == state.array.shape:
+        fits_in = run is not None and run.array.shape == state.array.shape
+        if run is not None and fits_in and exact.state(name) is not None:
             keep = exact.probe.keep(name, state.array.shape)
-            states[name] = honest(run.array, state.array, keep, coarsest[name].roundoff)
-
-    alike = truth.chosen(exact.probe, meet, forced={a.name: b.taken for a, b in pairs})
-    steady = {one.name: one for one in alike}
-    roundoff = FORMATS[mixture.dtype].roundoff
-    found = [
-        _honest(one, other, steady[one.name], roundoff)
-        for one, other in pairs
-        if one.name in steady
-    ]
-    return HonestChoices(tuple(found), states)
+            found[name] = honest(run.array, state.array, keep, coarsest[name].roundoff)
+    return found
 
 
 def fits(one: Choice | HonestChoice, other: Choice | None) -> bool:
