@@ -62,16 +62,16 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "SHRINKS", 0)
-    whole = found(tmp_path / "whole", 30)
-    found(tmp_path / "parts", 12)
-    parts = found(tmp_path / "parts", 30)
+    whole = found(tmp_path / "whole", 14)
+    found(tmp_path / "parts", 6)
+    parts = found(tmp_path / "parts", 14)
     assert kept(tmp_path / "whole") == kept(tmp_path / "parts")
     assert whole.worst == parts.worst
-    other = found(tmp_path / "other", 30, seed=4)
+    other = found(tmp_path / "other", 14, seed=4)
     assert kept(tmp_path / "other")["kept"] != kept(tmp_path / "whole")["kept"]
     assert min(whole.worst.used, other.worst.used) >= whole.start == other.start
     with pytest.raises(UsageError, match="is of a search with seed 3: choose another"):
-        found(tmp_path / "whole", 30, seed=4)
+        found(tmp_path / "whole", 14, seed=4)
 
 
 def test_an_interrupt_keeps_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
