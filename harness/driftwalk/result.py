@@ -19,6 +19,7 @@ from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
 from .measure.embeddings import Embedding
 from .probe_set import ProbeRow, ProbeSet
+from .routing import Routing
 from .weight_change import WeightFindings
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
@@ -207,6 +208,8 @@ class Report(Document):
     """A depth at which more of both sides can be compared; empty where there is none."""
     format: Sparse[FormatFindings | None] = None
     """What a quantised candidate's format costs, and what its kernel adds, where that is known."""
+    routing: Sparse[Routing | None] = None
+    """What became of the choices inside the model, of experts say, where it makes any."""
     weights: Sparse[WeightFindings | None] = None
     """What the weights of the side at fault say, where they are its own and can be read."""
     probe_set: Sparse[ProbeSet | None] = None

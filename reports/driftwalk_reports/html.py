@@ -19,6 +19,7 @@ from .layout import SYMBOLS
 from .numbers import cut, used
 from .page import fill, inline_json
 from .probe_words import PERCENTILES, WORST
+from .routing_words import RoutingView
 from .rows import Row
 from .sentences import quoted
 from .studies.effects import effects
@@ -56,6 +57,7 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
         stored_head=STORED_HEAD,
         percentiles=PERCENTILES,
         worst_head=WORST,
+        routing=RoutingView.of(report),
         heatmaps=maps,
         levels=LEVELS,
         data=inline_json([one.data for one in maps]),

@@ -10,6 +10,7 @@ from .door import renderer
 from .format_costs import HEAD, LEGEND, STORED_HEAD, TITLE, CostView, few
 from .marked import Markdown, code, escaped, facts, foot, paragraph, table, whole
 from .probe_words import PERCENTILES, WORST, SetView
+from .routing_words import RoutingView
 from .rows import Gap, Row, labels, short
 from .view import View, look
 from .vocabulary import FROM_TRUTH, has_truth, legend
@@ -50,6 +51,9 @@ def _sections(view: View) -> Iterator[Markdown]:
         yield from (paragraph(text) for text in (words, view.coverage) if text)
     if view.format is not None:
         yield from _costs(view.format)
+    if (routing := RoutingView.of(view.document)) is not None and routing.flipped:
+        lines = [(code(row[0]), code(row[1]), *row[2:]) for row in routing.places[:MOST_ROWS]]
+        yield table(routing.head, lines, "   rrrrrrr")
     if view.exercised and view.probes is None:
         yield Markdown(" ").join(paragraph(text) for text in view.exercised)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]

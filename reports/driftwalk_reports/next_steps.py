@@ -100,9 +100,10 @@ def _bisecting(words: Sequence[str]) -> list[str]:
 
 
 def _reduction(report: Report, words: Sequence[str]) -> str:
-    """The command that reduces the drift; empty where the candidate is no graph that can be cut."""
+    """The command that reduces the drift; empty where nothing can be taken out of the candidate."""
     cannot = report.verdict != "drift" or report.at_fault in ("reference", "both")
-    if cannot or report.candidate.name != "onnxruntime" or not words or words[2].startswith("-"):
+    cuts = report.candidate.name == "onnxruntime" or "compile" in report.candidate.flags
+    if cannot or not cuts or not words or words[2].startswith("-"):
         return ""
     if report.candidate.flags.get("quantised"):
         return ""
