@@ -252,6 +252,7 @@ def main() -> None:
     words.add_argument("--minutes", type=float, default=10)
     words.add_argument("--only", default="")
     words.add_argument("--always-search", action="store_true")
+    words.add_argument("--sets", default="builtin:edge,suggest,builtin:text")
     asked = words.parse_args()
     for name, (make, plant) in FAULTS.items():
         if asked.only not in name or (asked.model and name in ONLY_TINY):
@@ -263,7 +264,8 @@ def main() -> None:
         known = default.coverage.exercised
         left = {k: f"{v:.1%}" for k, v in known.shares.items() if v < 1} if known else {}
         tell(f"{name}: default probe {default.verdict}; of it covered: {left}")
-        sets = ["builtin:edge", "suggest", *(["builtin:text"] if asked.model else [])]
+        has_text = asked.model is not None  # a tokenizer
+        sets = [one for one in asked.sets.split(",") if has_text or one != "builtin:text"]
         said = {one: verdict(model, candidate, probes=one) for one in sets}
         tell("    " + "; ".join(f"{one}: {word}" for one, word in said.items()))
         if asked.always_search or not any(word.startswith("drift") for word in said.values()):

@@ -43,7 +43,7 @@ def test_a_fault_of_one_token_is_found_and_shrunk_to_that_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "SHRINKS", 20)
-    made = found(tmp_path, 20, seed=10)
+    made = found(tmp_path, 20, seed=20)
     assert made.start < 1 < made.worst.used
     assert made.smallest.inputs["input_ids"].tolist() == [[WRONG]]
     assert made.report.verdict == "drift"
@@ -62,16 +62,16 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "SHRINKS", 0)
-    whole = found(tmp_path / "whole", 30)
-    found(tmp_path / "parts", 12)
-    parts = found(tmp_path / "parts", 30)
+    whole = found(tmp_path / "whole", 14)
+    found(tmp_path / "parts", 6)
+    parts = found(tmp_path / "parts", 14)
     assert kept(tmp_path / "whole") == kept(tmp_path / "parts")
     assert whole.worst == parts.worst
-    other = found(tmp_path / "other", 30, seed=4)
+    other = found(tmp_path / "other", 14, seed=4)
     assert kept(tmp_path / "other")["kept"] != kept(tmp_path / "whole")["kept"]
     assert min(whole.worst.used, other.worst.used) >= whole.start == other.start
     with pytest.raises(UsageError, match="is of a search with seed 3: choose another"):
-        found(tmp_path / "whole", 30, seed=4)
+        found(tmp_path / "whole", 14, seed=4)
 
 
 def test_an_interrupt_keeps_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

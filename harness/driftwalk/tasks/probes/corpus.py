@@ -7,8 +7,8 @@ stopped, what is on the disk is a search that can go on.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import UsageError
@@ -32,6 +32,8 @@ class Kept:
     """The same by the dtype table, which needs no truth: what mutants are screened by."""
     run: int = 0
     """The run that found it; 0 for the set that the search began with."""
+    reach: Mapping[str, float] = field(default_factory=dict)
+    """The largest number of the reference at each of its modules."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,20 @@ class Corpus:
             self._probes[kept.file] = Probe.load(self._folder / PROBES / kept.file)
         return self._probes[kept.file]
 
-    def add(self, probe: Probe, name: str, used: float, quick: float, run: int) -> None:
+    def add(
+        self,
+        probe: Probe,
+        name: str,
+        used: float,
+        quick: float,
+        run: int,
+        reach: Mapping[str, float],
+    ) -> None:
         """Keep a probe; the list is written by `save`."""
         file = f"{len(self.kept):06d}-{probe.sha256[:12]}.safetensors"
         probe.save(self._folder / PROBES / file)
         self._probes[file] = probe
-        self.kept.append(Kept(file, name, used, quick, run))
+        self.kept.append(Kept(file, name, used, quick, run, dict(reach)))
 
     def save(self, runs: int) -> None:
         self.runs = runs
@@ -103,6 +113,16 @@ class Corpus:
     def ranked(self) -> Sequence[Kept]:
         """The worst first; of equals, that which was found first."""
         return sorted(self.kept, key=lambda one: -one.used)
+
+    @property
+    def champions(self) -> dict[str, Kept]:
+        """For each module the probe that has the largest number there."""
+        best: dict[str, Kept] = {}
+        for one in self.kept:
+            for point, value in one.reach.items():
+                if point not in best or value > best[point].reach[point]:
+                    best[point] = one
+        return best
 
     def write(self, name: str, probe: Probe) -> Path:
         """A probe beside the list: the worst one, its smallest form."""

@@ -1,9 +1,12 @@
 """The worst input: the probe that uses most of its allowance, found by changing those of a set.
 
 A mutant of a good probe is screened first, by the dtype table, for which no truth is run. One that
-is worse than its parent by that is judged as ever; if it uses more of its allowance than its
-parent did, it is kept. Each run has random numbers of its own, made of the seed and its number: a
-search that was stopped goes on as if it had not been.
+is worse than its parent by that, or that drives some module of the reference farther than any
+probe before it, is judged as ever. It is kept if it uses more of its allowance than its parent did,
+or for its reach: what saturates or overflows shows nothing until it does.
+
+Each run has random numbers of its own, made of the seed and its number: a search that was stopped
+goes on as if it had not been.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from ...adapter import Backend
 from ...errors import DriftwalkError, UsageError
+from ...judge.drill import looking
 from ...progress import Progress
 from ...result import Report
 from ...stage import Setting, check_names, is_graph, make_probe, torch_model
-from ...states import Probe
+from ...states import Probe, State
 from ...tolerance import make_policy
 from ..shapes.run import open_for_all
 from .collecting import largest_use
@@ -32,6 +37,8 @@ from .run import Verify, own_set
 
 LONGEST = 512
 """Positions of a mutant at most."""
+FARTHER = 1.02
+"""By how much a number must be larger than all before it at its module, to be worth keeping."""
 UNSCREENED = 0.2
 """The share of mutants that are judged as ever, whatever the dtype table says of them."""
 SHRINKS = 80
@@ -132,6 +139,22 @@ class _Judge:
     def quick(self, probe: Probe) -> float:
         return _use(self._report(probe, policy="dtype", blame=False))
 
+    def reach(self, probe: Probe) -> dict[str, float]:
+        """The largest number at each module of the reference, where that can be looked at."""
+        first, found = self._sides[0], dict[str, float]()
+
+        def note(state: State) -> None:
+            if state.array.dtype.kind == "f" and state.array.size:
+                keep = probe.keep(state.point.name, state.shape)
+                array = state.array if keep is None else state.array[keep]
+                most = float(np.abs(array).max())
+                found[state.point.name] = most if math.isfinite(most) else 0.0
+
+        if isinstance(first, Backend):
+            with suppress(DriftwalkError), looking(first, "module"):
+                first.stream(probe, note)
+        return found
+
     def used(self, probe: Probe) -> float:
         """What the search goes by; nothing is stored of probes that are soon forgotten."""
         return _use(self._report(probe, cache=False, **{**self._options, "blame": False}))
@@ -169,7 +192,7 @@ class _Climb:
             stage = self._show.stage(f"probe {entry.number}: {entry.name[:60]}", extra=True)
             with stage, suppress(DriftwalkError):
                 used, quick = self._judge.used(probe), self._judge.quick(probe)
-                self._corpus.add(probe, entry.name, used, quick, 0)
+                self._corpus.add(probe, entry.name, used, quick, 0, self._judge.reach(probe))
         if not self._corpus.kept:
             raise UsageError(f"The set ({source.origin}) has no probe that could be run.")
         self._corpus.save(0)
@@ -193,18 +216,29 @@ class _Climb:
     def _one(self, number: int) -> None:
         """One mutant: screened, judged where it is worth it, and kept where it is worse."""
         rng = np.random.default_rng([self._seed, number])
-        ranked = self._corpus.ranked
-        # The worst probes have most offspring, and every probe some.
-        parent = ranked[min(int(rng.exponential(max(2.0, len(ranked) / 4))), len(ranked) - 1)]
-        others = [self._corpus.probe(ranked[int(rng.integers(len(ranked)))]) for _ in range(2)]
-        inputs = mutated(self._corpus.probe(parent), others, self._room, rng)
+        parent, champions = self._parent(rng), self._corpus.champions
+        others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
+        tokens = [self._corpus.probe(one) for one in others]
+        inputs = mutated(self._corpus.probe(parent), tokens, self._room, rng)
         with suppress(DriftwalkError):  # the model does not take it
             probe = self._judge.make(Probe(inputs, f"search (run {number})"))
-            quick = self._judge.quick(probe)
-            if quick > parent.quick or rng.random() < UNSCREENED:
+            quick, reach = self._judge.quick(probe), self._judge.reach(probe)
+            farther = any(
+                point in champions and value > FARTHER * champions[point].reach[point]
+                for point, value in reach.items()
+            )
+            if farther or quick > parent.quick or rng.random() < UNSCREENED:
                 used = self._judge.used(probe)
-                if used > parent.used:
-                    self._corpus.add(probe, f"run {number}", used, quick, number)
+                if farther or used > parent.used:
+                    self._corpus.add(probe, f"run {number}", used, quick, number, reach)
+
+    def _parent(self, rng: np.random.Generator) -> Kept:
+        """One of the worst, or the probe that reaches farthest at some module."""
+        ranked, champions = self._corpus.ranked, self._corpus.champions
+        if champions and rng.random() < 0.5:
+            return champions[sorted(champions)[int(rng.integers(len(champions)))]]
+        # The worst probes have most offspring, and every probe some.
+        return ranked[min(int(rng.exponential(max(2.0, len(ranked) / 4))), len(ranked) - 1)]
 
     def end(self) -> Found:
         worst = self._corpus.ranked[0]
