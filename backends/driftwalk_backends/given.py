@@ -179,6 +179,8 @@ def _quantised(module: nn.Module) -> str:
     for part in module.modules():
         if getattr(getattr(part, "quantization_scheme", None), "weights", None) is not None:
             return "compressed-tensors"  # in plain modules, floats again after the first run
+        if (stored := getattr(part, "stored_weight", None)) is not None:
+            return str(stored.grid.name)  # read from a folder (formats/folders)
         own = list(part.parameters(recurse=False))
         for kind in (type(part), *(type(p) for p in own), *(type(p.data) for p in own)):
             words = re.split(r"[._]", kind.__module__.lower())

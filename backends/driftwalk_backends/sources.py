@@ -17,6 +17,8 @@ from driftwalk.errors import ModelError, UsageError
 from .auto_classes import class_for
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
+from .formats.folders.declaring import Declaration, declared_in
+from .formats.folders.loading import load as load_packed
 from .functions import as_module, name_of
 from .lending import is_large
 from .loaded import LoadedModel
@@ -153,15 +155,21 @@ def _from_pretrained(
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = class_for(config, trust_remote_code)
-        module, loading = _loaded(kind, where, "auto", trust_remote_code)
-        if not _may_stay(module, mapped):
-            module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
+        says = declared_in(getattr(config, "quantization_config", None), where)
+        if says is not None:
+            module, loading = load_packed(kind, config, where, torch.float32, says)
+        else:
+            module, loading = _loaded(kind, where, "auto", trust_remote_code)
+            if not _may_stay(module, mapped):
+                module, loading = _loaded(kind, where, torch.float32, trust_remote_code)
+    except ModelError:
+        raise
     except Exception as error:  # hub, config and weight errors come in dozens of types
         why = what_is_wrong(Path(where)) if files and config is not None else ""
         raise ModelError(_explain(where, source, error, trust_remote_code, why)) from error
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = () if says is None else (_packed_note(says),)
     if missing := sorted(loading.get("missing_keys", ())):
-        notes = (
+        notes += (
             f"The checkpoint lacks {len(missing)} weight(s), which were made up (seed 0): "
             f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}.",
         )
@@ -181,10 +189,24 @@ def as_saved(where: str, trust_remote_code: bool = False) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         kind = class_for(config, trust_remote_code)
-        module, _ = _loaded(kind, where, "auto", trust_remote_code)
+        says = declared_in(getattr(config, "quantization_config", None), where)
+        if says is not None:
+            module, _ = load_packed(kind, config, where, "auto", says, as_candidate=True)
+        else:
+            module, _ = _loaded(kind, where, "auto", trust_remote_code)
+    except ModelError:
+        raise
     except Exception as error:  # config, weight and quantiser errors come in dozens of types
         raise ModelError(_explain(where, "folder", error, trust_remote_code, "")) from error
     return module
+
+
+def _packed_note(says: Declaration) -> str:
+    rounding = " Its inputs, too, are rounded where it is deployed; here they are not."
+    return (
+        f"The model's weights are those that its folder stores ({says.method}), as plain numbers."
+        + (rounding if says.method == "fp8" else "")
+    )
 
 
 def _loaded(

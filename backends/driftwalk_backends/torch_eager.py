@@ -66,7 +66,8 @@ class TorchEager(TorchDecoding):
 
     def shows(self, model: LoadedModel) -> bool:
         """Whether its states prove what this model gives on its device."""
-        plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
+        options = self._attn or self._threads or self._tf32 or self._precision.flags
+        plain = type(self) is TorchEager and not options
         whole = self._decoding is None or not self._decoding.chunks
         return plain and whole and self._model is model and self._look == BLOCKS
 
@@ -82,7 +83,7 @@ class TorchEager(TorchDecoding):
         given = self._given
         if given is None or given.like is None:
             raise BackendError(f"{self.spec} runs the model itself: there is nothing to leave out.")
-        return in_float(given.module, given.like.module, modules)
+        return in_float(given.module, given.like, modules)
 
     def search(self, probe: Probe, plan: Decoding, beams: int) -> tuple[Mapping[str, Array], Beams]:
         with self.at_work(probe) as (module, inputs, _):

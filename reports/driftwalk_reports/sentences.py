@@ -15,6 +15,7 @@ from .format_words import begun, beyond, costs, misstored
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .point_words import name_of
+from .probe_words import set_sentence
 from .weight_words import accusation
 
 MOST_MISSTORED = 2
@@ -34,7 +35,11 @@ def headline(report: Report) -> str:
         body = _drifted(report)
     else:
         body = f"{reason(report) or 'nothing was compared'}."
-    return f"{VERDICT_WORDS[report.verdict]}: {body}"
+    worst = ""
+    if report.probe_set is not None:
+        name = next(iter(report.probe_set.worst), "one")
+        worst = f"{set_sentence(report.probe_set)}; of the worst, {cut(name, 60)}: "
+    return f"{VERDICT_WORDS[report.verdict]}: {worst}{body}"
 
 
 def reason(report: Report) -> str:

@@ -16,6 +16,7 @@ from .format_words import limits
 from .layout import Fact, Head, model_name
 from .meter import Meter, meter
 from .numbers import NOTHING, ints, number
+from .probe_words import SetView, set_view
 from .routing_words import routing_sentences
 from .rows import Row, around, to_rows
 from .story import Story, tell
@@ -69,6 +70,8 @@ class View(Head[Report]):
     """The observer's sentences that are not reassuring."""
     sides: tuple[SideBySide, ...]
     timing: Timing
+    probes: SetView | None
+    """What a set of probes came to; None where there was one probe."""
 
     @property
     def around(self) -> tuple[tuple[Row, ...], ...]:
@@ -124,6 +127,7 @@ def look(report: Report) -> View:
         ),
         sides=tuple(_sides(report)),
         timing=timing(report),
+        probes=set_view(report),
     )
 
 

@@ -44,7 +44,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("measure.metrics", "measure.decisions", "measure.embeddings", "measure.reduction"),
     ),
     "result": (
-        *("exercised", "layer_drift", "weight_change", "formats", "effects", "routing", "result"),
+        *("exercised", "probe_set", "layer_drift", "weight_change", "formats", "effects"),
+        *("routing", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
         *("tasks.generation.result", "tasks.repair.result", "tasks.reduce.result"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -14,15 +15,17 @@ from ..loaded import LoadedModel
 from .in_libraries import UnknownFormatError
 from .in_torch import stored_in
 from .placing import Unplaced, placed
-from .rounded import RoundedWeight
+from .rescaled import Rescaled, rescaled
+from .rounded import Honest, RoundedWeight
 
 
 def declared_by(module: nn.Module, model: LoadedModel) -> LoadedModel | None:
     """What a quantised module should compute, given the model; None where that cannot be told."""
     try:
-        return declared_model(model, stored_in(module))
+        weights = stored_in(module)
     except UnknownFormatError:
         return None
+    return declared_model(model, weights, rescaled(model, module, weights))
 
 
 def declared_of(
@@ -36,9 +39,12 @@ def declared_of(
     return None if weights is None else declared_model(model, weights)
 
 
-def declared_model(model: LoadedModel, weights: Sequence[RoundedWeight]) -> LoadedModel | None:
+def declared_model(
+    model: LoadedModel, weights: Sequence[RoundedWeight], scaled: Rescaled | None = None
+) -> LoadedModel | None:
     """The model with weights as they are stored; None where it has no such weights.
 
+    `scaled`: what the model's own tensors became before they were rounded.
     A stored weight that is no rounding of the model's is not taken over: the model's is rounded
     again, and what is wrong is told.
     """
@@ -53,17 +59,22 @@ def declared_model(model: LoadedModel, weights: Sequence[RoundedWeight]) -> Load
             return None
         if tuple(weight.shape) != one.numbers.shape:
             return None
-        found = one.honest(weight.detach().numpy())
+        found = _found(one, weight, scaled)
         if not found.is_right:
             wrong[one.path] = Misstored(found.sentence(one.path), found.beyond)
         if found.own_way:
             own_way.append(one.path)
         put = torch.from_numpy(found.values).to(weight.dtype)
         part.weight = nn.Parameter(put, requires_grad=False)
+        if scaled is not None and one.path in scaled.weights:
+            part.scaled_weight = torch.from_numpy(scaled.weights[one.path])
         if one.inputs is not None:
             part.register_forward_pre_hook(one.inputs)
     if not weights:
         return None
+    with torch.no_grad():
+        for name, vector in (scaled.vectors if scaled is not None else {}).items():
+            module.get_parameter(name).copy_(vector)
     declared = Declared(
         stored=tuple(_kinds(weights)),
         tips=any(one.inputs is not None for one in weights),
@@ -76,6 +87,13 @@ def declared_model(model: LoadedModel, weights: Sequence[RoundedWeight]) -> Load
     )
     label = f"{model.label}, quantised"
     return LoadedModel(module, label, blocks=model.blocks, declared=declared)
+
+
+def _found(one: RoundedWeight, weight: nn.Parameter, scaled: Rescaled | None) -> Honest:
+    if scaled is None or one.path not in scaled.weights:
+        return one.honest(weight.detach().numpy())
+    slack = one.slack + scaled.slack[one.path]
+    return replace(one, slack=slack).honest(scaled.weights[one.path])
 
 
 def _in_float(parts: dict[str, nn.Module], rounded: set[str]) -> tuple[str, ...]:

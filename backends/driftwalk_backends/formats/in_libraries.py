@@ -19,9 +19,9 @@ from driftwalk.dtypes import Array, Float64
 
 from ..tensors import TORCH_DTYPES
 from .rounded import Grid, RoundedWeight, grid_of, whole_numbers
-from .rounding import InputRounding
+from .rounding import FixedInputs, FloatInputs, InputRounding, Rounding
 
-_ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 _WORD = 32
 """Bits of the words that numbers are packed into."""
 
@@ -47,8 +47,7 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
     table = wide(state.code)
     packed = weight.data.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     places = np.stack([packed >> 4, packed & 15], axis=-1).reshape(rows, columns)
-    steps, rounded = _steps(state)
-    steps = steps.reshape(rows, columns // state.blocksize)
+    steps, rounded = (one.reshape(rows, columns // state.blocksize) for one in _steps(state))
     known = tuple(sorted(set(table.tolist())))
     return RoundedWeight(
         path,
@@ -57,29 +56,28 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
         steps,
         np.zeros_like(steps),
         (1, state.blocksize),
-        slack=_ROUNDOFFS.get(state.dtype, 0.0) + rounded,
+        slack=ROUNDOFFS.get(state.dtype, 0.0) + rounded,
     )
 
 
-def _steps(state: Any) -> tuple[Float64, float]:
-    """One for each block, and by how much, relatively, they may be off: rounded themselves."""
+def _steps(state: Any) -> tuple[Float64, Float64]:
+    """One for each block, and by how much, relatively, each may be off: rounded themselves."""
     if not state.nested:
-        return wide(state.absmax), 0.0
+        found = wide(state.absmax)
+        return found, np.zeros_like(found)
     inner, table = state.state2, wide(state.state2.code)
     places = state.absmax.cpu().numpy().astype(np.int64).reshape(-1)
     largest = np.repeat(wide(inner.absmax), inner.blocksize)[: places.size]
     made: Float64 = table[places] * largest + float(state.offset)
     known = Grid("steps", float(table.min()), float(table.max()), table=tuple(sorted(table)))
     off = known.spacing(table[places]) / 2 * largest
-    return made, float(np.max(off / np.abs(made), initial=0.0))
+    return made, off / np.maximum(np.abs(made), np.finfo(np.float64).tiny)
 
 
 def of_compressed_tensors(path: str, part: nn.Module) -> RoundedWeight:
     """As its scheme says, whether it was run before or not."""
     scheme: Any = part.quantization_scheme
     held = {**part._parameters, **part._buffers}
-    if held.get("weight_g_idx") is not None:
-        raise UnknownFormatError(f"columns of {path} are grouped in an order of their own")
     grid, step = _grid(path, scheme.weights), _tensor(path, held, "weight_scale")
     shape = _shape(held)
     counts = _counts(path, shape, tuple(step.shape))
@@ -87,16 +85,32 @@ def of_compressed_tensors(path: str, part: nn.Module) -> RoundedWeight:
     zeros = np.zeros(counts) if zero is None else _zeros(zero, counts, grid)
     steps = wide(step).reshape(counts)
     block = tuple(n // c for n, c in zip(shape, counts, strict=True))
+    order = _order(path, held, block)
     numbers = _numbers(path, held, shape, grid)
+    if numbers is not None and order is not None:
+        numbers = numbers[:, order]
     if numbers is None:  # floats again: what they are multiples of is what was stored
         values = wide(_tensor(path, held, "weight"))
+        values = values if order is None else values[:, order]
         spread = [np.repeat(np.repeat(one, block[0], 0), block[1], 1) for one in (steps, zeros)]
         numbers = grid.nearest(values / np.where(spread[0] == 0, 1.0, spread[0]) + spread[1])
     weight = held.get("weight")
     dtypes = [step.dtype, weight.dtype if weight is not None else step.dtype]
-    slack = sum(_ROUNDOFFS.get(one, 0.0) for one in dtypes)
-    inputs = _inputs(path, scheme.input_activations)
-    return RoundedWeight(path, grid, numbers, steps, zeros, block, inputs, slack)
+    slack = sum(ROUNDOFFS.get(one, 0.0) for one in dtypes)
+    inputs = _inputs(path, scheme.input_activations, held)
+    return RoundedWeight(path, grid, numbers, steps, zeros, block, inputs, slack, order=order)
+
+
+def _order(path: str, held: dict[str, Any], block: tuple[int, ...]) -> Array | None:
+    """The columns as they are grouped, where that is an order of their own."""
+    index = held.get("weight_g_idx")
+    if index is None or int(index.min()) < 0:  # -1: not set
+        return None
+    of = index.detach().cpu().numpy()
+    if not np.array_equal(np.bincount(of), np.full(len(of) // block[1], block[1])):
+        raise UnknownFormatError(f"{path} has groups of different sizes")
+    made: Array = np.argsort(of, kind="stable")
+    return made
 
 
 def _tensor(path: str, held: dict[str, Any], name: str) -> torch.Tensor:
@@ -160,16 +174,28 @@ def unpacked(words: torch.Tensor, bits: int, columns: int) -> Array:
     return made
 
 
-def _inputs(path: str, rounding: Any) -> InputRounding | None:
+def _inputs(path: str, rounding: Any, held: dict[str, Any]) -> Rounding | None:
     if rounding is None:
         return None
     kind = str(getattr(rounding.type, "value", rounding.type))
     way = str(getattr(rounding.strategy, "value", rounding.strategy))
-    if kind != "int" or rounding.num_bits != 8 or not rounding.dynamic:
-        raise UnknownFormatError(
-            f"the inputs of {path} are rounded to {kind}{rounding.num_bits}"
-            + ("" if rounding.dynamic else " by fixed steps")
-        )
-    if way not in ("token", "tensor"):
+    size = int(rounding.group_size or 0) if way == "group" else 0
+    if rounding.num_bits != 8 or kind not in ("int", "float"):
+        raise UnknownFormatError(f"the inputs of {path} are rounded to {kind}{rounding.num_bits}")
+    if not rounding.dynamic:
+        return _fixed(path, kind, held)
+    if way not in ("token", "tensor", *(("group",) if kind == "float" else ())):
         raise UnknownFormatError(f"the inputs of {path} have one step for each {way}")
+    if kind == "float":
+        return FloatInputs(rows=way != "tensor", block=size)
     return InputRounding(rows=way == "token", symmetric=bool(rounding.symmetric))
+
+
+def _fixed(path: str, kind: str, held: dict[str, Any]) -> Rounding:
+    """By a step that was found when the model was calibrated."""
+    step, zero = _tensor(path, held, "input_scale"), held.get("input_zero_point")
+    if step.numel() != 1:
+        raise UnknownFormatError(f"the inputs of {path} have {step.numel()} fixed steps")
+    if kind == "float":
+        return FloatInputs(fixed=float(step.detach()))
+    return FixedInputs(float(step.detach()), 0.0 if zero is None else float(zero.detach()))

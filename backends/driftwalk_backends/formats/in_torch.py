@@ -1,6 +1,6 @@
 """The stored weights of a module that somebody quantised: torchao's tensors, torch.ao's modules.
 
-Those of bitsandbytes and compressed-tensors: `in_libraries`.
+Those of bitsandbytes and compressed-tensors: `in_libraries`; those that a folder packs: `folders`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from torch import nn
 
 from driftwalk.dtypes import Float64
 
-from .in_libraries import UnknownFormatError, of_bitsandbytes, of_compressed_tensors, wide
+from .in_libraries import (
+    ROUNDOFFS,
+    UnknownFormatError,
+    of_bitsandbytes,
+    of_compressed_tensors,
+    wide,
+)
 from .rounded import Grid, RoundedWeight, grid_of
 from .rounding import InputRounding
 
-_ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 _TRIED = (255, 127)
 """Steps of an input that PyTorch's own kernels take: all eight bits, or seven where sums of two
 products must fit into 16 bits."""
@@ -31,6 +36,9 @@ def stored_in(module: nn.Module) -> list[RoundedWeight]:
 
 def _of(path: str, part: nn.Module) -> Iterator[RoundedWeight]:
     weight = part._parameters.get("weight")
+    if isinstance(stored := getattr(part, "stored_weight", None), RoundedWeight):
+        yield stored  # read from a folder (folders/loading.py)
+        return
     if weight is not None and hasattr(weight, "qdata"):
         yield _of_torchao(path, weight)
         return
@@ -66,7 +74,7 @@ def _of_torchao(path: str, weight: Any) -> RoundedWeight:
         np.zeros(counts) if zero is None else wide(zero).reshape(counts),
         block,
         _inputs_of_torchao(path, weight),
-        sum(_ROUNDOFFS.get(one, 0.0) for one in (weight.dtype, weight.scale.dtype)),
+        sum(ROUNDOFFS.get(one, 0.0) for one in (weight.dtype, weight.scale.dtype)),
     )
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from ..loaded import LoadedModel
+from .in_torch import stored_in
+from .rescaled import rescaled
 
 
 class Restoring:
@@ -30,7 +32,8 @@ class Restoring:
             for path in paths:
                 part = self._parts[path]
                 before.append((part, part.weight, part._forward_pre_hooks))
-                weight = self._own[path].weight
+                # Scaled before it was rounded (rescaled.py), it is so in float, too.
+                weight = getattr(part, "scaled_weight", self._own[path].weight)
                 assert isinstance(weight, torch.Tensor)
                 part.weight = nn.Parameter(weight.detach().double(), requires_grad=False)
                 part._forward_pre_hooks = OrderedDict()
@@ -40,10 +43,14 @@ class Restoring:
                 part.weight, part._forward_pre_hooks = weight, hooks
 
 
-def in_float(quantised: nn.Module, model: nn.Module, paths: Iterable[str]) -> nn.Module:
+def in_float(quantised: nn.Module, model: LoadedModel, paths: Iterable[str]) -> nn.Module:
     """A copy of a quantised module in which some modules are the model's own."""
     made = copy.deepcopy(quantised)
+    scaled = rescaled(model, quantised, stored_in(quantised)).weights
     for path in paths:
         above, _, name = path.rpartition(".")
-        setattr(made.get_submodule(above), name, copy.deepcopy(model.get_submodule(path)))
+        part = copy.deepcopy(model.module.get_submodule(path))
+        if path in scaled:
+            part.weight = nn.Parameter(torch.from_numpy(scaled[path]), requires_grad=False)
+        setattr(made.get_submodule(above), name, part)
     return made

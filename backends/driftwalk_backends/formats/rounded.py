@@ -18,12 +18,18 @@ import numpy as np
 
 from driftwalk.dtypes import Array, Float64
 
-from .rounding import InputRounding
+from .rounding import Rounding
 
 _TIE = 1e-3
 """In steps: how near to half-way a weight may be rounded either way."""
 _OWN_WAY = 2.0
 """In steps, RMS: as far off as numbers are that were not rounded to the nearest one, at most."""
+_SHIFTED = 0.5
+"""In steps: what the numbers of all blocks are off by, to the same side, where zeros are wrong."""
+_EXPLAINED = 0.7
+"""Of the difference of all numbers, where something else than a way of rounding leaves less."""
+_SEEN = 64
+"""Rows that are enough to see which group a column is of."""
 _THE_SAME = 0.99
 """Of the numbers of a block, where only its step or its zero is wrong."""
 _NEAR = 0.7
@@ -114,16 +120,32 @@ class RoundedWeight:
     zero: Float64
     """Of each block: as many along each axis as blocks of that size have room."""
     block: tuple[int, ...]
-    inputs: InputRounding | None = None
+    inputs: Rounding | None = None
     """How the inputs of the product are rounded; None: they are not."""
-    slack: float = 0.0
-    """Relative: by how much steps, and what was rounded, may be off by a coarser dtype."""
+    slack: float | Float64 = 0.0
+    """Relative: by how much steps, and what was rounded, may be off by a coarser dtype; one for
+    all blocks, or one for each as there are steps."""
     source: str = ""
     """What the artefact calls what has it, where that is not the module's path."""
+    order: Array | None = None
+    """The matrix's columns in the order in which `numbers` has them; None: as they stand."""
+    axis: int = 1
+    """Along which that is; 0 where rows and columns were turned."""
 
     @property
     def values(self) -> Float64:
-        return joined(_values(*self._blocks()), self.numbers.shape, self.block)
+        return self._whole(_values(*self._blocks()))
+
+    @property
+    def inside(self) -> Array:
+        """Which numbers are neither the least nor the greatest: those may have been cut off."""
+        within = (self.numbers > self.grid.lowest) & (self.numbers < self.grid.highest)
+        return within if self.order is None else np.take(within, np.argsort(self.order), self.axis)
+
+    def _whole(self, rows: Float64) -> Float64:
+        """The matrix of its blocks, its columns as they stand."""
+        made = joined(rows, self.numbers.shape, self.block)
+        return made if self.order is None else np.take(made, np.argsort(self.order), self.axis)
 
     @property
     def blocks(self) -> int:
@@ -137,17 +159,20 @@ class RoundedWeight:
     def turned(self) -> RoundedWeight:
         """The same matrix, rows as columns."""
         numbers, step, zero = self.numbers.T, self.step.T, self.zero.T
-        return replace(self, numbers=numbers, step=step, zero=zero, block=self.block[::-1])
+        slack = np.broadcast_to(self.slack, self.step.shape).T
+        made = replace(self, numbers=numbers, step=step, zero=zero, block=self.block[::-1])
+        return replace(made, slack=slack, axis=1 - self.axis)
 
     def honest(self, own: Array) -> Honest:
         """What it should hold, given the model's own weight."""
+        own = own if self.order is None else np.take(own, self.order, self.axis)
         weights = split(own, self.block)
         numbers, zero, step = self._blocks()
         worst = self._worst(weights, numbers, zero, step)
         wrong = ~(worst <= 1)
         made = _values(numbers, zero, step)
         if not wrong.any():
-            return Honest(joined(made, own.shape, self.block), self.blocks)
+            return Honest(self._whole(made), self.blocks)
         theirs, mine = numbers[wrong].astype(np.float64), weights[wrong].astype(np.float64)
         again, fit_zero, fit_step = self._again(mine, theirs, zero[wrong])
         fits = np.abs(mine / fit_step + fit_zero - theirs) <= _NEAR * self.grid.spacing(theirs)
@@ -155,12 +180,13 @@ class RoundedWeight:
         with np.errstate(divide="ignore", invalid="ignore"):
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
-        if wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY:
-            return Honest(joined(made, own.shape, self.block), self.blocks, own_way=True)
+        close = wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY
+        if close and not (_shifted(off) or self._scaled(own) or self._regrouped(own)):
+            return Honest(self._whole(made), self.blocks, own_way=True)
         made[wrong] = _values(np.where(same[:, None], theirs, again), fit_zero, fit_step)
         counts = int(same.sum()), int((~same).sum())
         beyond = float(np.nan_to_num(worst, nan=math.inf).max())
-        return Honest(joined(made, own.shape, self.block), self.blocks, *counts, beyond=beyond)
+        return Honest(self._whole(made), self.blocks, *counts, beyond=beyond)
 
     def _blocks(self) -> tuple[Array, Float64, Float64]:
         """Numbers, a block a row; zeros and steps, as columns."""
@@ -169,16 +195,44 @@ class RoundedWeight:
     def _worst(self, weights: Array, numbers: Array, zero: Float64, step: Float64) -> Float64:
         """For each block: its number that is farthest off, in parts of what a rounding may be."""
         worst = np.zeros(len(numbers))
+        slack = np.broadcast_to(self.slack, self.step.shape).reshape(-1, 1)
         for rows, columns in _tiles(numbers.shape):
             n, w = (one[rows, columns].astype(np.float64) for one in (numbers, weights))
             with np.errstate(divide="ignore", invalid="ignore"):
                 own = np.where(w == 0, 0.0, w / step[rows])
                 off = own + zero[rows] - n
-                most = (0.5 + _TIE) * self.grid.spacing(n) + self.slack * np.abs(own)
+                size = np.maximum(np.abs(own), np.abs(n - zero[rows]))
+                most = (0.5 + _TIE) * self.grid.spacing(n) + slack[rows] * size
             beyond = (n >= self.grid.highest) & (off > 0)
             beyond |= (n <= self.grid.lowest) & (off < 0)
             worst[rows] = np.maximum(worst[rows], np.where(beyond, 0.0, np.abs(off) / most).max(1))
         return worst
+
+    def _scaled(self, own: Array) -> bool:
+        """Whether factors of columns or rows explain the difference: no way of rounding has any."""
+        values, own = joined(_values(*self._blocks()), own.shape, self.block), own.astype(float)
+        before = float(np.linalg.norm(values - own))
+        for axis in (0, 1) if own.ndim == 2 else ():
+            sums = ((a * own).sum(axis, keepdims=True) for a in (values, own))
+            if float(np.linalg.norm(values - _over(*sums) * own)) < _EXPLAINED * before:
+                return True
+        return False
+
+    def _regrouped(self, own: Array) -> bool:
+        """Whether steps of other groups explain it: the order of the columns was lost."""
+        n, w, step, zero = self.numbers, own, self.step, self.zero
+        if self.block[0] != 1:
+            n, w, step, zero = (one.T for one in (n, w, step, zero))
+        if 1 not in self.block or step.shape[1] == 1:
+            return False
+        some = slice(None, None, -(-len(n) // _SEEN))
+        n, w = n[some].astype(np.float64), w[some].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pairs = zip(step[some].T[:, :, None], zero[some].T[:, :, None], strict=True)
+            left = np.stack([np.square(w / s + z - n).mean(0) for s, z in pairs])
+        of = np.arange(n.shape[1]) // max(self.block)
+        stored = left[of, np.arange(n.shape[1])].sum()
+        return bool(left.min(0).sum() < _EXPLAINED**2 * stored)
 
     def _again(
         self, weights: Float64, numbers: Float64, zero: Float64
@@ -239,6 +293,11 @@ class Honest:
 def _values(numbers: Array, zero: Float64, step: Float64) -> Float64:
     made: Float64 = (numbers.astype(np.float64) - zero) * step
     return made
+
+
+def _shifted(off: Float64) -> bool:
+    """Whether all zeros are wrong by one, say: own ways of rounding err to both sides."""
+    return bool(abs(np.median(np.median(off, 1))) > _SHIFTED)
 
 
 def _over(top: Float64, bottom: Float64) -> Float64:

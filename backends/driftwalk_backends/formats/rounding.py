@@ -1,7 +1,9 @@
-"""How the inputs of a product are rounded to whole numbers while a model runs."""
+"""How the inputs of a product are rounded while a model runs: to whole numbers, or to fp8."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +19,31 @@ Another honest implementation differs by about 2**-20, by which one number in te
 none or a few in a product, and what comes of it grows from layer to layer. A yardstick by whose
 luck none does would allow nothing; what this hides of the whole, the parts show (judge/parts)."""
 
+_FP8_MOST = 448.0
 _SNAP = 2.0**12
 """Parts of a step: what is nearer to half-way than one of them is half-way."""
 
 
-@dataclass(frozen=True)
-class InputRounding:
-    """So many steps between the least and the greatest input, or on both sides of zero.
+class Rounding(ABC):
+    """A module is handed its rounded input by this as a forward pre-hook."""
 
-    A module is handed its rounded input by this as a forward pre-hook.
-    """
+    @property
+    def ties(self) -> bool:
+        """Whether the largest number of all lies half-way between two steps."""
+        return False
+
+    def __call__(self, part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, *rest = args
+        with unseen(x):  # what tips over here is noise, and no choice of the model's
+            return self.rounded(near(x)), *rest
+
+    @abstractmethod
+    def rounded(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True)
+class InputRounding(Rounding):
+    """So many steps between the least and the greatest input, or on both sides of zero."""
 
     rows: bool = False
     """Whether each row has a step of its own; otherwise all of the input has one."""
@@ -37,13 +54,7 @@ class InputRounding:
 
     @property
     def ties(self) -> bool:
-        """Whether the largest number of all lies half-way between two steps."""
         return self.symmetric and self.steps % 2 == 1
-
-    def __call__(self, part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, *rest = args
-        with unseen(x):  # what tips over here is noise, and no choice of the model's
-            return self.rounded(near(x)), *rest
 
     def __str__(self) -> str:
         way = "symmetric, " if self.symmetric else ""
@@ -53,10 +64,7 @@ class InputRounding:
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         if self.block and x.shape[-1] != self.block:
-            lacking = -x.shape[-1] % self.block
-            wide = nn.functional.pad(x, (0, lacking))
-            blocks = wide.reshape(*x.shape[:-1], -1, self.block)
-            return self.rounded(blocks).flatten(-2)[..., : x.shape[-1]]
+            return _block_by_block(x, self.block, self.rounded)
         low, high = (x.amin(-1, True), x.amax(-1, True)) if self.rows else (x.amin(), x.amax())
         low, high = low.clamp(max=0), high.clamp(min=0)
         if self.symmetric:
@@ -65,6 +73,61 @@ class InputRounding:
         step = _not_zero((high - low) / self.steps)
         zero = (-low / step).round().clamp(0, self.steps)
         return (((x / step).round() + zero).clamp(0, self.steps) - zero) * step
+
+
+@dataclass(frozen=True)
+class FixedInputs(Rounding):
+    """Whole numbers by a step that is stored, and was found when the model was calibrated."""
+
+    step: float
+    zero: float = 0.0
+    bits: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.bits} bits, a fixed step"
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        lowest = -(1 << self.bits - 1)
+        whole = (x / self.step + self.zero).round().clamp(lowest, -lowest - 1)
+        return (whole - self.zero) * self.step
+
+
+@dataclass(frozen=True)
+class FloatInputs(Rounding):
+    """fp8 (e4m3): its largest number is the largest of a row or block, or the step is stored."""
+
+    fixed: float = 0.0
+    """The stored step; 0: that which follows from the input."""
+    rows: bool = True
+    """Whether each row has a step of its own; otherwise all of the input has one."""
+    block: int = 0
+    """So many numbers of a row have a step of their own; 0: all of it."""
+
+    def __str__(self) -> str:
+        row = f"for {self.block} numbers" if self.block else "a row"
+        own = f"one step {row if self.rows else 'for all'}"
+        return f"fp8 (e4m3), {'a fixed step' if self.fixed else own}"
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        if self.block and x.shape[-1] != self.block:
+            return _block_by_block(x, self.block, self.rounded)
+        wide = x if x.dtype == torch.float64 else x.float()
+        if self.fixed:
+            step = torch.tensor(self.fixed, dtype=wide.dtype)
+        else:
+            largest = wide.abs().amax(-1, True) if self.rows else wide.abs().amax()
+            step = _not_zero(largest / _FP8_MOST)
+        taken = (wide / step).clamp(-_FP8_MOST, _FP8_MOST).to(torch.float8_e4m3fn)
+        return (taken.to(wide.dtype) * step).to(x.dtype)
+
+
+def _block_by_block(
+    x: torch.Tensor, block: int, rounded: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Each block as a row; a last one that is shorter is filled with zeros."""
+    wide = nn.functional.pad(x, (0, -x.shape[-1] % block))
+    blocks = wide.reshape(*x.shape[:-1], -1, block)
+    return rounded(blocks).flatten(-2)[..., : x.shape[-1]]
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

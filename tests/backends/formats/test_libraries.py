@@ -80,17 +80,23 @@ def compressed(model: LlamaForCausalLM, preset: str, folder: Path) -> Path:
     from compressed_tensors.quantization.utils import calculate_qparams
 
     made = copy.deepcopy(model)
-    scheme = preset_name_to_scheme(preset, targets=["Linear"])
+    scheme = preset_name_to_scheme(preset.partition(",")[0], targets=["Linear"])
+    if "fixed" in preset:
+        scheme.input_activations.dynamic = False
+        scheme.input_activations.strategy = "tensor"
     config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=["lm_head"])
     apply_quantization_config(made, config)
     for part in made.modules():
         own: Any = part
         if getattr(part, "quantization_scheme", None) is None:
             continue
-        args, groups = own.quantization_scheme.weights, own.weight_scale.shape[-1]
-        apart = own.weight.reshape(len(own.weight), groups, -1)
-        step, zero = calculate_qparams(apart.amin(-1), apart.amax(-1), args)
+        args, scale = own.quantization_scheme.weights, own.weight_scale
+        high, wide = (1, 1) if scale.numel() == 1 else scale.shape
+        apart = own.weight.reshape(high, len(own.weight) // high, wide, -1)
+        step, zero = calculate_qparams(apart.amin((1, 3)), apart.amax((1, 3)), args)
         own.weight_scale.data = step.reshape(own.weight_scale.shape)
+        if hasattr(own, "input_scale"):  # a fixed one, as a calibration finds it
+            own.input_scale.data.fill_(0.02)
         if hasattr(own, "weight_zero_point"):
             shape, dtype = own.weight_zero_point.shape, own.weight_zero_point.dtype
             own.weight_zero_point.data = zero.reshape(shape).to(dtype)
@@ -126,7 +132,24 @@ def test_a_wrong_step_of_bitsandbytes_is_found(model: LlamaForCausalLM) -> None:
     assert report.root_cause.point.name == "layer.1"
 
 
-@pytest.mark.parametrize("preset", ["W8A8", "W8A16", "W4A16", "W4A16_ASYM"])
+def test_a_wrong_step_is_found_beside_a_block_of_next_to_nothing(model: LlamaForCausalLM) -> None:
+    """Steps that are rounded themselves are off by much, relatively, where they are small."""
+    own = copy.deepcopy(model)
+    own.model.layers[1].mlp.up_proj.weight.data[0, :64] *= 1e-6
+    made = four_bits(own, "nf4", True)
+    assert driftwalk.verify(own, made).verdict == "pass"
+    state: Any = made.get_submodule("model.layers.1.mlp.up_proj").weight
+    state.quant_state.absmax[7] += 60
+    report = driftwalk.verify(own, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+
+
+@pytest.mark.parametrize(
+    "preset",
+    ["W8A8", "W8A16", "W4A16", "W4A16_ASYM", "FP8", "FP8_DYNAMIC", "FP8_BLOCK", "W8A8, fixed"],
+)
 def test_a_folder_of_compressed_tensors_passes(
     model: LlamaForCausalLM, preset: str, tmp_path: Path
 ) -> None:
@@ -135,6 +158,10 @@ def test_a_folder_of_compressed_tensors_passes(
     assert report.verdict == "pass", report.reason
     assert report.format is not None
     assert sum(one.weights for one in report.format.stored) == 14
+    assert not report.format.wrong
+    inputs = report.format.stored[0].inputs
+    assert ("fixed" in inputs) == (preset in ("FP8", "W8A8, fixed"))
+    assert ("fp8" in inputs) == ("FP8" in preset)
 
 
 def test_a_folder_of_compressed_tensors_with_a_wrong_step_is_drift(

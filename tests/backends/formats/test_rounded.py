@@ -144,6 +144,25 @@ def test_steps_that_were_stored_in_bfloat16_are_no_fault() -> None:
     assert not found.own_way
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_one_block_may_be_off_excuses_no_other(turned: bool) -> None:
+    weights = drawn(4, tails=False)
+    one = rounded(weights, whole_numbers(4), (1, 32))
+    step = one.step.copy()
+    step[5, 1] *= 1.2
+    loose = np.zeros_like(step)
+
+    def is_right(row: int) -> bool:
+        slack = loose.copy()
+        slack[row, 1] = 10.0
+        found = replace(one, step=step, slack=slack)
+        own = weights.T if turned else weights
+        return (found.turned() if turned else found).honest(own).is_right
+
+    assert is_right(5)
+    assert not is_right(6)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 99), block=BLOCKS)
 def test_blocks_are_put_back_where_they_came_from(seed: int, block: tuple[int, ...]) -> None:

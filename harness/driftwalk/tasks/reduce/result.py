@@ -76,6 +76,10 @@ class Reduction(Document):
     """`repro.py`, line by line."""
     printed: tuple[str, ...] = ()
     """What it printed, run by itself."""
+    probe: str = ""
+    """The hash of what the model was given."""
+    answers: str = ""
+    """Of all that was tried, in order: 1 where it showed the drift, 0 where it did not."""
     runs: int = 0
     finished: bool = True
     """Whether the search came to its end."""

@@ -1,0 +1,207 @@
+"""Folders of packed weights: clean ones pass, and faults are caught, placed, and called rightly.
+
+PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/packed_table.py [--real]
+    [--seeds N] [--faults] [GLOB ...]
+
+GPTQ (2 to 8 bits, both conventions of zeros, columns in an order of their own), AWQ, and fp8 in
+blocks, on tiny random models; with --real: MiniLM, rounded to the nearest number and by GPTQ's own
+algorithm. With --faults one tensor of the middle block is changed. Globs choose `model/format`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import driftwalk
+import packed_folders as pack
+from benchmarks.quantised_matrix import real, tiny, used
+
+HEADS = ("lm_head", "decoder", "classifier")
+V2 = {"checkpoint_format": "gptq_v2"}
+FORMATS: dict[str, tuple[pack.Rounder, dict[str, Any]]] = {
+    "gptq 4": (pack.gptq(), pack.gptq_says()),
+    "gptq 4, order": (pack.gptq(order=True), pack.gptq_says(desc_act=True)),
+    "gptq 4, zeros, v2": (pack.gptq(symmetric=False, second=True), pack.gptq_says(**V2)),
+    "gptq 3": (pack.gptq(3), pack.gptq_says(3)),
+    "gptq 2": (pack.gptq(2, symmetric=False), pack.gptq_says(2)),
+    "gptq 8": (pack.gptq(8), pack.gptq_says(8)),
+    "awq": (pack.awq(), pack.AWQ_SAYS),
+    "fp8": (pack.fp8((32, 32)), pack.fp8_says((32, 32))),
+}
+
+
+def by_gptq(model: nn.Module, bits: int, size: int, order: bool) -> pack.Rounder:
+    """The published algorithm: the error of a column is made up for in those that follow it."""
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def note(path: str) -> Any:
+        def hook(part: nn.Module, args: Any) -> None:
+            seen.setdefault(path, []).append(args[0].detach().flatten(0, -2).double())
+
+        return hook
+
+    linear = [(path, part) for path, part in model.named_modules() if isinstance(part, nn.Linear)]
+    hooks = [part.register_forward_pre_hook(note(path)) for path, part in linear]
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        model(torch.randint(1000, 25000, (16, 64), generator=draw))
+    for hook in hooks:
+        hook.remove()
+
+    def store(path: str, weight: torch.Tensor) -> pack.Tensors:
+        inputs = torch.cat(seen[path])
+        squares = inputs.T @ inputs
+        place = (
+            torch.argsort(squares.diag(), descending=True) if order else torch.arange(len(squares))
+        )
+        left, squares = weight.double()[:, place], squares[place][:, place]
+        squares += torch.eye(len(squares)) * 0.01 * squares.diag().mean()
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(squares))
+        upper = torch.linalg.cholesky(inverse, upper=True)
+        most, groups = (1 << bits) - 1, -(-left.shape[1] // size)
+        numbers, steps = torch.empty_like(left), torch.empty(len(left), groups).double()
+        for column in range(left.shape[1]):
+            group = column // size
+            if column % size == 0:
+                largest = left[:, column : column + size].abs().amax(1)
+                steps[:, group] = (2 * largest / most).half().double()
+            step, zero = steps[:, group], (most + 1) / 2
+            numbers[:, column] = (left[:, column] / step + zero).round().clamp(0, most)
+            off = left[:, column] - (numbers[:, column] - zero) * step
+            left[:, column + 1 :] -= torch.outer(
+                off / upper[column, column], upper[column, column + 1 :]
+            )
+        back = torch.argsort(place)
+        of = (torch.arange(left.shape[1]) // size)[back]
+        zeros = torch.full(steps.shape, (most + 1) // 2)
+        return pack.gptq_tensors(numbers[:, back].long(), steps.float(), zeros, of, bits)
+
+    return store
+
+
+def formats(model: nn.Module, is_real: bool) -> dict[str, tuple[pack.Rounder, dict[str, Any]]]:
+    if not is_real:
+        return FORMATS
+    own = {
+        f"GPTQ's algorithm, {bits} bits{', order' if order else ''}": (
+            by_gptq(model, bits, 128, order),
+            pack.gptq_says(bits, 128, desc_act=order),
+        )
+        for bits, order in ((4, False), (4, True), (3, False), (8, False))
+    }
+    kept = {name: FORMATS[name] for name in ("gptq 4, order", "awq")}
+    return kept | own | {"fp8": (pack.fp8((128, 128)), pack.fp8_says((128, 128)))}
+
+
+def faults(path: str, word: str) -> Iterator[tuple[str, Callable[[pack.Tensors], None]]]:
+    """What is changed, and how."""
+    numbers, step = (
+        (f"{path}.weight", f"{path}.weight_scale_inv")
+        if word == "fp8"
+        else (f"{path}.qweight", f"{path}.scales")
+    )
+
+    def raw(tensors: pack.Tensors) -> torch.Tensor:
+        held = tensors[numbers]
+        return held.view(torch.uint8) if held.dtype == torch.float8_e4m3fn else held
+
+    def scale(tensors: pack.Tensors) -> None:
+        tensors[step][0, 1] *= 1.02
+
+    def neighbour(tensors: pack.Tensors) -> None:
+        held = tensors[step]
+        held[0, 1] = (
+            held[0, 0] if abs(float(held[0, 0] / held[0, 1]) - 1) > 0.02 else held[0, 0] * 1.1
+        )
+
+    def swapped(tensors: pack.Tensors) -> None:
+        held = raw(tensors)
+        held[[0, 1]] = held[[1, 0]].clone()
+
+    def zero(tensors: pack.Tensors) -> None:
+        tensors[f"{path}.qzeros"][0, 0] += 1
+
+    def nibbles(tensors: pack.Tensors) -> None:
+        held = tensors[numbers].view(torch.uint8)
+        held[0] = held[0] >> 4 | held[0] << 4
+
+    def sign(tensors: pack.Tensors) -> None:
+        held = raw(tensors)
+        held[0] = held[0] & 127
+
+    def order(tensors: pack.Tensors) -> None:
+        of = tensors[f"{path}.g_idx"]
+        tensors[f"{path}.g_idx"] = torch.arange(len(of)).int() // 32
+
+    yield "one scale x 1.02", scale
+    yield "its neighbour's scale", neighbour
+    yield "rows swapped", swapped
+    if word == "fp8":
+        yield "signs lost", sign
+        return
+    yield "zero point off by one", zero
+    yield "nibbles swapped", nibbles
+    if "order" in word:
+        yield "order lost", order
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for seed in range(1 if options.real else options.seeds):
+        for name, model in real() if options.real else tiny(seed):
+            for word, (rounder, says) in formats(model.eval(), options.real).items():
+                label = f"{name}/{word}"
+                if options.names and not any(fnmatchcase(label, one) for one in options.names):
+                    continue
+                with tempfile.TemporaryDirectory() as where:
+                    folder = pack.written(model, Path(where) / "m", rounder, says, leave=HEADS)
+                    row(model, folder, word, f"{name} | {word} | {seed}", options.faults)
+    return 0
+
+
+def row(model: nn.Module, folder: Path, word: str, label: str, with_faults: bool) -> None:
+    report = driftwalk.verify(model, f"torch,folder={folder}")
+    found = report.format
+    cost = list(found.layers.values())[-1] if found else None
+    parts = f"{cost.relative_format:.1e} | {cost.relative_kernel:.1e}" if cost else "? | ?"
+    said = f"{len(found.wrong)} wrong, {len(found.own_way)} own way" if found else "no format"
+    tried = caught = placed = called = 0
+    missed = []
+    paths = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
+    paths = [path for path in paths if ".1." in path and not path.endswith(HEADS)]
+    for name, change in faults(paths[-1], word) if with_faults and paths else ():
+        wrong = Path(shutil.copytree(folder, folder.with_name(f"wrong-{tried}")))
+        other = driftwalk.verify(model, f"torch,folder={pack.changed(wrong, change)}")
+        tried += 1
+        caught += other.verdict == "drift"
+        placed += bool(other.root_cause) and other.root_cause.point.name == "layer.1"
+        called += bool(other.format and list(other.format.wrong) == [paths[-1]])
+        missed += [] if other.verdict == "drift" else [name]
+    sys.stdout.write(
+        f"| {label} | {report.verdict} | {used(report):.2f} | {parts} | {said} "
+        f"| {caught} of {tried} | {placed} | {called} | {', '.join(missed)} |\n"
+    )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
