@@ -159,7 +159,9 @@ def test_a_stored_size_is_a_length_and_the_number_of_an_axis_is_none() -> None:
     cut = Cut((node,), stored, {"x": x}, "y", (("", 20),), 9)
     assert lengths(cut) == [1280, 641, 2]
     assert shorter(cut, Window(1280, 0, 50)).stored == {"size": 50, "axis": 2}
-    both = shorter(cut, next(windows(1280, 50, [], lengths(cut))))
+    (window,) = windows(1280, 50, [], lengths(cut))
+    both = shorter(cut, window)
+    assert not list(windows(641, 50, [], lengths(cut))), "not without the other"
     assert both.stored == {"size": 50, "axis": 2}
     assert both.given["x"].shape == (1, 2, 26, 2), "half of it and one goes with it"
 

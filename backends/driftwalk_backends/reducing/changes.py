@@ -78,10 +78,14 @@ def windows(
 ) -> Iterator[Window]:
     """Where to begin: around places where something is largest, at the beginning, at the end.
 
-    `others` are the lengths of all axes: where one is half of this and one, both go together.
+    `others` are the lengths of all axes where one that is half of another and one goes with it,
+    and only so: a Fourier transform of real numbers means something else otherwise.
     """
     if length >= LEAST_SIZE and length // 2 + 1 in others:
         yield Window(length, 0, size, halves=True)
+        return
+    if any(other >= LEAST_SIZE and other // 2 + 1 == length for other in others):
+        return
     begins = [max(0, min(peak - size // 2, length - size)) for peak in peaks]
     for multiples in (False, True):
         for begin in dict.fromkeys([*begins, 0, length - size]):

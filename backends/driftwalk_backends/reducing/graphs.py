@@ -308,7 +308,8 @@ class GraphSubject:
         peaks = peak(error, length) + [
             place for array in differing(state).values() for place in peak(array, length)
         ]
-        for window in windows(length, size, peaks, lengths(state.cut)):
+        together = lengths(state.cut) if "DFT" in state.cut.operations else []
+        for window in windows(length, size, peaks, together):
             made = shorter(state.cut, window)
             right = None if state.right is None else shorter(state.right, window)
             slices = window.slices(error.shape)
