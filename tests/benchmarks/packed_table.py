@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for seed in range(1 if options.real else options.seeds):
-        for name, model in real() if options.real else tiny(seed):
+        for name, model in whole(real()) if options.real else tiny(seed):
             for word, (rounder, says) in formats(model.eval(), options.real).items():
                 label = f"{name}/{word}"
                 if options.names and not any(fnmatchcase(label, one) for one in options.names):
@@ -176,6 +176,13 @@ def main() -> int:
                     folder = pack.written(model, Path(where) / "m", rounder, says, leave=HEADS)
                     row(model, folder, word, f"{name} | {word} | {seed}", options.faults)
     return 0
+
+
+def whole(models: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    """With all that a folder's class has: a BertModel is loaded with its pooler."""
+    for name, model in models:
+        folder = model.config._name_or_path
+        yield name, type(model).from_pretrained(folder)
 
 
 def row(model: nn.Module, folder: Path, word: str, label: str, with_faults: bool) -> None:

@@ -109,7 +109,9 @@ def traced_layer(
             return made[point]
 
         made_of = (*taken.values(), *states.values())
-        graph = _traced(torch.func.functionalize(run) if pure else run, made_of)
+        graph = _traced(run, made_of)
+        if pure:  # of what was traced: code of a model reads values, which this does not let it
+            graph = _traced(torch.func.functionalize(graph), made_of)
     paths = {id(t): name for name, t in (*module.named_buffers(), *module.named_parameters())}
     return TracedLayer(graph, (*taken, *states), paths)
 

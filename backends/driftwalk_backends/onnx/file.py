@@ -26,6 +26,7 @@ from driftwalk.decoding import Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.formats import HonestSides
+from driftwalk.mixture import Mixture
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
@@ -50,6 +51,7 @@ from .exposed import silence
 from .feeds import is_float, match_outputs, refuse_ignored
 from .finding import Finder, Found
 from .graph import Arrays, OnnxGraph
+from .islands import mixture_of
 from .parts import Parts, Runs, open_parts
 from .past import windows_of
 from .quantised import honest_model
@@ -93,6 +95,7 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
             _check_optimum(self._model.module, spec)
         self._ready: dict[str, Ready] = {}
         self._points = ""
+        self._mixture: Mixture | None = None
 
     @cached_property
     def parts(self) -> Parts:
@@ -161,7 +164,15 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
     def info(self) -> BackendInfo:
         exporter = "optimum" if self._path is None else "none: a file"
         packages = ("onnxscript", "torch", "transformers", "optimum", "optimum-onnx")
-        return self._file_info(self._run_graphs, packages, exporter, self._points)
+        made = self._file_info(self._run_graphs, packages, exporter, self._points)
+        if (mixed := self._mixture) is None:
+            return made
+        return replace(made, dtype=mixed.dtype, dtypes=mixed.dtypes, stored=mixed.stored)
+
+    def prepare(self, probe: Probe) -> None:
+        """What a graph of several types computes in is known where its states are."""
+        if self._plan is None and any(graph.is_mixed for graph in self.parts.graphs):
+            self.prepared(probe)
 
     def honest_model(self) -> LoadedModel | None:
         """For a graph that is quantised: the model, quantised by driftwalk itself."""
@@ -255,6 +266,8 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
             expected, self.runs.run(probe, ()), lambda k: self.parts.split(k)[1]
         )
         self._ready[key] = Ready(found, outputs)
+        if any(graph.is_mixed for graph in self.parts.graphs):
+            self._mixture = mixture_of(self.parts, found)
         # In how many ways states were found, and why some were not.
         ways = Counter(one.point.found for one in found)
         words = [f"{count} by {way}" for way, count in ways.items()]
@@ -272,7 +285,7 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
         made = type(self)(spec, self._model)
         made._look = self._look
         if only_session_differs(self.spec, spec):
-            made._ready = dict(self._ready)
+            made._ready, made._mixture = dict(self._ready), self._mixture
             known = {"parts": self.parts, "runs": replace(self.runs, sessions=made._sessions)}
             made.__dict__.update(known)
         return made

@@ -197,6 +197,17 @@ class OnnxGraph:
         return max(sizes, key=lambda name: sizes[name]) if any(sizes.values()) else "fp32"
 
     @cached_property
+    def is_mixed(self) -> bool:
+        """Whether it may compute in half precision and in float32: it casts from one to another."""
+        halves = (10, 16)  # onnx.TensorProto.DataType of float16 and bfloat16
+        return any(
+            attribute.name == "to" and attribute.i in halves
+            for node in self.nodes
+            if node.op == "Cast"
+            for attribute in node.proto.attribute
+        )
+
+    @cached_property
     def quantised(self) -> bool:
         """Whether some of its matrix products are of whole numbers."""
         words = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ...document import Document
-from ...jsonable import Size
+from ...jsonable import Later, Size
 from ...result import PolicyInfo, ProbeInfo, RunVerdict
 from ...states import BackendInfo
 from ...switches import Switch
@@ -72,7 +72,7 @@ class Bisection(Document):
     verdict: RunVerdict
     """Of the candidate as it is."""
     outcome: Outcome
-    policy: PolicyInfo | None = None
+    policy: Later[PolicyInfo | None] = None
     """What the runs were judged by."""
     reason: str = ""
     """Why nothing was found, or nothing more."""
