@@ -39,7 +39,7 @@ Key = tuple[str, torch.Size, int]
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class Ranking:
     """What a ranking asks for."""
 
     axis: int | None
@@ -49,7 +49,7 @@ class _Ranking:
     descending: bool
 
     @classmethod
-    def of(cls, func: Any, args: Args, kwargs: dict[str, Any]) -> _Ranking | None:
+    def of(cls, func: Any, args: Args, kwargs: dict[str, Any]) -> Ranking | None:
         """None for an op that gives no place, only a number."""
         schema = func._schema
         name = func._overloadpacket.__name__
@@ -100,7 +100,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _computed(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
         """An op on numbers that are not made of integers and constants alone."""
         name = func._overloadpacket.__name__
-        if name in RANKINGS and (ranking := _Ranking.of(func, args, kwargs)) is not None:
+        if name in RANKINGS and (ranking := Ranking.of(func, args, kwargs)) is not None:
             with torch._C._DisableTorchDispatch():
                 scores = self.ranked(self._key(name, args[0].shape), args[0], ranking)
             return func(scores, *args[1:], **kwargs)
@@ -119,7 +119,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen[name, shape] += 1
         return name, shape, self._seen[name, shape]
 
-    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+    def ranked(self, key: Key, scores: torch.Tensor, ranking: Ranking) -> torch.Tensor:
         """The numbers to rank, instead of these."""
         self.scores[key] = scores.clone()
         return scores
@@ -145,7 +145,7 @@ class Tipped(Recorded):  # type: ignore[no-untyped-call]
         self.count = 0
         """How many close numbers changed places."""
 
-    def ranked(self, key: Key, scores: torch.Tensor, ranking: _Ranking) -> torch.Tensor:
+    def ranked(self, key: Key, scores: torch.Tensor, ranking: Ranking) -> torch.Tensor:
         if (noisy := self._noisy.get(key)) is None:
             return scores
         axis = 0 if ranking.axis is None else ranking.axis

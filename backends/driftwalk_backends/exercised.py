@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
@@ -36,6 +36,7 @@ from driftwalk.exercised import (
     Touched,
 )
 
+from .added_up import AddedUp
 from .calls import forward_of, kept_in, tensors_only
 from .tensors import to_numpy
 from .touching import Touching, Weight
@@ -50,7 +51,11 @@ _ONE_SIDED = ("sliding_window", "attention_chunk_size")
 _TWO_SIDED = ("local_attention", "attention_window")
 """Windows of so many positions, half of them on either side."""
 
+MOST_KEPT = 256
+"""Probes of which it is kept what each used."""
+
 Inputs = Mapping[str, Any]
+Weights = Sequence[Weight]
 
 
 class Watch:
@@ -58,6 +63,19 @@ class Watch:
 
     def __init__(self) -> None:
         self._seen: dict[str, Exercised] = {}
+        self._sum: AddedUp | None = None
+        self._module: nn.Module | None = None
+
+    def add_up(self) -> None:
+        """From now on, keep what all runs use together; what was seen before does not count."""
+        self._seen.clear()
+        self._sum, self._module = AddedUp(), None
+
+    def added_up(self) -> Exercised | None:
+        """What all runs since then used; None where there was none."""
+        if self._sum is None or self._module is None:
+            return None
+        return _exercised(self._module, self._sum.weights, self._sum.tried, self._sum.why)
 
     def known(self, inputs: Inputs) -> Exercised | None:
         return self._seen.get(_key(inputs))
@@ -85,16 +103,31 @@ class Watch:
             except Exception as error:  # of the model itself? Then it fails again, and says so.
                 why = _reason(error)
             else:
-                used = _exercised(module, inputs, touching.weights, touching.blind)
-                self._seen[_key(inputs)] = used
+                self._keep(module, inputs, touching.weights, touching.blind)
                 return output
         output = run()
-        self._seen[_key(inputs)] = _exercised(module, inputs, (), why)
+        self._keep(module, inputs, (), why)
         return output
 
+    def _keep(self, module: nn.Module, inputs: Inputs, weights: Weights, why: str) -> None:
+        """Take note of what one run used."""
+        tried: tuple[Touched, ...] = ()
+        try:
+            tried = tuple(_untried(module, inputs))
+        except Exception as error:  # a config may hold anything
+            why = why or _reason(error)
+        if len(self._seen) >= MOST_KEPT:
+            self._seen.clear()
+        self._seen[_key(inputs)] = _exercised(module, weights, tried, why)
+        if self._sum is not None:
+            self._module = module
+            self._sum.add(weights, tried, why)
 
-def _exercised(module: nn.Module, inputs: Inputs, weights: Iterable[Weight], why: str) -> Exercised:
-    """What a run used; `why` it cannot be told which weights, if it cannot."""
+
+def _exercised(
+    module: nn.Module, weights: Weights, tried: Iterable[Touched], why: str
+) -> Exercised:
+    """What runs used; `why` it cannot be told which weights, if it cannot."""
     weights = [weight for weight in weights if weight.elements]
     tables: tuple[Touched, ...] = ()
     try:
@@ -102,11 +135,9 @@ def _exercised(module: nn.Module, inputs: Inputs, weights: Iterable[Weight], why
             tables = tuple(_used_weights(module, weights))
     except Exception as error:
         why = _reason(error)
-    has_positions = any(item.what == POSITIONS for item in tables)
-    try:
-        items = (*tables, *_untried(module, inputs, has_positions))
-    except Exception as error:  # a config may hold anything
-        items, why = (), why or _reason(error)
+    if any(item.what == POSITIONS for item in tables):  # a table counted them
+        tried = (item for item in tried if item.what != POSITIONS)
+    items = (*tables, *tried)
     if why:
         return Exercised(items, None, " ".join(why.split())[:300])
     total = sum(weight.elements for weight in weights)
@@ -264,15 +295,15 @@ def _paths(weight: Weight) -> Iterator[str]:
     return accumulate(weight.name.split("."), lambda outer, name: f"{outer}.{name}")
 
 
-def _untried(module: nn.Module, inputs: Inputs, has_positions: bool) -> Iterator[Touched]:
-    """Positions, padding, rows, windows and the cache; `has_positions`: a table counted them."""
+def _untried(module: nn.Module, inputs: Inputs) -> Iterator[Touched]:
+    """Positions, padding, rows, windows and the cache."""
     takes, tensors = forward_of(module).names, tensors_only(inputs)
     config = getattr(module, "config", None)
     causal, paired = _is_causal(module), bool(getattr(config, "is_encoder_decoder", False))
     texts = [tensors[name] for name in _IDS if name in tensors and tensors[name].ndim > 1]
     length = max((text.shape[1] for text in texts), default=0)
     most = most_positions(module)
-    if length and most and not has_positions and not paired:
+    if length and most and not paired:
         where, advice = "config.max_position_embeddings", f"a text of up to {most} tokens"
         yield _touched(POSITIONS, where, min(length, most), most, advice)
     if length:
@@ -329,6 +360,13 @@ def _padding(mask: torch.Tensor | None, causal: bool) -> Touched:
 
 def _windows(config: Any, length: int) -> Iterator[Touched]:
     """Windows of attention; one that is not shorter than the probe hides nothing from anyone."""
+    for name, window in windows_of(config):
+        advice = f"a text of more than {window} tokens"
+        yield _touched(WINDOW, f"config.{name}", length, window, advice)
+
+
+def windows_of(config: Any) -> Iterator[tuple[str, int]]:
+    """Windows of attention by the settings that have them: how far the last position looks."""
     config = _text(config)
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and all("full" in str(kind) for kind in kinds):
@@ -338,6 +376,4 @@ def _windows(config: Any, length: int) -> Iterator[Touched]:
         sizes = getattr(config, name, None)
         sizes = sizes if isinstance(sizes, list | tuple) else [sizes]
         if sizes and all(type(size) is int and size > 0 for size in sizes):
-            window = max(sizes) // 2 + 1 if name in _TWO_SIDED else max(sizes)
-            advice = f"a text of more than {window} tokens"
-            yield _touched(WINDOW, f"config.{name}", length, window, advice)
+            yield name, max(sizes) // 2 + 1 if name in _TWO_SIDED else max(sizes)

@@ -289,6 +289,14 @@ class LoadedModel:
         """What a probe uses of the model; None where it was not run with it."""
         return self._watch.known(on_device(probe, "cpu"))
 
+    def add_up(self) -> None:
+        """From now on, keep what all runs that are watched use together."""
+        self._watch.add_up()
+
+    def added_up(self) -> Exercised | None:
+        """What they used; None where there was none."""
+        return self._watch.added_up()
+
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())
         confirmed = {layout.confirmed for layout in self._layouts.values()}

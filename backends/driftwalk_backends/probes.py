@@ -84,11 +84,11 @@ def _read(model: LoadedModel, given: object, batch: int, length: int, seed: int)
     if isinstance(given, InputFiles):
         return _from_files(model, given)
     if isinstance(given, str):
-        return _from_texts(model, [given])
+        return from_texts(model, [given])
     if isinstance(given, Mapping):
         return _from_mapping(model, {str(name): value for name, value in given.items()})
     if isinstance(given, Sequence) and all(isinstance(item, str) for item in given):
-        return _from_texts(model, list(given))
+        return from_texts(model, list(given))
     made = _from_mapping(model, {_main_input(model.module): given})
     return replace(made, origin="ids or array")
 
@@ -101,7 +101,7 @@ def _from_files(model: LoadedModel, given: InputFiles) -> Probe:
     origin = f"text and files {names}" if given.texts else f"files {names}"
     if with_texts or not given.texts:
         return Probe(inputs, origin, given.texts)
-    text = _from_texts(model, list(given.texts))
+    text = from_texts(model, list(given.texts))
     if twice := [name for name in inputs if name in text.inputs]:
         raise ProbeError(f"{twice[0]!r} is given as a text and as a file.")
     return replace(text, inputs={**text.inputs, **inputs}, origin=origin)
@@ -124,7 +124,7 @@ def _from_mapping(model: LoadedModel, given: Mapping[str, Any]) -> Probe:
 def _runs(model: LoadedModel, probe: Probe) -> bool:
     try:
         check_names(model.module, probe)
-        _try(model, probe)
+        try_run(model, probe)
     except Exception:  # whatever the model raises
         return False
     return True
@@ -171,7 +171,7 @@ def _main_input(module: nn.Module) -> str:
     return name or next(iter(forward_of(module).names), "input")
 
 
-def _from_texts(model: LoadedModel, texts: list[str]) -> Probe:
+def from_texts(model: LoadedModel, texts: list[str]) -> Probe:
     if not texts:
         raise ProbeError("The list of prompts is empty; give at least one text.")
     if empty := [i for i, text in enumerate(texts) if not text.strip()]:
@@ -218,7 +218,7 @@ def check_values(model: LoadedModel, probe: Probe) -> None:
     if not doubt:
         return
     try:
-        _try(model, probe)
+        try_run(model, probe)
     except ProbeError:
         raise
     except Exception as error:  # whatever the model raises
@@ -227,7 +227,8 @@ def check_values(model: LoadedModel, probe: Probe) -> None:
         ) from error
 
 
-def _try(model: LoadedModel, probe: Probe) -> None:
+def try_run(model: LoadedModel, probe: Probe) -> None:
+    """Run the model on a probe, plainly, on the CPU: whatever it raises is raised."""
     module = model.on_host()  # an index out of range stops a GPU for good
     with quietly(module):
         call(module, model.inputs(module, probe, "cpu"))
@@ -261,7 +262,7 @@ def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
                 f"{name} is {array.dtype} of shape {list(array.shape)}, and the model wants {what} "
                 f"there: give --input {name}=FILE, an array of floats, or no probe."
             )
-    vocabulary = _table_size(model.module)
+    vocabulary = table_size(model.module)
     for name in ("input_ids", "decoder_input_ids"):
         if name in probe.others:
             yield (
@@ -290,7 +291,7 @@ def _doubts(model: LoadedModel, probe: Probe) -> Iterator[str]:
             yield f"{name} has {ids.shape[1]} positions; {allowed}. Shorten the prompt."
 
 
-def _table_size(module: nn.Module) -> int | None:
+def table_size(module: nn.Module) -> int | None:
     table = input_table(module)
     if table is None:
         table = next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)

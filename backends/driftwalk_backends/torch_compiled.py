@@ -186,7 +186,7 @@ class _Compiled:
         positions, keywords = arguments_of(self._module, inputs)
         begin_alike()
         before = _graphs()
-        with _compiling(self._compiler), leaving_out(self._left_out):
+        with compiling(self._compiler), leaving_out(self._left_out):
             output = self._run(positions, keywords)
         self.graphs += _graphs() - before
         if self._finish is not None:
@@ -218,7 +218,7 @@ def _graphs() -> int:
 
 
 @contextmanager
-def _compiling(compiler: str) -> Iterator[None]:
+def compiling(compiler: str) -> Iterator[None]:
     """Compilers warn of what is theirs to know; what they fail with becomes one sentence."""
     from torch._dynamo import config
     from torch._dynamo.exc import TorchDynamoException

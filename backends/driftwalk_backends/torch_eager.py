@@ -11,15 +11,17 @@ import torch
 from torch import nn
 
 from driftwalk.adapter import Sink
+from driftwalk.chosen import Choice
 from driftwalk.decoding import Beams, Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, UsageError
-from driftwalk.names import is_output
+from driftwalk.names import is_output, layer_of
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State
 
 from .caches import unrounded
 from .calls import Inputs, call
+from .chosen import choosing
 from .decoding import decoded, restored, searched, watched_decoding
 from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
@@ -64,7 +66,8 @@ class TorchEager(TorchDecoding):
 
     def shows(self, model: LoadedModel) -> bool:
         """Whether its states prove what this model gives on its device."""
-        plain = type(self) is TorchEager and not (self._attn or self._threads or self._tf32)
+        options = self._attn or self._threads or self._tf32 or self._precision.flags
+        plain = type(self) is TorchEager and not options
         whole = self._decoding is None or not self._decoding.chunks
         return plain and whole and self._model is model and self._look == BLOCKS
 
@@ -132,22 +135,56 @@ class TorchEager(TorchDecoding):
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Run each block on the *given* previous state; hand on what this model makes of it."""
         with self.at_work(probe) as (module, inputs, layout):
-            walked = {point.name for stack in layout.stacks for point in stack.points}
             at_once = unrounded(module, inputs)
-
-            def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
-                sink(State(point, to_numpy(tensor)))
-                array = given.get(point.name)
-                if array is None:
-                    return None
-                # Nothing follows an output; inside a block, another implementation may go another
-                # way.
-                alike = array.shape == tuple(tensor.shape)
-                if point.name not in walked and (is_output(point.name) or not alike):
-                    return None
-                if not alike:
-                    shapes = f"{array.shape} at {tuple(tensor.shape)}"
-                    raise UsageError(f"Cannot replay a state of shape {shapes}.")
-                return from_numpy(array, tensor.device, tensor.dtype)
-
+            exchange = _exchanging(layout, given, sink)
             watched(module, layout, exchange, partial(self.calls, module, at_once))
+
+    @property
+    def chooses_nothing(self) -> bool:
+        return self._plan is not None
+
+    def chosen(
+        self,
+        probe: Probe,
+        sink: Sink,
+        given: Mapping[str, Array] | None = None,
+        forced: Mapping[str, Array] | None = None,
+    ) -> tuple[Choice, ...]:
+        """What the model chooses in a run, in the order of execution; see chosen.py."""
+        if self.chooses_nothing:
+            return ()
+        with self.at_work(probe) as (module, inputs, layout):
+            exchange = _exchanging(layout, given or {}, sink)
+            with choosing(module, forced or {}) as mode:
+
+                def meet(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+                    mode.reached(layer_of(point.name) or point.name)
+                    return exchange(point, tensor)
+
+                if given is None:
+                    self._watched(module, inputs, layout, meet)
+                else:
+                    at_once = unrounded(module, inputs)
+                    watched(module, layout, meet, partial(self.calls, module, at_once))
+        return mode.choices
+
+
+def _exchanging(layout: Layout, given: Mapping[str, Array], sink: Sink) -> TensorSink:
+    """Hands states on, and puts the given ones in their place."""
+    walked = {point.name for stack in layout.stacks for point in stack.points}
+
+    def exchange(point: Point, tensor: torch.Tensor) -> torch.Tensor | None:
+        sink(State(point, to_numpy(tensor)))
+        array = given.get(point.name)
+        if array is None:
+            return None
+        # Nothing follows an output; inside a block, another implementation may go another way.
+        alike = array.shape == tuple(tensor.shape)
+        if point.name not in walked and (is_output(point.name) or not alike):
+            return None
+        if not alike:
+            shapes = f"{array.shape} at {tuple(tensor.shape)}"
+            raise UsageError(f"Cannot replay a state of shape {shapes}.")
+        return from_numpy(array, tensor.device, tensor.dtype)
+
+    return exchange

@@ -47,6 +47,7 @@ from .torch_devices import (
     spreads_over,
     why_not,
 )
+from .torch_settings import Precision
 
 
 class TorchRuntime(Looks, Backend):
@@ -66,6 +67,9 @@ class TorchRuntime(Looks, Backend):
         "ranges": "number of nodes of a Ray cluster that run a range of the blocks each",
         "address": "of that cluster, HOST:PORT (default: the one that Ray finds)",
         "tf32": "on or off: TF32 matrix products for fp32 on CUDA (default off)",
+        "matmul": "precision of fp32 matrix products: highest (default), high or medium",
+        "cudnn": "on, off or benchmark: convolutions by cuDNN, on CUDA (default on)",
+        "deterministic": "on or off: algorithms that give the same in every run (default off)",
         "threads": THREADS_HELP,
     }
 
@@ -80,6 +84,7 @@ class TorchRuntime(Looks, Backend):
         self._dtype = spec.dtype or "fp32"
         self._attn = spec.choice("attn", ("eager", "sdpa"), "") if "attn" in spec.options else None
         self._tf32 = spec.choice("tf32", ("on", "off"), "off") == "on"
+        self._precision = Precision.of(spec)
         self._threads = spec.count("threads")
         if self._dtype not in TORCH_DTYPES:
             raise UsageError(
@@ -143,6 +148,7 @@ class TorchRuntime(Looks, Backend):
             "cpu": torch.backends.cpu.get_cpu_capability(),
             **settings_set_aside(),
         }
+        flags |= self._precision.flags
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):
             flags["attn"] = str(self._attn or attention)
@@ -321,7 +327,7 @@ class TorchRuntime(Looks, Backend):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        """Threads and TF32 as asked for, for this run only."""
+        """Threads, TF32 and other settings as asked for, for this run only."""
         with ExitStack() as restore:
             if self._threads:
                 restore.callback(torch.set_num_threads, torch.get_num_threads())
@@ -329,6 +335,7 @@ class TorchRuntime(Looks, Backend):
             if self._device.type == "cuda":
                 restore.enter_context(_tf32(self._tf32))
                 restore.enter_context(torch.cuda.device(self._device))
+            restore.enter_context(self._precision.set())
             yield
 
     def _close(self) -> None:

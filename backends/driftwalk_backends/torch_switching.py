@@ -10,6 +10,7 @@ from torch import nn
 from driftwalk.spec import Spec
 from driftwalk.switches import Switch, listed, named
 
+from .half_sums import has_convolution
 from .torch_passes import SETTINGS, SUBSYSTEMS, Applied
 
 STAGES = {
@@ -19,8 +20,15 @@ STAGES = {
     "dynamo": "",
 }
 """What torch.compile does, from the last to the first; with one off, what is left of it."""
-_OPTIONS = {"attn": "eager", "tf32": "off", "threads": "1"}
-"""Options of eager PyTorch, and what they are when they are off."""
+_OPTIONS = {
+    "attn": ("attn", "eager"),
+    "tf32": ("tf32", "off"),
+    "matmul": ("matmul", "highest"),
+    "cudnn": ("cudnn", "off"),
+    "nondeterminism": ("deterministic", "on"),
+    "threads": ("threads", "1"),
+}
+"""Switches of eager PyTorch: the option of a spec that turns one off, and its value then."""
 
 
 def eager_switches(spec: Spec, module: nn.Module) -> Iterator[Switch]:
@@ -31,6 +39,13 @@ def eager_switches(spec: Spec, module: nn.Module) -> Iterator[Switch]:
         yield Switch("attn", f"{attention} in place of eager attention")
     if spec.options.get("tf32") == "on":
         yield Switch("tf32", "TF32 matrix products")
+    if spec.options.get("matmul") in ("high", "medium"):
+        yield Switch("matmul", f"matrix products of {spec.options['matmul']} precision")
+    if spec.device.startswith("cuda"):
+        if spec.options.get("cudnn") != "off" and has_convolution(module):
+            yield Switch("cudnn", "convolutions by cuDNN")
+        if spec.options.get("deterministic") != "on":
+            yield Switch("nondeterminism", "algorithms that may differ between runs")
     if spec.options.get("threads") != "1":
         yield Switch("threads", "more than one thread")
 
@@ -62,7 +77,7 @@ def compiler_switches(spec: Spec, seen: Sequence[Applied]) -> Iterator[Switch]:
 def spec_without(spec: Spec, off: Collection[str]) -> Spec:
     """The spec with these switches turned off."""
     options = dict(spec.options)
-    options |= {name: value for name, value in _OPTIONS.items() if name in off}
+    options |= dict(setting for name, setting in _OPTIONS.items() if name in off)
     left_out = named(options.pop("disable", ""))
     left_out += tuple(name for name in off if name not in {*_OPTIONS, *STAGES})
     for stage in [name for name in STAGES if name in off]:

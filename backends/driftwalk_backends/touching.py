@@ -69,6 +69,15 @@ class Weight:
         self.given = ""
         """The input of the model that it was looked up with, if it was one."""
 
+    def add(self, other: Weight) -> None:
+        """What another run used of the same parameter."""
+        self.read |= other.read
+        self.looked_up |= other.looked_up
+        self.is_looked_up |= other.is_looked_up
+        self.whole |= other.whole
+        self.counted |= other.counted
+        self.given = self.given or other.given
+
     @property
     def used(self) -> Array:
         used: Array = self.read | self.looked_up

@@ -16,7 +16,7 @@ from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
-from .choices import Key, Recorded, Tipped
+from .choices import RANKINGS, Key, Recorded, Tipped
 from .jitter import Jittered
 from .torch_eager import TorchEager
 from .widening import MixedOps, WidenedCasts
@@ -43,6 +43,7 @@ class Truth(TorchEager):
         self._lend = "large"
         self._modes: tuple[AbstractContextManager[object], ...] = ()
         self._scores: Mapping[Key, torch.Tensor] = {}
+        self._ranks = True
         self.seed = 0
         """Of the roundoffs in a jittered run: ranges of blocks have others (ranged.py)."""
         self._casts = spec.choice("casts", ("widened", "kept"), "widened")
@@ -79,6 +80,7 @@ class Truth(TorchEager):
         with self._with(Jittered(roundoff, self.seed), recorded):
             self.stream(probe, sink)
         self._scores = recorded.scores
+        self._ranks = any(name in RANKINGS for name, _, _ in recorded.scores)
 
     def tipped(
         self, probe: Probe, reach: float, sink: Sink, given: Mapping[str, Array] | None = None
@@ -97,6 +99,11 @@ class Truth(TorchEager):
             else:
                 self.replay(probe, given, sink)
         return mode.count
+
+    @property
+    def chooses_nothing(self) -> bool:
+        """Whether the jittered run, or none, has anything ranked in it."""
+        return super().chooses_nothing or not self._ranks
 
     @contextmanager
     def _with(self, *modes: AbstractContextManager[object]) -> Iterator[None]:

@@ -12,6 +12,7 @@ from .states import Trace
 from .tasks.bench.run import Timings
 from .tasks.formats.limits import FormatLimits
 from .tasks.generation.recording import record_steps
+from .tasks.probes.run import verify_probes
 from .tasks.shapes.run import verify_shapes
 from .tasks.studies.effects import PATCHING, PROPAGATION, InUnitsOfMeaning
 from .tasks.weights.cause import WeightsOfGuilty
@@ -48,6 +49,9 @@ def verify_all(
     propagation: bool = False,
     patch: bool = False,
     shapes: object = None,
+    probes: object = None,
+    strict: bool = False,
+    keep_probes: object = None,
     max_format_kl: float | None = None,
     min_format_snr: float | None = None,
     **options: Any,
@@ -59,17 +63,33 @@ def verify_all(
     `propagation` holds the drift against what the truth's Jacobian predicts; `patch` counts the
     flips that each restored layer of the candidate takes away, one run for each. `shapes` are rows
     by length, "1x16,3x9", or "auto": all candidates are verified at each, and graphs that driftwalk
-    makes have open axes. `max_format_kl` and `min_format_snr` (decibels) limit what the format of a
-    quantised candidate may cost at the outputs; beyond, it is drift. All other options are those of
-    `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`, `budget`, `command`,
-    `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`, `length`, `seed`,
-    `stream`).
+    makes have open axes. `probes` are many inputs in one run: a list of what `probe` takes, a
+    folder of probe files, a .jsonl file with one a line, "builtin:text", "builtin:edge" or
+    "suggest"; the report is then that of the worst probe, with a row for each in `report.probes`. A
+    probe that cannot be run is named and left out, or, with `strict`, ends it all; `keep_probes` is
+    a folder for files of the worst ones. `max_format_kl` and `min_format_snr` (decibels) limit what
+    the format of a quantised candidate may cost at the outputs; beyond, it is drift. All other
+    options are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
+    `budget`, `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
+    `length`, `seed`, `stream`).
     """
     if shapes is not None:
+        if probes is not None:
+            raise UsageError("Shapes are those of default probes: leave the set of probes out.")
         own = {"bench": bench, "contrast": contrast, "propagation": propagation, "patch": patch}
         own |= {"max_format_kl": max_format_kl, "min_format_snr": min_format_snr}
         told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
         return verify_shapes(verify_all, model, candidates, reference, shapes, probe=probe, **told)
+    if probes is not None:
+        asked = {"probe": probe, "bench": bench, "contrast": contrast, "patch": patch}
+        asked |= {"propagation": propagation}
+        asked |= {name: options.pop(name, None) for name in ("batch", "length", "input_shapes")}
+        if one := next((name for name, value in asked.items() if value not in (None, 0)), ""):
+            raise UsageError(f"A set of probes goes without {one}: that is of a single probe.")
+        own = {"max_format_kl": max_format_kl, "min_format_snr": min_format_snr}
+        told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
+        of_set: dict[str, Any] = {"strict": strict, "keep_probes": keep_probes}
+        return verify_probes(verify_all, model, candidates, reference, probes, **of_set, **told)
     limits = FormatLimits.asked(max_format_kl, min_format_snr, policy)
     additions = (
         WeightsOfGuilty(),

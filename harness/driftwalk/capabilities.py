@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from .chosen import Choice
 from .decoding import Beams, Decoding
 from .dtypes import Array
 from .states import Probe, State
@@ -251,6 +252,26 @@ class Tips(Protocol):
     ) -> int:
         """Hand on the states of such a run, and say how many choices were close: by `reach` times
         what the last jittered run moved them. With `given`, each block runs on the state before.
+        """
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """Can say what its model chose in a run, experts say, and be made to choose otherwise."""
+
+    @property
+    def chooses_nothing(self) -> bool:
+        """Whether a run before has shown that there is nothing to choose."""
+
+    def chosen(
+        self,
+        probe: Probe,
+        sink: Sink,
+        given: Mapping[str, Array] | None = None,
+        forced: Mapping[str, Array] | None = None,
+    ) -> tuple[Choice, ...]:
+        """Hand on the states of such a run, and say what was chosen in it. With `given`, each block
+        runs on the state before; what is `forced`, by its name, is taken whatever numbers say.
         """
 
 

@@ -62,6 +62,23 @@ class Exercised:
         return tuple(item for item in self.items if item.what == what)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """How much of each kind of part was used; only kinds of which a probe can use more."""
+        shares = {}
+        for what in dict.fromkeys(item.what for item in self.items):
+            if what not in (UNUSED, CACHE):
+                parts = [(min(i.used, i.of + (what == WINDOW)), i.of) for i in self.of(what)]
+                whole = sum(of + (what == WINDOW) for _, of in parts)
+                shares[what] = sum(used for used, _ in parts) / whole if whole else 1.0
+        return shares
+
+    @property
+    def covered(self) -> float | None:
+        """One figure for all of it: the mean over the kinds of part; None where none is known."""
+        shares = self.shares
+        return sum(shares.values()) / len(shares) if shares else None
+
+    @property
     def advice(self) -> tuple[str, ...]:
         """What to add to the probe, each thing once, the easiest first."""
         asked = sorted(self.items, key=lambda item: (*_EASIEST_FIRST, item.what).index(item.what))
@@ -73,6 +90,12 @@ class KnowsExercised(Protocol):
     """A model whose runs are watched anyway: it says what a probe used, if that probe was run."""
 
     def exercised_by(self, probe: Probe) -> Exercised | None: ...
+
+    def add_up(self) -> None:
+        """From now on, keep what all runs use together."""
+
+    def added_up(self) -> Exercised | None:
+        """What they used; None where there was none."""
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:

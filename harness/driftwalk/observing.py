@@ -20,6 +20,8 @@ _observed: WeakKeyDictionary[Backend, dict[tuple[str, str, Policy], Observer]] =
 """What was seen, by probe, depth and policy: looking twice at the same run teaches nothing."""
 
 
+MOST_OBSERVED = 1024
+"""Runs of one backend that are remembered."""
 SAME_VALUES = "other bits for equal values, such as the sign of a zero"
 
 
@@ -51,6 +53,8 @@ class Observation:
         if self._key not in observed:
             plain = dict(self._seen.run(self._probe))
             same = _hashes(plain) == self._traced
+            if len(observed) >= MOST_OBSERVED:
+                observed.clear()
             observed[self._key] = Observer(True) if same else self._apart(plain, traced)
         return observed[self._key]
 

@@ -14,10 +14,12 @@ from .errors import UsageError
 from .exercised import Exercised
 from .files import read_json
 from .formats import FormatFindings
-from .jsonable import Later, Named, Size, Sparse
+from .jsonable import Later, Named, Size, Sparse, Table
 from .layer_drift import AtFault, Culprit, LayerDrift
 from .measure.decisions import Decisions
 from .measure.embeddings import Embedding
+from .probe_set import ProbeRow, ProbeSet
+from .routing import Routing
 from .weight_change import WeightFindings
 
 __all__ = ["Report", "Tool", "from_dict", "load", "to_dict", "to_json"]
@@ -206,8 +208,14 @@ class Report(Document):
     """A depth at which more of both sides can be compared; empty where there is none."""
     format: Sparse[FormatFindings | None] = None
     """What a quantised candidate's format costs, and what its kernel adds, where that is known."""
+    routing: Sparse[Routing | None] = None
+    """What became of the choices inside the model, of experts say, where it makes any."""
     weights: Sparse[WeightFindings | None] = None
     """What the weights of the side at fault say, where they are its own and can be read."""
+    probe_set: Sparse[ProbeSet | None] = None
+    """What all probes of a set came to; everything else is about the worst of them."""
+    probes: Sparse[Table[tuple[ProbeRow, ...]]] = ()
+    """A row for each probe of a set, in the order of the set."""
 
     @property
     def ok(self) -> bool:
@@ -245,6 +253,11 @@ class Report(Document):
     def root_cause(self) -> LayerDrift | None:
         """The layer whose own computation went wrong; None where no blame was computed."""
         return next((layer for layer in self.layers if layer.point.name == self.cause), None)
+
+    @property
+    def worst(self) -> ProbeRow | None:
+        """The row of the worst probe of a set, whose report this is; None without a set."""
+        return next((row for row in self.probes if row.sha256 == self.probe.sha256), None)
 
     def layer(self, name: str) -> LayerDrift:
         for layer in self.layers:

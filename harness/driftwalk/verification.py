@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,9 @@ from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
 from .judge.drill import finer_depth, look
+from .judge.routers import Routes
 from .judge.witness import Witness, witness_device
+from .layer_drift import Side
 from .make_report import Terms, assemble, unrun_report
 from .measure.reduction import holding, not_held
 from .meeting import Rows, Run, Standards
@@ -278,11 +280,20 @@ def _verified(
     notes = (*stage.model.notes, *probe.notes, *unsteady, *terms.notes)
     terms = replace(terms, model=stage.model.describe(), notes=notes)
     report = assemble(walk, trace, candidate.info, terms, observer)
+    sides: dict[Side, tuple[Backend, Witness]] = {
+        "candidate": (candidate, witness),
+        "reference": (reference, base),
+    }
+    routes = _routes(standards, sides)
+    if routes is not None:
+        routes, report = routes.judged(report, walk)
     if split is not None:
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
-        report = accuse(report, {"candidate": (candidate, witness), "reference": (reference, base)})
+        report = accuse(report, sides)
         report = report if split is None else split.accused(report)
+    if routes is not None:
+        report = routes.told(report)
     timings = {"reference": dict(reference.seconds), "candidate": dict(candidate.seconds)}
     if witness.seconds:
         timings["calibration"] = dict(witness.seconds)
@@ -298,6 +309,14 @@ def _verified(
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
     report = replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
     return report, standards
+
+
+def _routes(standards: Standards, sides: Mapping[Side, tuple[Backend, Witness]]) -> Routes | None:
+    """What both sides chose, where a calibration says what honest arithmetic would choose."""
+    if standards.ours is None or standards.theirs is None:
+        return None
+    theirs = standards.theirs.calibration
+    return Routes.of(sides, {"candidate": standards.ours, "reference": theirs})
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:

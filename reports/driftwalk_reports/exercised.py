@@ -26,11 +26,11 @@ _PATHS = (PADDING, BATCH, WINDOW, CACHE)
 """What is run or not run, and has no rows to count."""
 
 
-def exercised_sentences(found: Exercised | None) -> tuple[str, ...]:
+def exercised_sentences(found: Exercised | None, uses: str = "The probe uses") -> tuple[str, ...]:
     """How much took part; what was not tried; what to add. Empty where nothing is known."""
     if found is None:
         return ()
-    said = [_weights(found)]
+    said = [_weights(found, uses)]
     untried = [_untried(item) for item in found.items if item.what in _PATHS and not item.tried]
     if untried:
         said.append(f"Not tried: {', '.join(untried)}.")
@@ -53,13 +53,13 @@ def exercised_rows(found: Exercised | None) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _weights(found: Exercised) -> str:
+def _weights(found: Exercised, uses: str) -> str:
     if found.weights is None:
         why = f": {cut(found.unknown, 200).rstrip('. ')}" if found.unknown else ""
         text = f"How much of the weights the probe uses cannot be told{why}"
     else:
         whole = found.weights == 1
-        text = f"The probe uses {'all' if whole else share(found.weights)} of the weights"
+        text = f"{uses} {'all' if whole else share(found.weights)} of the weights"
     parts = list(_parts(found))
     more = f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else ""
     return f"{text}{': ' if parts else ''}{', '.join(parts[:MOST_PARTS])}{more}."

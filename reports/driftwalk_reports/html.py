@@ -18,6 +18,8 @@ from .heatmap import LEVELS, heatmaps
 from .layout import SYMBOLS
 from .numbers import cut, used
 from .page import fill, inline_json
+from .probe_words import PERCENTILES, WORST
+from .routing_words import RoutingView
 from .rows import Row
 from .sentences import quoted
 from .studies.effects import effects
@@ -53,6 +55,9 @@ def render(report: Report, others: Sequence[tuple[str, Report]] = ()) -> str:
         costs_head=HEAD,
         costs_legend=LEGEND,
         stored_head=STORED_HEAD,
+        percentiles=PERCENTILES,
+        worst_head=WORST,
+        routing=RoutingView.of(report),
         heatmaps=maps,
         levels=LEVELS,
         data=inline_json([one.data for one in maps]),

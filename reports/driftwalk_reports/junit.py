@@ -26,6 +26,9 @@ def render(report: Report) -> str:
     view = look(report)
     said = view.coverage, " ".join(view.exercised), view.decisions, *view.observer
     said += (*view.format.wrong, *view.format.sentences) if view.format else ()
+    if view.probes is not None:
+        worst = (" ".join(map(str, row[:5])) for row in view.probes.worst)
+        said += (view.probes.sentence, *worst, *view.probes.refused, *view.probes.coverage)
     return _rendered(report, view, view.rows, said)
 
 

@@ -9,6 +9,8 @@ from driftwalk.result import Report
 from .door import renderer
 from .format_costs import HEAD, LEGEND, STORED_HEAD, TITLE, CostView, few
 from .marked import Markdown, code, escaped, facts, foot, paragraph, table, whole
+from .probe_words import PERCENTILES, WORST, SetView
+from .routing_words import RoutingView
 from .rows import Gap, Row, labels, short
 from .view import View, look
 from .vocabulary import FROM_TRUTH, has_truth, legend
@@ -38,6 +40,8 @@ def _sections(view: View) -> Iterator[Markdown]:
     yield Markdown("### {} driftwalk: {}").format(view.symbol, code(view.model))
     yield Markdown("**{}**").format(escaped(view.headline, 1500))
     yield facts(view.about[1:])
+    if view.probes is not None:
+        yield from _set(view.probes)
     for run in view.around:
         yield _details(run)
     yield from map(paragraph, view.said)
@@ -47,13 +51,25 @@ def _sections(view: View) -> Iterator[Markdown]:
         yield from (paragraph(text) for text in (words, view.coverage) if text)
     if view.format is not None:
         yield from _costs(view.format)
-    if view.exercised:
+    if (routing := RoutingView.of(view.document)) is not None and routing.flipped:
+        lines = [(code(row[0]), code(row[1]), *row[2:]) for row in routing.places[:MOST_ROWS]]
+        yield table(routing.head, lines, "   rrrrrrr")
+    if view.exercised and view.probes is None:
         yield Markdown(" ").join(paragraph(text) for text in view.exercised)
     differing = [pair for pair in view.sides if pair.differs and pair.key != "spec"]
     if differing:
         rows = [list(map(code, (pair.key, pair.reference, pair.candidate))) for pair in differing]
         yield table(("differs", "reference", "candidate"), rows)
     yield from foot(view)
+
+
+def _set(found: SetView) -> Iterator[Markdown]:
+    """A set of probes: how its numbers spread, and the worst of it."""
+    yield paragraph(f"The set: {found.sentence}.")
+    if found.numbers:
+        yield table(PERCENTILES, found.numbers, " rrrr")
+    yield table(WORST, [tuple(map(str, row)) for row in found.worst], "  r  rr")
+    yield from map(paragraph, (*found.refused, *found.coverage))
 
 
 def _details(run: Sequence[Row]) -> Markdown:

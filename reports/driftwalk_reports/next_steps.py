@@ -23,7 +23,7 @@ BOTH_TAKE = frozenset(_TAKEN.split(" "))
 """Options of `verify` that `bisect` has, too."""
 _FLAGS = (
     "--blame --no-blame --cache --no-cache --bench --spill --stream --propagation --patch "
-    "--trust-remote-code --json --list"
+    "--trust-remote-code --json --list --strict"
 )
 FLAGS = frozenset(_FLAGS.split(" "))
 """Options of `verify` without a value."""
@@ -49,6 +49,10 @@ def steps(report: Report) -> Iterator[Step]:
     if report.command:
         yield Step("Run it again", report.command)
     words = _verify_words(report.command)
+    if report.probe_set is not None:
+        words = _alone(report, words)
+        if words:
+            yield Step("Run the worst probe alone", shlex.join(words))
     first, root = report.first_divergence, report.root_cause
     if first is not None and report.verdict == "drift" and words and report.finer_depth:
         inside = root or first
@@ -63,6 +67,17 @@ def steps(report: Report) -> Iterator[Step]:
         yield from _allowed(report, words)
     if first is not None and report.verdict == "drift" and words and _has_switches(report):
         yield Step("Find which optimisation causes it", _join(report, _bisecting(words)))
+
+
+def _alone(report: Report, words: Sequence[str]) -> list[str]:
+    """The words of a `verify` of the worst probe alone; none where it has no file of its own."""
+    folder, row = _values(words, "--report"), report.worst
+    if row is None or not row.file or not folder:
+        return []
+    dropped = ("--probes", "--report", "--min-coverage", "--candidate", "-c")
+    kept = [word for word in _without(words, *dropped) if word != "--strict"]
+    probe = f"{folder[-1].rstrip('/')}/{row.file}"
+    return [*kept, "--candidate", report.candidate.spec, "--probe", probe]
 
 
 def _has_switches(report: Report) -> bool:
@@ -85,9 +100,10 @@ def _bisecting(words: Sequence[str]) -> list[str]:
 
 
 def _reduction(report: Report, words: Sequence[str]) -> str:
-    """The command that reduces the drift; empty where the candidate is no graph that can be cut."""
+    """The command that reduces the drift; empty where nothing can be taken out of the candidate."""
     cannot = report.verdict != "drift" or report.at_fault in ("reference", "both")
-    if cannot or report.candidate.name != "onnxruntime" or not words or words[2].startswith("-"):
+    cuts = report.candidate.name == "onnxruntime" or "compile" in report.candidate.flags
+    if cannot or not cuts or not words or words[2].startswith("-"):
         return ""
     if report.candidate.flags.get("quantised"):
         return ""

@@ -15,10 +15,14 @@ from .format_words import begun, beyond, costs, misstored
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .point_words import name_of
+from .probe_words import set_sentence
 from .weight_words import accusation
 
 MOST_MISSTORED = 2
 """Weights that a headline names; the section on the format has all."""
+
+CHANCE = 0.5
+"""More than this share of the top choices within the noise, and a reader is told."""
 
 VERDICT_WORDS = {"pass": "PASS", "drift": "DRIFT", "unverified": "UNVERIFIED"}
 
@@ -31,7 +35,11 @@ def headline(report: Report) -> str:
         body = _drifted(report)
     else:
         body = f"{reason(report) or 'nothing was compared'}."
-    return f"{VERDICT_WORDS[report.verdict]}: {body}"
+    worst = ""
+    if report.probe_set is not None:
+        name = next(iter(report.probe_set.worst), "one")
+        worst = f"{set_sentence(report.probe_set)}; of the worst, {cut(name, 60)}: "
+    return f"{VERDICT_WORDS[report.verdict]}: {worst}{body}"
 
 
 def reason(report: Report) -> str:
@@ -224,6 +232,7 @@ def _beyond(layer: LayerDrift) -> str:
 
 
 NORM_WORDS = {
+    "choices": "what it chooses",
     "l2": "L2",
     "max_abs": "its largest element",
     "channel": "its worst channel",
@@ -293,9 +302,15 @@ def _choices(found: Decisions) -> str:
         text = f"The top choice flips at {count(found.flips)} of {where}"
         if found.ties:
             text += f" ({count(found.ties)} inside the noise: a tie, not a bug)"
-    return (
+    text = (
         f"{text}; top-5 overlap {share(found.top5_overlap)}; "
         f"KL divergence {number(found.kl_mean)} on average, {number(found.kl_max)} at most."
+    )
+    if found.close is None or found.close <= CHANCE * found.positions:
+        return text
+    return (
+        f"{text} At {count(found.close)} of {where} the top choice leads by no more than noise may "
+        "move: it hangs on noise, whoever computes it."
     )
 
 

@@ -15,6 +15,7 @@ from driftwalk.measure.metric_list import METRICS
 from .console import about, fit, noted, table, text_renderer, wrapped
 from .format_costs import LEGEND, STORED_HEAD, TITLE, CostView, as_sentence, few
 from .numbers import number
+from .probe_words import PERCENTILES, WORST, SetView
 from .rows import Gap, Row, short
 from .sentences import inside
 from .tree import draw, marks, tree
@@ -49,7 +50,9 @@ def _parts(view: View, console: Console) -> Iterator[RenderableType]:
         yield from _details(row, console.width)
     if view.format is not None:
         yield from _costs(view.format, console.width)
-    paragraphs = [*view.said, " ".join(view.exercised)]
+    if view.probes is not None:
+        yield from _set(view.probes)
+    paragraphs = [*view.said, *([" ".join(view.exercised)] if view.probes is None else [])]
     uneven = any(row.verdict in ("missing", "extra") for row in view.rows)
     if uneven or view.document.coverage.outputs_skipped:
         paragraphs.insert(0, view.coverage)
@@ -106,6 +109,17 @@ def _details(row: Row, width: int) -> Iterator[Text]:
         yield from _indented(wrapped(pieces, " · ", width - 4))
     for label, value in facts.items():
         yield from _indented(wrapped(f"{label} {value}".split(" "), " ", width - 4))
+
+
+def _set(found: SetView) -> Iterator[RenderableType]:
+    """How the numbers of a set spread, its worst probes, and what it covers."""
+    yield Text()
+    yield Text(f"The set: {found.sentence}.", style="bold")
+    if found.numbers:
+        yield table(PERCENTILES, found.numbers, " rrrr")
+    yield table(WORST, found.worst, "llr  rr")
+    yield from (Text(text, style="red") for text in found.refused)
+    yield from map(Text, found.coverage)
 
 
 def _costs(found: CostView, width: int) -> Iterator[RenderableType]:

@@ -16,6 +16,8 @@ from .format_words import limits
 from .layout import Fact, Head, model_name
 from .meter import Meter, meter
 from .numbers import NOTHING, ints, number
+from .probe_words import SetView, set_view
+from .routing_words import routing_sentences
 from .rows import Row, around, to_rows
 from .story import Story, tell
 from .studies.effects import patching_sentence, propagation_sentence
@@ -59,6 +61,8 @@ class View(Head[Report]):
     """Where the top choice changed: position, token, both choices, the gap, what to make of it."""
     format: CostView | None
     """What a quantised candidate's format costs; None where it declares none."""
+    routing: tuple[str, ...]
+    """What became of the choices inside the model, a sentence each; empty where it makes none."""
     weights: str
     """What the weights of the root cause say beside the headline; empty where nothing."""
     observer: tuple[str, ...]
@@ -66,6 +70,8 @@ class View(Head[Report]):
     """The observer's sentences that are not reassuring."""
     sides: tuple[SideBySide, ...]
     timing: Timing
+    probes: SetView | None
+    """What a set of probes came to; None where there was one probe."""
 
     @property
     def around(self) -> tuple[tuple[Row, ...], ...]:
@@ -77,6 +83,7 @@ class View(Head[Report]):
         """The sentences that terminal and Markdown show below the points, in order."""
         told = (
             self.weights,
+            *self.routing,
             self.tolerance,
             self.decisions,
             self.meaning,
@@ -110,6 +117,7 @@ def look(report: Report) -> View:
         effects=tuple(_effects(report)),
         flips=tuple(_flips(report)),
         format=cost_view(report),
+        routing=routing_sentences(report),
         weights=weights_sentence(report),
         observer=tuple(seen.values()),
         disturbed=tuple(
@@ -119,6 +127,7 @@ def look(report: Report) -> View:
         ),
         sides=tuple(_sides(report)),
         timing=timing(report),
+        probes=set_view(report),
     )
 
 

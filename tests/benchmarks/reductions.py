@@ -1,6 +1,11 @@
 """How small `driftwalk reduce` makes the drifts of the atlas, and faults seeded in graphs.
 
-    python tests/benchmarks/reductions.py --rows FILE [--page FILE] [--faults N] [GLOB ...]
+    python tests/benchmarks/reductions.py --rows FILE [--page FILE] [--faults N] [--keep DIR]
+        [GLOB ...]
+    python tests/benchmarks/reductions.py --rows FILE --keep DIR --again PYTHON
+
+With `--again`, each script that was kept is run by another interpreter, which needs numpy and
+onnxruntime alone, and the ratio that it prints goes into the row.
 
 Globs are of `folder.Class` in the list below. Each row is kept as soon as it is there, and a run
 that was stopped goes on where it was. The table of the page stands between its two marks.
@@ -10,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -50,9 +57,15 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="the page whose table is written anew")
     parser.add_argument("--faults", type=int, default=0, help="so many seeded faults, too")
     parser.add_argument("--minutes", type=float, default=6.0, help="for one search")
+    parser.add_argument("--keep", type=Path, help="a folder for all reproductions")
+    parser.add_argument("--again", help="an interpreter that runs those that were kept")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rows = _stored(options.rows)
+    if options.again:
+        rows = {name: again(row, options.again, options.keep) for name, row in rows.items()}
+        options.rows.write_text("".join(f"{json.dumps(row)}\n" for row in rows.values()), "utf-8")
+        options.names = []
     wanted = [n for n in ATLAS if any(fnmatch.fnmatch(n, glob) for glob in options.names)]
     for row in (*seeded(options, rows), *atlas(wanted, options, rows)):
         rows[row["name"]] = row
@@ -83,7 +96,7 @@ def atlas(names: list[str], options: Any, known: dict[str, Row]) -> Iterator[Row
             continue
         kind = every.classes([name.partition(".")[0]])[name]
         model, probe = runnable({"name": name, "seconds": {}}, kind, every.MOST_SECONDS)
-        yield _kept(options.rows, reduced(name, model, f"{SPEC},cache=off", probe, options.minutes))
+        yield _kept(options.rows, reduced(name, model, f"{SPEC},cache=off", probe, options))
 
 
 def seeded(options: Any, known: dict[str, Row]) -> Iterator[Row]:
@@ -107,25 +120,41 @@ def seeded(options: Any, known: dict[str, Row]) -> Iterator[Row]:
             name = f"{fault.kind}: {fault.description}"
             if name not in known:
                 with faulty_backend(clean, FaultyModel(model, fault), probe) as side:
-                    row = reduced(name, model, side, probe, options.minutes)
+                    row = reduced(name, model, side, probe, options)
                 yield _kept(options.rows, row)
 
 
-def reduced(name: str, model: Any, candidate: Any, probe: Any, minutes: float) -> Row:
+def again(row: Row, python: str, folder: Path) -> Row:
+    """The row with what its script prints in another environment."""
+    script = folder / row.get("folder", "") / "repro.py"
+    if "folder" not in row or not script.is_file():
+        return row
+    done = subprocess.run(
+        [python, "-I", str(script)], capture_output=True, text=True, check=False, cwd=script.parent
+    )
+    lines = [line for line in done.stdout.splitlines() if " ratio " in line]
+    sys.stderr.write(f"{row['name']}: {lines or done.stderr[-200:]}\n")
+    return row | {"again": float(lines[0].rpartition("ratio ")[2]) if lines else None}
+
+
+def reduced(name: str, model: Any, candidate: Any, probe: Any, options: Any) -> Row:
     """A row: how large before and after, and the ratio that the script shows by itself."""
     import driftwalk
 
     begun = time.perf_counter()
     row: Row = {"name": name}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = hashlib.sha256(name.encode()).hexdigest()[:12]
+        folder = Path(options.keep or scratch, kept)
         try:
-            found = driftwalk.reduce(model, candidate, folder, probe=probe, minutes=minutes)
+            found = driftwalk.reduce(model, candidate, folder, probe=probe, minutes=options.minutes)
         except driftwalk.DriftwalkError as error:
             return row | {"refused": str(error)[:300], "seconds": _since(begun)}
     if found.before is None or found.after is None:
         return row | {"refused": "within tolerance", "seconds": _since(begun)}
     printed = next(line for line in found.printed if " ratio " in line)
     return row | {
+        "folder": kept,
         "point": found.point,
         "fault": found.fault,
         "operations": found.operations,
@@ -147,8 +176,9 @@ def _since(begun: float) -> float:
 def write(page: Path, rows: list[Row]) -> None:
     """The table, between the marks of the page."""
     lines = [
-        "| drift | at | whose | nodes | longest axis | what is left | ratio | repro.py | seconds |",
-        "|---|---|---|---|---|---|---|---:|---:|",
+        "| drift | at | whose | nodes | longest axis | what is left | share | ratio | repro.py "
+        "alone | seconds |",
+        "|---|---|---|---|---|---|---:|---|---:|---:|",
         *map(_line, rows),
     ]
     text = page.read_text("utf-8")
@@ -159,12 +189,13 @@ def write(page: Path, rows: list[Row]) -> None:
 
 def _line(row: Row) -> str:
     if "refused" in row:
-        return f"| {row['name']} | | | | | {row['refused']} | | | {row['seconds']:.0f} |"
+        return f"| {row['name']} | | | | | {row['refused']} | | | | {row['seconds']:.0f} |"
     (nodes, longest, ratio), (fewer, shorter, now) = row["before"], row["after"]
     ops = ", ".join(row["operations"][:6]) + (" ..." if len(row["operations"]) > 6 else "")
     return (
         f"| {row['name']} | {row['point']} | {row['fault']} | {nodes} to {fewer} | "
-        f"{longest} to {shorter} | {ops} | {ratio:.3g} to {now:.3g} | {row['printed']:.3g} | "
+        f"{longest} to {shorter} | {ops} | {100 * row['share']:.0f} % | {ratio:.3g} to {now:.3g} | "
+        f"{row.get('again') or row['printed']:.3g} | "
         f"{row['seconds']:.0f} |"
     )
 

@@ -140,6 +140,12 @@ def test_what_was_found_is_kept_when_it_is_interrupted() -> None:
     assert again.runs < sum(len(one.runs) for one in again.questions) - 1
 
 
+def test_runs_that_were_judged_by_another_policy_are_not_taken_up() -> None:
+    found = bisected(candidate(), runs=2)
+    with pytest.raises(UsageError, match="another policy: it was calibrated"):
+        bisected(candidate(), resume=found, policy=driftwalk.Tolerance(1e-9, 0.0))
+
+
 def test_a_clean_candidate_has_nothing_to_bisect() -> None:
     result = CliRunner().invoke(app, ["bisect", "demo:decoder", "-c", "torch,attn=eager"])
     assert result.exit_code == 0
@@ -179,6 +185,9 @@ def test_a_stored_report_is_judged_as_it_was() -> None:
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"only": ["nonsense*"]}, "no switch 'nonsense"),
         ({"resume": 3}, "expected a bisect.json"),
+        ({"runs": 0}, "1 or more"),
+        ({"minutes": 0.0}, "above zero"),
+        ({"minutes": float("nan")}, "above zero"),
     ],
 )
 def test_what_cannot_be_asked(options: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ import driftwalk
 from driftwalk.errors import UsageError
 from driftwalk.spec import Spec
 from driftwalk_backends.torch_passes import Applied
-from driftwalk_backends.torch_switching import compiler_switches, spec_without
+from driftwalk_backends.torch_switching import compiler_switches, eager_switches, spec_without
 
 X = np.random.default_rng(0).standard_normal((4, 8)).astype("f")
 SEEN = (Applied("lowerings", 0, "addmm"), Applied("decomposition", 0, "aten.t.default"))
@@ -84,6 +84,44 @@ def test_what_is_off_is_a_spec(off: list[str], left: str) -> None:
     assert str(spec_without(Spec.parse("torch,compile=inductor"), off)) == left
 
 
+def test_settings_of_pytorch_are_switches_where_they_change_something() -> None:
+    def names(spec: str, module: nn.Module) -> set[str]:
+        return {switch.name for switch in eager_switches(Spec.parse(spec), module)}
+
+    assert names("torch", Block()) == {"threads"}
+    assert "matmul" in names("torch,matmul=medium", Block())
+    assert names("torch:cuda", nn.Conv1d(2, 2, 1)) == {"cudnn", "nondeterminism", "threads"}
+    assert "nondeterminism" not in names("torch:cuda,deterministic=on", Block())
+    spec = spec_without(Spec.parse("torch:cuda,matmul=high"), ["matmul", "cudnn", "nondeterminism"])
+    assert str(spec) == "torch:cuda,matmul=highest,cudnn=off,deterministic=on"
+
+
+def test_settings_of_pytorch_hold_for_a_run_and_no_longer() -> None:
+    seen: list[tuple[str, bool, bool]] = []
+
+    class Watched(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(_settings())
+            return super().forward(x)
+
+    before = _settings()
+    spec = "torch,matmul=medium,deterministic=on,cudnn=off"
+    with driftwalk.backend(spec, Watched()) as backend:
+        backend.run({"x": X})
+        flags = backend.info.flags
+    assert seen[-1] == ("medium", True, False)
+    assert _settings() == before == ("highest", False, True)
+    assert (flags["matmul"], flags["deterministic"], flags["cudnn use"]) == ("medium", "on", "off")
+
+
+def _settings() -> tuple[str, bool, bool]:
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.enabled,
+    )
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -92,6 +130,9 @@ def test_what_is_off_is_a_spec(off: list[str], left: str) -> None:
         ("torch,compile=inductor,disable=fusion:3", "lowerings:4"),
         ("torch,compile=aot_eager,disable=lowerings", "is for compile=inductor"),
         ("torch,disable=lowerings", "is for compile=inductor"),
+        ("torch,matmul=low", "highest"),
+        ("torch,cudnn=fast", "benchmark"),
+        ("torch,deterministic=maybe", "on"),
     ],
 )
 def test_what_cannot_be_left_out_is_refused(spec: str, message: str) -> None:

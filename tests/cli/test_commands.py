@@ -154,7 +154,7 @@ def test_the_help_of_verify_says_what_belongs_together_and_shows_examples() -> N
     shown = re.sub(r"\x1b\[[0-9;]*m", "", invoke("verify", "--help").out)
     titles = re.findall(r"─ (.+?) ─", shown)
     assert titles[:3] == ["Arguments", "Options", "What is compared"]
-    assert shown.count("driftwalk verify ./my-model") == 3
+    assert shown.count("driftwalk verify ./my-model") == 4
     assert "name[:device][:dtype][,option=value]" in shown
     assert ".onnx" in shown
 

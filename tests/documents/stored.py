@@ -11,7 +11,8 @@ demo:decoder -c onnxruntime,quantize=dynamic-int8 --goal kl=0.00005`;
 reduction by `reduce pool.onnx -c onnxruntime`, of the graph of tests/reduce;
 visibility by `visibility demo:decoder --text "ab c"`; weights by `weights a b`, two folders of a
 few tensors each that differ in every way there is; wrong_weight by `demo --fault 3`; bundle, which
-is no result, by `extract`.
+is no result, by `extract`; probe_set by `verify --probes` of a tiny GPT-2 with one wrong row of its
+embedding, three probes, one of which is outside the vocabulary.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
             "states",
             "mixture",
             "weight_source",
+            "chosen",
             "offers",
             "switches",
             "capabilities",
@@ -43,7 +44,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("measure.metrics", "measure.decisions", "measure.embeddings", "measure.reduction"),
     ),
     "result": (
-        *("exercised", "layer_drift", "weight_change", "formats", "effects", "result"),
+        *("exercised", "probe_set", "layer_drift", "weight_change", "formats", "effects"),
+        *("routing", "result"),
         *("tasks.bench.timing_stats", "tasks.bench.result", "tasks.selftest.result"),
         *("tasks.hardware.result", "tasks.studies.results", "tasks.weights.result"),
         *("tasks.generation.result", "tasks.repair.result", "tasks.reduce.result"),
@@ -52,7 +54,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "calibrate": (
         *("judge.exact", "judge.replay", "judge.honest"),
-        *("judge.conditioning", "judge.ties", "judge.calibrate", "judge.calibration_cache"),
+        *("judge.conditioning", "judge.ties", "judge.margins"),
+        *("judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": (
         *("judge.attention", "judge.sides", "judge.depth", "judge.outputs", "judge.walk"),

@@ -14,8 +14,14 @@ from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 import driftwalk
+from bisect_graphs import FUSIONS
 from driftwalk.cli.app import app
+from driftwalk.errors import BackendError, UsageError
 from driftwalk.tasks.reduce.result import Reduction
+from driftwalk.tasks.reduce.run import _shows_nothing
+from driftwalk_backends.reducing.cuts import Cut
+from driftwalk_backends.reducing.graphs import GraphSubject
+from driftwalk_backends.reducing.writing import rehearse, write_graph
 
 ALONE = """
 import runpy, sys
@@ -152,7 +158,7 @@ def test_the_command_writes_all_files_and_a_stored_result_is_read_again(
     ("given", "code", "why"),
     [
         ([], 2, "Which backend drifts"),
-        (["-c", "onnxruntime", "--minutes", "0"], 2, "more than zero"),
+        (["-c", "onnxruntime", "--minutes", "0"], 2, "above zero"),
         (["-c", "onnxruntime", "--point", "nowhere"], 3, "No tensor of the graph"),
         (["-c", "onnxruntime", "--point", "b"], 3, "show no drift"),
     ],
@@ -166,7 +172,90 @@ def test_bad_input_has_a_message_and_an_exit_code(
     assert why in " ".join(result.output.split())
 
 
-def test_a_folder_with_other_files_is_left_alone(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
+@pytest.mark.parametrize("names", [["mine.txt"], ["repro.py"], ["reduction.json", "mine.txt"]])
+def test_a_folder_with_other_files_is_left_alone(
+    model: Path, tmp_path: Path, names: list[str]
+) -> None:
+    """A `repro.py` alone may be anybody's."""
+    for name in names:
+        (tmp_path / name).write_text("mine")
     with pytest.raises(driftwalk.DriftwalkError, match="nothing is written over it"):
         driftwalk.reduce(model, "onnxruntime", tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == set(names)
+
+
+def test_from_python_all_files_are_written_and_an_earlier_reproduction_is_replaced(
+    model: Path, found: Reduction, folder: Path
+) -> None:
+    assert {"repro.py", "reduction.json", "issue.md"} <= {file.name for file in folder.iterdir()}
+    again = driftwalk.reduce(model, "onnxruntime", folder, runs=1)
+    assert driftwalk.load(folder / "reduction.json").runs == again.runs == 1
+
+
+def test_what_comes_out_may_have_another_type_than_what_goes_in(tmp_path: Path) -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT16)
+    x = np.array([1.0, 2.0], np.float32)
+    cut = Cut((node,), {}, {"x": x}, "y", (("", 18),), 9)
+    kind = np.dtype(np.float16)
+    write_graph(tmp_path, cut, x.astype(np.float64), kind, 1e-9, {}, "a cast", "of two numbers")
+    done = subprocess.run(
+        [sys.executable, "repro.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no drift here" in done.stdout
+    with pytest.raises(BackendError, match="does not show the drift by itself: no drift here"):
+        rehearse(tmp_path, 5.0)
+
+
+def test_a_search_that_was_stopped_too_early_does_not_say_that_nothing_drifts() -> None:
+    assert "show no drift" in _shows_nothing("layer.3", finished=True)
+    assert "stopped before" in _shows_nothing("layer.3", finished=False)
+
+
+@pytest.mark.parametrize("name", ["int4 product", "quantised softmax", "float bias"])
+def test_quantised_graphs_are_reduced_too(name: str, tmp_path: Path) -> None:
+    written, inputs = FUSIONS[name].made()
+    file = tmp_path / "model.onnx"
+    file.write_bytes(written)
+    made = driftwalk.reduce(file, "onnxruntime", tmp_path / "out", probe=dict(inputs))
+    assert made.fault == "runtime"
+    assert made.after is not None
+    assert made.after.nodes <= 4
+    assert made.after.longest <= 64
+    assert made.after.ratio > 1000
+    assert "it drifts" in made.printed
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(
+    model: Path, found: Reduction, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = driftwalk.reduce(model, "onnxruntime", out, runs=5)
+    assert (first.finished, first.runs) == (False, 5)
+    words = ["reduce", str(model), "-c", "onnxruntime", "-o", str(out), "--resume", str(out)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    second = driftwalk.load(out / "reduction.json")
+    assert second.finished
+    assert (second.operations, second.after) == (found.operations, found.after)
+    assert second.answers.startswith(first.answers)
+    with pytest.raises(UsageError, match="another candidate: it was onnxruntime"):
+        driftwalk.reduce(model, "onnxruntime,opt=basic", None, resume=out)
+    with pytest.raises(UsageError, match="expected a reduction"):
+        driftwalk.reduce(model, "onnxruntime", None, resume=3)
+
+
+def test_what_was_answered_is_kept_when_a_search_is_killed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(GraphSubject, "shortened", killed)
+    with pytest.raises(SystemExit):
+        driftwalk.reduce(model, "onnxruntime", tmp_path / "out")
+    monkeypatch.undo()
+    kept = driftwalk.load(tmp_path / "out" / "reduction.json")
+    assert kept.answers
+    assert not kept.finished
+    assert driftwalk.reduce(model, "onnxruntime", tmp_path / "out", resume=kept).finished

@@ -129,12 +129,41 @@ def test_a_search_ends_with_what_is_needed_and_never_with_another_drift(
         Simulated(needed, shortest), begin, Allowance(runs), lambda _, f: told.append(f)
     )
     finished = search.run()
+    assert search.finished == finished
     assert all(one.drift == 1 for one in [search.state, *told])
     assert needed <= set(search.state.nodes)
     if finished:
         assert set(search.state.nodes) == needed
         assert search.state.longest == shortest
         assert search.state.plain
+
+
+@given(FORMS)
+def test_a_search_that_goes_on_from_an_earlier_one_ends_as_one_that_was_never_stopped(
+    form: tuple[frozenset[int], int, int],
+) -> None:
+    needed, shortest, runs = form
+    begin = Form(30, tuple(range(31)), 60, 1)
+    subject = Simulated(needed, shortest)
+    whole = Search(subject, begin, Allowance())
+    whole.run()
+    asked = subject.asked
+    first = Search(subject, begin, Allowance(runs))
+    first.run()
+    subject.asked = 0
+    second = Search(subject, begin, Allowance(), answers=first.asked)
+    assert second.run()
+    assert second.state == whole.state
+    assert second.asked == whole.asked
+    assert second.allowance.runs == len(whole.asked) - len(first.asked)
+    assert subject.asked <= asked - first.asked.count("0")
+
+
+def test_answers_of_another_search_are_not_believed_once_one_is_wrong() -> None:
+    subject = Simulated(frozenset({3}), 1)
+    search = Search(subject, Form(30, tuple(range(31)), 60, 1), Allowance(), answers="1" * 50)
+    assert search.run()
+    assert search.state.nodes == (3,)
 
 
 def test_what_was_found_is_kept_when_somebody_stops_the_search() -> None:
@@ -170,12 +199,25 @@ def test_an_allowance_ends_by_its_clock_too() -> None:
     assert allowance.runs == 1
 
 
-def test_a_drift_that_fades_with_an_axis_is_kept_at_a_tenth_of_what_it_was() -> None:
+@pytest.mark.parametrize(("long", "left"), [(1000, 100), (400, 64), (60, 30)])
+def test_a_drift_that_fades_with_a_short_axis_is_kept_at_half_and_with_a_long_one_at_a_tenth(
+    long: int, left: int
+) -> None:
     class Fading(Simulated):
         def shortened(self, state: Form, length: int, size: int) -> Form | None:
             return replace(state, longest=size, ratio=float(size))
 
-    begin = Form(30, (1,), 60, 1, ratio=60.0)
+    begin = Form(30, (1,), long, 1, ratio=float(long))
     search = Search(Fading(frozenset({1}), 1), begin, Allowance())
     search.run()
-    assert search.state.longest == 6
+    assert search.state.longest == left
+
+
+def test_where_halving_ends_above_what_is_short_some_odd_lengths_are_tried() -> None:
+    class Odd(Simulated):
+        def shortened(self, state: Form, length: int, size: int) -> Form | None:
+            return replace(state, longest=size) if size in (50, 250) else None
+
+    search = Search(Odd(frozenset({1}), 1), Form(30, (1,), 500, 1), Allowance())
+    search.run()
+    assert search.state.longest == 50

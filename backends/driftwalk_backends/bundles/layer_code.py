@@ -49,10 +49,35 @@ class LayerCode:
     device: str
 
 
+@dataclass(frozen=True, eq=False)
+class TracedLayer:
+    """A layer as torch's tracer saw it: operations, and the names of what it is given."""
+
+    graph: GraphModule
+    inputs: tuple[str, ...]
+    """Of all placeholders, in order: inputs of the probe, then states by their points."""
+    paths: Mapping[int, str]
+    """The names of parameters and buffers, by the id of the tensor."""
+
+
 def layer_code(
     backend: TorchRuntime, probe: Probe, given: Mapping[str, Array], point: str
 ) -> LayerCode:
     """What this backend's model makes at `point` of the given states."""
+    traced = traced_layer(backend, probe, given, point)
+    source, weights, used = _Writer(traced.graph, traced.inputs).write()
+    names = {key: traced.paths[id(t)] for key, t in weights.items() if id(t) in traced.paths}
+    return LayerCode(source, weights, names, used, str(backend._device))
+
+
+def traced_layer(
+    backend: TorchRuntime,
+    probe: Probe,
+    given: Mapping[str, Array],
+    point: str,
+    pure: bool = False,
+) -> TracedLayer:
+    """The operations behind `point`; `pure` ones write into no tensor."""
     module, device = backend._open(), backend._device
     with quietly(module):
         inputs = backend._inputs(module, probe)
@@ -83,11 +108,12 @@ def layer_code(
                 raise BackendError(f"{backend.spec} has no point {point!r}.")
             return made[point]
 
-        graph = _traced(run, (*taken.values(), *states.values()))
-    source, weights, used = _Writer(graph, (*taken, *states)).write()
+        made_of = (*taken.values(), *states.values())
+        graph = _traced(run, made_of)
+        if pure:  # of what was traced: code of a model reads values, which this does not let it
+            graph = _traced(torch.func.functionalize(graph), made_of)
     paths = {id(t): name for name, t in (*module.named_buffers(), *module.named_parameters())}
-    names = {key: paths[id(t)] for key, t in weights.items() if id(t) in paths}
-    return LayerCode(source, weights, names, used, str(device))
+    return TracedLayer(graph, (*taken, *states), paths)
 
 
 def _traced(run: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> GraphModule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,8 @@ from driftwalk.dtypes import Array
 
 from .cuts import Cut
 
+LEAST_SIZE = 16
+"""Stored whole numbers from here on may be sizes; smaller ones may be the numbers of axes."""
 DIGITS = (1, 2, 3)
 """Significant digits that values are rounded to, the fewest first."""
 
@@ -24,30 +26,35 @@ class Window:
     size: int
     multiples: bool = False
     """Whether axes that are a multiple of it are shortened alike: heads times their channels."""
+    halves: bool = False
+    """Whether axes of half of it and one are: a Fourier transform of real numbers."""
 
     def slices(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(self._slice(n) for n in shape)
 
     def _slice(self, n: int) -> slice:
-        if n == self.length:
-            return slice(self.begin, self.begin + self.size)
-        if self.multiples and n > self.length and n % self.length == 0:
-            return slice(0, n // self.length * self.size)
-        return slice(None)
+        begin = self.begin if n == self.length else 0
+        size = self.number(n)
+        return slice(None) if size == n else slice(begin, begin + size)
 
     def number(self, n: int) -> int:
         """A size that the graph has stored."""
         if n == self.length:
             return self.size
+        if self.halves and n == self.length // 2 + 1:
+            return self.size // 2 + 1
         if self.multiples and n > self.length and n % self.length == 0:
             return n // self.length * self.size
         return n
 
 
 def lengths(cut: Cut) -> list[int]:
-    """Of all axes, the longest first."""
+    """Of all axes, and of those that stored sizes make, the longest first."""
     arrays = (*cut.stored.values(), *cut.given.values())
-    return sorted({n for array in arrays for n in array.shape if n > 1}, reverse=True)
+    axes = {n for array in arrays for n in array.shape if n > 1}
+    sizes = [a for a in cut.stored.values() if a.dtype == np.int64 and a.ndim <= 1]
+    made = {int(n) for array in sizes for n in array.reshape(-1) if n >= LEAST_SIZE}
+    return sorted(axes | made, reverse=True)
 
 
 def shorter(cut: Cut, window: Window) -> Cut:
@@ -60,19 +67,36 @@ def shorter(cut: Cut, window: Window) -> Cut:
         return np.ascontiguousarray(array[window.slices(array.shape)]) if array.ndim else array
 
     return replace(
-        cut,
+        cut.resized(window.number),
         stored={name: sized(array) for name, array in cut.stored.items()},
         given={name: sized(array) for name, array in cut.given.items()},
     )
 
 
-def windows(length: int, size: int, peak: int | None) -> Iterator[Window]:
-    """Where to begin: where the error is largest, at the beginning, at the end."""
-    begins = [] if peak is None else [max(0, min(peak - size // 2, length - size))]
+def windows(
+    length: int, size: int, peaks: Sequence[int], others: Sequence[int] = ()
+) -> Iterator[Window]:
+    """Where to begin: around places where something is largest, at the beginning, at the end.
+
+    `others` are the lengths of all axes: where one is half of this and one, both go together.
+    """
+    if length >= LEAST_SIZE and length // 2 + 1 in others:
+        yield Window(length, 0, size, halves=True)
+    begins = [max(0, min(peak - size // 2, length - size)) for peak in peaks]
     for multiples in (False, True):
         for begin in dict.fromkeys([*begins, 0, length - size]):
             if not (multiples and begin):
                 yield Window(length, begin, size, multiples)
+
+
+def peak(array: Array, length: int) -> list[int]:
+    """Where, along the axes of one length, an array is largest."""
+    size = np.where(np.isfinite(array), np.abs(array), np.inf)
+    places = []
+    for axis in (axis for axis, n in enumerate(array.shape) if n == length):
+        others = tuple(a for a in range(size.ndim) if a != axis)
+        places.append(int(np.max(size, axis=others).argmax()))
+    return places
 
 
 def rounded(array: Array, digits: int) -> Array:

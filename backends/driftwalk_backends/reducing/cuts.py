@@ -6,7 +6,7 @@ the graph is stored, not given: the runtime may fold it, or fuse what it finds b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ class Cut:
         """Stored tensors that hold the model's own numbers."""
         return tuple(n for n, a in self.stored.items() if is_own(a) and n not in self.invented)
 
+    def resized(self, number: Callable[[int], int]) -> Cut:
+        """With other sizes in what its nodes are told; those of a graph are stored tensors."""
+        return self
+
     def with_values(self, changed: Mapping[str, Array], invented: Collection[str] = ()) -> Cut:
         """The same with other numbers in some stored or given tensors."""
         return replace(
@@ -106,7 +110,7 @@ class Cutting:
         """Of every tensor, in the type that it has in the graph."""
         proto = graph.proto
         self._opsets = tuple((one.domain, one.version) for one in proto.opset_import)
-        self._constant = _constants(graph)
+        self.is_constant = _constants(graph)
 
     def cut(
         self, nodes: Iterable[int], output: str, given: Mapping[str, Array] | None = None
@@ -116,7 +120,7 @@ class Cutting:
         stored, fed = {}, {}
         for name in loose:
             array = self.value(name) if not given or name not in given else given[name]
-            if self._constant(name) or _is_size(array):
+            if self.is_constant(name) or _is_size(array):
                 stored[name] = array
             else:
                 fed[name] = array
@@ -135,10 +139,10 @@ class Cutting:
             raise KeyError(name)
         return array
 
-    def between(self, output: str, ends: Collection[str]) -> list[int]:
+    def between(self, output: str, ends: Collection[str], constants: bool = False) -> list[int]:
         """The nodes that a tensor needs, as far as some others, in topological order.
 
-        Those that only make constants are left out.
+        Those that only make constants are left out, unless they are asked for.
         """
         found: set[int] = set()
         waiting = [output]
@@ -147,7 +151,7 @@ class Cutting:
             number = self.graph.producers.get(name)
             if number is None or number in found or (name in ends and name != output):
                 continue
-            if self._constant(name):
+            if self.is_constant(name) and not constants:
                 continue
             found.add(number)
             waiting += self.graph.nodes[number].inputs

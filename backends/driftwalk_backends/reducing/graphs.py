@@ -12,7 +12,7 @@ its place must take that error away (of the graph).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
-from .changes import DIGITS, drawn, lengths, rounded, rows_used, shorter, windows
+from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, windows
 from .cuts import Cut, Cutting, is_own
 from .right import Partner, Right, partners
 from .showing import (
@@ -32,14 +32,12 @@ from .showing import (
     cosine,
     error_of,
     norm,
-    same_kind,
     same_place,
-    wide,
-    wide_or_none,
 )
+from .states import State, differing, with_right_numbers
 from .writing import write_graph
 
-Fault = Literal["runtime", "graph"]
+Fault = Literal["runtime", "graph", "module"]
 LEAST_SHARE = 0.2
 """Of the drift at the guilty tensor, what an earlier one must be the cause of to stand for it."""
 SURE_SHARE = 0.7
@@ -48,36 +46,10 @@ HINT = 1.2
 """Times what is honest, at the end of a region: enough to look for a drift inside it."""
 MOST_WRONG = 6
 """Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+AS_WRONG = 0.3
+"""Times as wrong as the guilty tensor, relatively, one of several wrong places must be."""
 RIGHT = 30.0
 """So many times less wrong than the guilty tensor, a tensor is right."""
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """A cut that shows the drift."""
-
-    cut: Cut
-    shown: Shown
-    nodes: tuple[int, ...]
-    """Their numbers in the region."""
-    expected: Array | None = None
-    """What is right, where that is not what the cut gives in float64."""
-    share: float = 1.0
-    """Of the error at the guilty tensor, what this one's makes."""
-
-    @property
-    def ratio(self) -> float:
-        return self.shown.ratio
-
-    def write(self, folder: Path, flags: Mapping[str, str], headline: str, about: str) -> str:
-        """Write the reproduction into an empty folder; gives its script."""
-        truth, honest = self.shown.truth, self.shown.honest
-        return write_graph(folder, self.cut, truth, honest, flags, headline, about)
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """Nodes, the longest axis, and all values."""
-        return len(self.cut.nodes), self.cut.longest, self.cut.values
 
 
 class GraphSubject:
@@ -91,12 +63,17 @@ class GraphSubject:
         self._right = right
         self._end = Partner(np.zeros(0), 0.0)
 
+    @property
+    def whose(self) -> Fault:
+        """Whose fault it is, as a report says it."""
+        return self.fault
+
     @cached_property
     def _wide(self) -> dict[str, Array]:
         """All tensors of the region in float64."""
         names = tuple(self._cutting.graph.producers)
         fed = {n: a for n, a in self._whole.given.items() if a.dtype.kind == "f"}
-        return {**fed, **wide(self._whole, names=names)}
+        return {**fed, **self._judge.wide(self._whole, names=names)}
 
     @cached_property
     def _partners(self) -> dict[str, Partner]:
@@ -139,6 +116,16 @@ class GraphSubject:
         names = [name for node in cut.nodes for name in node.output if name]
         return tuple(sorted({makers[name] for name in names if name in makers}))
 
+    def write(
+        self, state: State, folder: Path, flags: Mapping[str, str], headline: str, about: str
+    ) -> str:
+        """Write the reproduction into an empty folder; gives its script."""
+        shown = state.shown
+        kind = shown.found.dtype
+        return write_graph(
+            folder, state.cut, shown.truth, kind, shown.honest, flags, headline, about
+        )
+
     # ---- an earlier end ----
 
     def ends(self, state: State) -> list[str]:
@@ -153,10 +140,10 @@ class GraphSubject:
 
     def ending(self, state: State, end: str) -> State | None:
         """The cut as far as an earlier tensor, if its error is the cause."""
-        share = self._best_partner(state, end) if self.fault == "graph" else 1.0
+        share = self._best_partner(end) if self.fault == "graph" else 1.0
         found = self._seen(state.nodes, end) if share >= LEAST_SHARE else None
         if found is None:
-            return None
+            return self._wrong_numbers(end) if self.fault == "graph" else None
         if self.fault == "runtime":
             share = self._explained(state, end, found.shown)
         return replace(found, share=share) if share >= LEAST_SHARE else None
@@ -171,13 +158,18 @@ class GraphSubject:
             return max(0.0, cosine(made, old))
         return max(0.0, 1 - (norm(old - made) / norm(old)) ** 2)
 
-    def _best_partner(self, state: State, end: str) -> float:
-        """What mends most at a tensor becomes its partner: the near one, or what is made there."""
-        known = self._partners.get(end)
-        proposed = [known] if known is not None else []
-        if known is None and self._right is not None:
-            begins = self._right_behind(end)
-            proposed = self._right.behind(begins, self._wide[end]) if begins else []
+    def _proposed(self, end: str) -> list[Partner]:
+        """What may be right at a tensor: the near one, or what is made of the same tensors."""
+        if (known := self._partners.get(end)) is not None:
+            return [known]
+        begins = self._right_behind(end)
+        if not begins or self._right is None:
+            return []
+        return self._right.behind(list(begins.values()), self._wide[end])
+
+    def _best_partner(self, end: str) -> float:
+        """What mends most at a tensor becomes its partner."""
+        known, proposed = self._partners.get(end), self._proposed(end)
         mended = [(self._mended(end, one.array), -i) for i, one in enumerate(proposed)]
         if not mended:
             return 0.0
@@ -187,7 +179,48 @@ class GraphSubject:
         self._partners[end] = proposed[-place]
         return share
 
-    def _right_behind(self, name: str) -> list[Partner]:
+    def _wrong_numbers(self, end: str) -> State | None:
+        """A few nodes behind right tensors that the model's own numbers would make right.
+
+        One of several wrong places mends little by itself; this is proof without that.
+        """
+        begins = self._right_behind(end)
+        for partner in self._proposed(end) if begins else ():
+            if partner.off < AS_WRONG * self._end.off:
+                continue
+            try:
+                cut = self._cutting.cut(self._cutting.between(end, begins), end)
+            except KeyError:
+                continue
+            right = self._with_right_numbers(cut, partner)
+            shown = None if right is None else self._judge.show(cut, partner.array)
+            if shown is not None and shown.drifts:
+                self._partners[end] = partner
+                share = self._mended(end, partner.array)
+                return State(cut, shown, self._numbers(cut), partner.array, share, right)
+        return None
+
+    def _with_right_numbers(self, cut: Cut, partner: Partner) -> Cut | None:
+        """The nodes with parameters of the torch model in place of what the graph has stored."""
+        fed = [name for name, array in cut.given.items() if array.dtype.kind == "f"]
+        if self._right is None or not all(self._is_right(name) for name in fed):
+            return None
+        begins = [self._partners[name] for name in fed]
+        parameters = self._right.parameters(partner, begins)
+        off = norm(self._wide[cut.output] - partner.array)
+        return with_right_numbers(
+            cut, parameters, partner.array, off / RIGHT, self._judge.wide_or_none
+        )
+
+    def _settled(self, state: State) -> State:
+        """With the numbers that are right, where those of the graph are all that is wrong."""
+        partner = self._partners.get(state.cut.output)
+        if state.expected is None or len(state.nodes) > MOST_WRONG:
+            return state
+        partner = self._end if partner is None else partner
+        return replace(state, right=self._with_right_numbers(state.cut, partner))
+
+    def _right_behind(self, name: str) -> dict[str, Partner]:
         """The right tensors that one is made of; none where there are many of them, or others."""
         found: dict[str, Partner] = {}
         waiting, nodes = [name], 0
@@ -202,14 +235,14 @@ class GraphSubject:
                 elif taken in self._wide:
                     waiting.append(taken)
             if nodes > MOST_WRONG:
-                return []
-        return list(found.values())
+                return {}
+        return found
 
     def _mended(self, end: str, right: Array) -> float:
         """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
         cut = self._with_given(self._whole, end)
         try:
-            handed = wide(cut, {end: right})
+            handed = self._judge.wide(cut, {end: right})
         except (BackendError, KeyError):
             return 0.0
         truth = self._end.array
@@ -220,7 +253,7 @@ class GraphSubject:
         """What the rest makes of another value of a tensor, in float64."""
         cut = self._with_given(state.cut, end)
         try:
-            handed: Array = wide(cut, {end: array})
+            handed: Array = self._judge.wide(cut, {end: array})
         except (BackendError, KeyError):
             return None
         return handed if handed.shape == state.shown.truth.shape else None
@@ -250,8 +283,9 @@ class GraphSubject:
             return None
         if self.fault == "graph" and not self._begins_right(found.cut):
             return None
-        same = same_place(found.shown.error, state.shown.error)
-        return replace(found, share=state.share) if same else None
+        if not same_place(found.shown.error, state.shown.error):
+            return None
+        return self._settled(replace(found, share=state.share))
 
     def _is_right(self, name: str) -> bool:
         partner, end = self._partners.get(name), self._end
@@ -271,25 +305,35 @@ class GraphSubject:
     def shortened(self, state: State, length: int, size: int) -> State | None:
         """All axes of one length cut down, if what is left shows the same drift."""
         error = state.shown.error
-        for window in windows(length, size, _peak(error, length)):
+        peaks = peak(error, length) + [
+            place for array in differing(state).values() for place in peak(array, length)
+        ]
+        for window in windows(length, size, peaks, lengths(state.cut)):
             made = shorter(state.cut, window)
+            right = None if state.right is None else shorter(state.right, window)
             slices = window.slices(error.shape)
             expected = None if state.expected is None else state.expected[slices]
-            if expected is not None and not self._rows_apart(state.cut, made, slices):
+            if right is not None:
+                expected = self._judge.wide_or_none(right)
+            elif expected is not None and not self._rows_apart(state.cut, made, slices):
+                continue
+            if expected is None and state.expected is not None:
                 continue
             shown = self._judge.show(made, expected)
             if shown is None or not shown.drifts:
                 continue
-            left = error[slices]
+            left, free = error[slices], expected is None or right is not None
             aligned = left.shape == shown.error.shape and same_place(shown.error, left)
-            if aligned or (expected is None and same_kind(shown, state.shown)):
-                return replace(state, cut=made, shown=shown, expected=expected)
+            if aligned or (free and state.is_kind_of(shown)):
+                anchor = None if aligned else state.compared
+                return replace(
+                    state, cut=made, shown=shown, expected=expected, right=right, anchor=anchor
+                )
         return None
 
-    @staticmethod
-    def _rows_apart(whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
+    def _rows_apart(self, whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
         """Whether what is left does not depend on what is gone."""
-        old, new = wide_or_none(whole), wide_or_none(made)
+        old, new = self._judge.wide_or_none(whole), self._judge.wide_or_none(made)
         if old is None or new is None or old[slices].shape != new.shape:
             return False
         return norm(old[slices] - new) <= 1e-9 * norm(new)
@@ -299,7 +343,7 @@ class GraphSubject:
     def plainer(self, state: State) -> list[str]:
         """Changes of values, each to be tried: numbers that are nobody's, then rounder ones."""
         used = ["rows that are used"] if rows_used(state.cut) is not None else []
-        if state.expected is not None:
+        if state.expected is not None and state.right is None:
             return used
         own = [n for n, a in (*state.cut.stored.items(), *state.cut.given.items()) if is_own(a)]
         draws = ["random all", *(f"random {name}" for name in own)]
@@ -312,20 +356,25 @@ class GraphSubject:
         invented: Sequence[str] = ()
         if kind == "rows":
             return self._with_rows(state)
+        fixed = differing(state)  # these are what is wrong
         if kind == "rounded":
             digits = int(rest.split()[1])
-            changed = {n: rounded(a, digits) for n, a in arrays.items() if is_own(a)}
+            own = {n: a for n, a in arrays.items() if is_own(a) and n not in fixed}
+            changed = {n: rounded(a, digits) for n, a in own.items()}
         else:
             names = [n for n, a in arrays.items() if is_own(a)] if rest == "all" else [rest]
-            invented = [name for name in names if name not in cut.invented]
+            invented = [name for name in names if name not in {*cut.invented, *fixed}]
             changed = {n: drawn(arrays[n], seed) for seed, n in enumerate(invented)}
         if not changed:
             return None
         made = cut.with_values(changed, invented)
-        shown = self._judge.show(made)
-        if shown is None or not shown.drifts or not same_kind(shown, state.shown):
+        right = None if state.right is None else state.right.with_values(changed, invented)
+        expected = None if right is None else self._judge.wide_or_none(right)
+        shown = None if right is not None and expected is None else self._judge.show(made, expected)
+        if shown is None or not shown.drifts or not state.is_kind_of(shown):
             return None
-        return replace(state, cut=made, shown=shown)
+        again = replace(state, cut=made, shown=shown, expected=expected, right=right)
+        return replace(again, anchor=state.compared)
 
     def _with_rows(self, state: State) -> State | None:
         """Tables with the rows alone that are looked up: what comes out is the same."""
@@ -333,13 +382,5 @@ class GraphSubject:
         shown = None if made is None else self._judge.show(made, state.expected)
         if made is None or shown is None or not same_place(shown.error, state.shown.error):
             return None
-        return replace(state, cut=made, shown=shown)
-
-
-def _peak(error: Array, length: int) -> int | None:
-    """Where along an axis of one length the error is largest."""
-    if length not in error.shape:
-        return None
-    axis = error.shape.index(length)
-    size = np.where(np.isfinite(error), np.abs(error), np.inf)
-    return int(np.max(size, axis=tuple(a for a in range(size.ndim) if a != axis)).argmax())
+        right = None if state.right is None else rows_used(state.right)
+        return replace(state, cut=made, shown=shown, right=right)

@@ -20,9 +20,12 @@ from ..onnx.pairs.probe import fed
 from ..onnx.pairs.runtime import GraphRuntime, graphs_of
 from ..onnx.structure import points_of
 from ..onnx.wide.truth import GraphTruth
-from .graphs import GraphSubject, State
+from ..torch_runtime import TorchRuntime
+from .graphs import GraphSubject
 from .regions import start_of
 from .right import Made, Right, torch_tensors
+from .states import State
+from .torch_opening import module_subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +132,8 @@ def subject_of(
     """What is made smaller, and what it is at first; refused where nothing can be taken out."""
     if isinstance(candidate, OnnxBackend):
         return graph_subject(candidate, probe, point, truth)
+    if isinstance(candidate, TorchRuntime):
+        return module_subject(candidate, probe, point, truth)
     raise BackendError(
         f"backend {candidate.info.name!r} keeps its layers to itself: nothing can be taken out."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from ..onnx.graph import OnnxGraph
 from ..onnx.sessions import quick_session
 from ..onnx.wide.flat import flat
 from .cuts import Cut, Cutting, recorded
-from .graphs import GraphSubject, State
+from .graph_runs import GraphJudge, wide
+from .graphs import GraphSubject
 from .right import Right
-from .showing import LIMIT, Judge, wide
+from .showing import LIMIT
+from .states import State
 
 
 class Region:
@@ -42,11 +45,15 @@ class Region:
         self._begins = own
         self._feed = feed
 
-    def opened(self, bounded: bool) -> tuple[Cut, Cutting]:
-        """The cut as a whole, and how to make smaller ones of it."""
+    def opened(self, bounded: bool, constants: bool = False) -> tuple[Cut, Cutting]:
+        """The cut as a whole, and how to make smaller ones of it.
+
+        With `constants`, nodes that only make constants are in it: a runtime may do something else
+        with what they are made of, as with weights of four bits.
+        """
         ends = self._begins if bounded else {}
         outside = Cutting(self.whole, {n: np.asarray(a) for n, a in self._feed.items()})
-        numbers = outside.between(self.target, ends)
+        numbers = outside.between(self.target, ends, constants)
         loose = self._loose(numbers)
         values = dict(self._recorded([name for name in loose if name not in ends]))
         values |= {name: array for name, array in ends.items() if name in loose}
@@ -84,16 +91,16 @@ def start_of(
     sessions: Sessions,
 ) -> tuple[GraphSubject, State]:
     """Whose fault it is, and the region that shows it; refused where no region does."""
-    judge = Judge(sessions)
+    judge = GraphJudge(sessions)
     wrongs: list[tuple[float, GraphSubject, State]] = []
-    for bounded in (True, False):
+    for constants, bounded in product((False, True), (True, False)):
         region = Region(graph, feed, tensors, point, candidate)
-        subject = GraphSubject(*region.opened(bounded), judge, None)
+        subject = GraphSubject(*region.opened(bounded, constants), judge, None)
         if (state := subject.start()) is not None:
             wrongs.append((state.shown.ratio, subject, state))
         if right is not None and point in truth:
             narrow = {n: _as_in(truth[n], candidate.get(n)) for n in truth}
-            cut, cutting = Region(graph, feed, tensors, point, narrow).opened(bounded)
+            cut, cutting = Region(graph, feed, tensors, point, narrow).opened(bounded, constants)
             subject = GraphSubject(cut, cutting, judge, right)
             if (state := subject.start(truth[point])) is not None:
                 wrongs.append((state.shown.ratio, subject, state))

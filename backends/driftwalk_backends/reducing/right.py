@@ -29,6 +29,8 @@ _STEPS, _PROPOSED = 3, 6
 """Operations of the torch model that a few nodes may stand for; and how many are proposed."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
+GIVEN = "given"
+"""In place of an operation: a tensor that none of them made, a parameter or a constant."""
 _FARTHEST, _CLEARLY = 0.5, 3.0
 """How far off a partner may be, relatively; and how much farther the next one must be."""
 
@@ -59,18 +61,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         given = func(*args, **(kwargs or {}))
-        taken = [id(tensor) for _, tensor in call_tensors(tuple(args), kwargs or {})]
-        of = tuple(self._numbers[one] for one in taken if one in self._numbers)
+        taken = [tensor for _, tensor in call_tensors(tuple(args), kwargs or {})]
+        for tensor in taken:
+            if id(tensor) not in self._numbers:
+                self._keep(tensor, GIVEN, ())
+        of = tuple(self._numbers[id(one)] for one in taken if id(one) in self._numbers)
         for part in given if isinstance(given, tuple | list) else [given]:
-            if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel() > 1:
-                size = part.numel() * 8
-                if size <= min(_LARGEST, self._left) and part.device.type == "cpu":
-                    self._left -= size
-                    array = part.detach().to(torch.float64).numpy().copy()
-                    self._numbers[id(part)] = len(self.kept)
-                    self._alive.append(part)
-                    self.kept.append(Made(str(func).removeprefix("aten."), array.ravel(), of))
+            if isinstance(part, torch.Tensor):
+                self._keep(part, str(func).removeprefix("aten."), of)
         return given
+
+    def _keep(self, tensor: torch.Tensor, op: str, of: tuple[int, ...]) -> None:
+        size = tensor.numel() * 8
+        if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.device.type != "cpu":
+            return
+        if size <= min(_LARGEST, self._left):
+            self._left -= size
+            array = tensor.detach().to(torch.float64).numpy().copy()
+            self._numbers[id(tensor)] = len(self.kept)
+            self._alive.append(tensor)
+            self.kept.append(Made(op, array.ravel(), of))
 
 
 def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
@@ -100,7 +110,8 @@ class Right:
         self._by_size: dict[int, list[int]] = {}
         self._takers: dict[int, list[int]] = {}
         for number, one in enumerate(tensors):
-            self._by_size.setdefault(one.array.size, []).append(number)
+            if one.op != GIVEN:
+                self._by_size.setdefault(one.array.size, []).append(number)
             for before in one.of:
                 self._takers.setdefault(before, []).append(number)
         self._sums: dict[int, Array] = {}
@@ -152,11 +163,34 @@ class Right:
             made.append(Partner(array.reshape(like.shape), _apart(own, array) / scale, number))
         return made
 
+    def parameters(self, made: Partner, begins: Collection[Partner]) -> list[Array]:
+        """What a right tensor is made of beside some others: parameters, and views of them."""
+        ends = {number for one in begins for number in self._same(one)}
+        found: dict[int, bool] = {}
+
+        def fixed(number: int, steps: int) -> bool:
+            """Whether it depends on parameters alone."""
+            if number in ends or steps > 2 * _STEPS:
+                return False
+            if number not in found:
+                one = self._tensors[number]
+                more = steps + (not one.is_view)
+                parts = [fixed(before, more) for before in one.of]
+                found[number] = one.op == GIVEN or (one.is_view and bool(parts) and all(parts))
+            return found[number]
+
+        if made.number >= 0:
+            fixed(made.number, 0)
+        return [self._tensors[number].array for number, only in found.items() if only]
+
+    def _same(self, partner: Partner) -> list[int]:
+        own = partner.array.ravel()
+        same = self._by_size.get(own.size, [])
+        return [i for i in same if np.array_equal(self._tensors[i].array, own)]
+
     def _reached(self, begin: Partner) -> dict[int, int]:
         """What is made of a right tensor in a few operations; views cost none."""
-        same = self._by_size.get(begin.array.size, [])
-        own = begin.array.ravel()
-        waiting = [(i, 0) for i in same if np.array_equal(self._tensors[i].array, own)]
+        waiting = [(i, 0) for i in self._same(begin)]
         steps: dict[int, int] = {}
         while waiting:
             number, cost = waiting.pop()

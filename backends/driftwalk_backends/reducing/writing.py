@@ -66,29 +66,25 @@ def write_graph(
     folder: Path,
     cut: Cut,
     expected: Array,
+    kind: np.dtype[Any],
     honest: float,
     flags: Mapping[str, str],
     headline: str,
     about: str,
 ) -> str:
-    """Write the graph and the script; gives the script."""
+    """Write the graph and the script; gives the script. `kind` is the type of what comes out."""
     import onnx
     from onnx import helper
 
     small, _ = numbered(cut)
     model = small.model()
-    like = np.dtype(np.float32)
-    for array in (*small.given.values(), *small.stored.values()):
-        if array.dtype.kind == "f":
-            like = array.dtype
-            break
-    kind = helper.np_dtype_to_tensor_dtype(like)
     del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("y", kind, expected.shape))
+    number = helper.np_dtype_to_tensor_dtype(kind)
+    model.graph.output.append(helper.make_tensor_value_info("y", number, expected.shape))
     onnx.save(model, str(folder / GRAPH))
-    script = _template("graph_repro.py").format(
-        headline=_plain(headline),
-        about=_plain(about),
+    script = template("graph_repro.py").format(
+        headline=plain(headline),
+        about=plain(about),
         honest=repr(float(honest)),
         limit=f"{LIMIT:g}",
         arrays=arrays_text(folder, small.given, expected),
@@ -136,12 +132,12 @@ def _literal(array: Array) -> str:
     return text if array.ndim == 1 else f"{text}.reshape({tuple(map(int, array.shape))})"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text for a docstring: nothing in it can end it."""
     return text.replace("\\", "/").replace('"', "'").replace("<", "")
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
     return files(__package__).joinpath(f"{name}.txt").read_text("utf-8")
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "bisect": "Find the switch of a candidate that causes its drift, or those that do so together.",
     "reduce": "Shrink what shows a drift of MODEL to a script that needs neither it nor driftwalk.",
     "repair": "Find the parts of a quantised MODEL to leave in float, so that it costs less.",
+    "probes": "Make sets of probes for MODEL: one that covers most, or one that shows most.",
     "selftest": "Put known bugs into copies of MODEL, and report which of them the gate catches.",
     "hwcheck": "Check the hardware: the same states to the last bit, cold and hot, in every dtype.",
     "fleet": "Run checks on every node and device of a Ray cluster, or on this machine.",
@@ -45,7 +46,7 @@ _ELSEWHERE = {
 
 
 def _load(name: str) -> Any:
-    """The command itself; `fleet` is an app of its own."""
+    """The command itself; `fleet` and `probes` are apps of their own."""
     module = import_module(f".{_ELSEWHERE.get(name, name)}", __package__)
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)

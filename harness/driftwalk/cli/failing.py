@@ -64,7 +64,11 @@ def failing(reports: Sequence[Report], code: int, on: Sequence[str], most: float
 
 def _flips(report: Report) -> str:
     """Decisions that changed; or whatever keeps one from telling, which is no better."""
-    spec, decided = report.candidate.spec, report.outputs
+    spec, decided, told = report.candidate.spec, report.outputs, report.probe_set
+    if told is not None and told.flips is not None and told.flips.largest > 0:
+        row = next((row for row in report.probes if row.flips), None)
+        where = f", {row.name} for one" if row is not None else ""
+        return f"flips: {spec} decides otherwise for some probes{where}, and these are no ties."
     bad = [row for row in report.layers if not row.ok and row.verdict not in ("drift", "unknown")]
     if bad:
         return f"{spec}: {bad[0].point.name} is {bad[0].verdict}, whatever it decides."
@@ -100,3 +104,42 @@ def slower(what: str, ratio: Ratio, most: float) -> bool:
         more = "`driftwalk bench` with more --rounds would tell"
         say(f"driftwalk: undecided: {what} may be up to {ratio.high:.2f} {allowed}; {more}.")
     return bool(above)
+
+
+def parse_share(text: str | None) -> float | None:
+    """A share as one writes it: 80%, 80 % or 0.8; None where none is given."""
+    if text is None:
+        return None
+    number = text.strip().removesuffix("%").strip()
+    try:
+        value = float(number) / (100 if number != text.strip() else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"--min-coverage {text!r}: write a share, 80% or 0.8.")
+    return value
+
+
+def uncovered(reports: Sequence[Report], code: int, least: float | None) -> int:
+    """The exit code, 1 where the probes covered less of the model than was asked for."""
+    if least is None:
+        return code
+    short = list(dict.fromkeys(filter(None, (_uncovered(report, least) for report in reports))))
+    for line in short:
+        say(f"driftwalk: {line}")
+    return 1 if short else code
+
+
+def _uncovered(report: Report, least: float) -> str:
+    """What is not covered, in words; empty where enough is."""
+    told = report.probe_set
+    known = report.coverage.exercised if told is None else told.exercised
+    who = "The probe covers" if told is None else "The probes cover"
+    asked = f"--min-coverage asks for {100 * least:.3g} %"
+    if known is None or known.covered is None:
+        return f"coverage: what of the model was covered is not known, and {asked}."
+    if known.covered >= least:
+        return ""
+    parts = sorted(known.shares.items(), key=lambda item: item[1])
+    words = ", ".join(f"{100 * part:.3g} % of {what}" for what, part in parts if part < 1)
+    return f"coverage: {who} {100 * known.covered:.3g} % of what can be covered; {asked}: {words}."

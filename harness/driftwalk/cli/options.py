@@ -36,12 +36,12 @@ _PANELS = {
         "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
     ),
     "Inputs": (
-        "--prompt --ids --input --probe --shape --batch --length --seed --steps --beams --chunk "
-        "--draft"
+        "--prompt --ids --input --probe --probes --strict --shape --batch --length --seed --steps "
+        "--beams --chunk --draft"
     ),
     "What is allowed": (
         "--policy --rule --allow-missing --expected --fail-on --max-slowdown --max-format-kl "
-        "--min-format-snr"
+        "--min-format-snr --min-coverage"
     ),
     "What is looked at beside the layers": (
         "--blame/--no-blame --invariance --bench --contrast --propagation --patch"
@@ -95,6 +95,24 @@ InputOption = Annotated[
 SeedOption = Annotated[int, option("--seed", "Seed of the default probe.", min=0)]
 ProbeOption = Annotated[
     Path | None, option("--probe FILE", "Inputs by name from a .safetensors or .npz file.")
+]
+ProbesOption = Annotated[
+    str | None,
+    option(
+        "--probes SET",
+        "Many inputs in one run: a folder of probe files, a .jsonl file with one a line, "
+        "builtin:text, builtin:edge, or suggest (a small set that covers most of the model).",
+    ),
+]
+StrictOption = Annotated[
+    bool, option("--strict", "Of --probes: one that cannot be read ends it all, nothing is run.")
+]
+MinCoverageOption = Annotated[
+    str | None,
+    option(
+        "--min-coverage SHARE",
+        "How much of what can be covered the probes must cover, 80% say; less is exit code 1.",
+    ),
 ]
 BatchOption = Annotated[int | None, option("--batch", "Rows of the default probe.", min=1)]
 LengthOption = Annotated[int | None, option("--length", "Positions of the default probe.", min=1)]

@@ -45,6 +45,10 @@ def reduce(
     runs: Annotated[
         int | None, option("--runs N", "End the search after so many tries.", min=0)
     ] = None,
+    resume: Annotated[
+        Path | None,
+        option("--resume FILE", "A reduction.json, or its folder: its answers are not asked for."),
+    ] = None,
     same_model: Annotated[
         str | None,
         option("--model MODEL", "The model, where a stored result's name does not lead to it."),
@@ -85,6 +89,7 @@ def reduce(
         point=point,
         minutes=minutes,
         runs=runs,
+        resume=resume,
         batch=batch,
         length=length,
         seed=seed,

@@ -16,6 +16,7 @@ EXAMPLES = (
     "driftwalk verify ./my-model --candidate emulated:bf16 --report out/",
     "driftwalk verify ./my-model -c onnxruntime -c torch,compile=inductor --prompt 'Hello there'",
     "driftwalk verify ./my-model -r torch:cpu:fp32 -c torch:cuda:fp16 --bench",
+    "driftwalk verify ./my-model --probes builtin:text --report out/",
 )
 
 WORDS = (
@@ -54,6 +55,8 @@ def verify(
     ids: options.IdsOption = None,
     inputs: options.InputOption = None,
     probe: options.ProbeOption = None,
+    probes: options.ProbesOption = None,
+    strict: options.StrictOption = False,
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
     allow_missing: options.AllowMissingOption = None,
@@ -103,6 +106,7 @@ def verify(
     expected: configured.ExpectedOption = None,
     fail_on: failing.FailOnOption = None,
     max_slowdown: failing.SlowdownOption = 1.10,
+    min_coverage: options.MinCoverageOption = None,
     config: configured.ConfigOption = None,
     list_only: configured.ListOption = False,
     only: configured.OnlyOption = None,
@@ -111,10 +115,16 @@ def verify(
 
     Without MODEL, all that the configuration names (driftwalk.toml, or pyproject.toml).
     """
+    from ..errors import UsageError
     from ..files import writable_folder
     from ..project.expected import load_expected
 
     wanted = failing.check_failing(fail_on, model, bench, expected is not None)
+    least = failing.parse_share(min_coverage)
+    if expected is not None and probes is not None:
+        raise UsageError("--expected is about one probe: of a set, any probe may drift elsewhere.")
+    if strict and probes is None:
+        raise UsageError("--strict is about the probes of a set: it goes with --probes.")
     configured.check_options(context, model)
     if report is not None:
         writable_folder(report)
@@ -155,6 +165,10 @@ def verify(
         seed=seed,
         shapes=shapes,
         trust_remote_code=trust_remote_code,
+        probes=probes,
+        strict=strict,
+        keep_probes=report if probes is not None else None,
     )
     reports, code = configured.gated([(expected, report) for report in reports], known)
-    finish(reports, report, as_json, failing.failing(reports, code, wanted, max_slowdown))
+    code = failing.failing(reports, code, wanted, max_slowdown)
+    finish(reports, report, as_json, failing.uncovered(reports, code, least))

@@ -28,6 +28,7 @@ from ..workers import in_threads
 from .conditioning import doubt_of
 from .exact import ByChance, HonestRuns, float_states, is_exact, masked_out
 from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
+from .margins import HonestChoice, honest_choices
 from .replay import measured_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 
@@ -92,6 +93,10 @@ class Calibration:
     """The truth's outputs of whole numbers."""
     by_chance: ByChance = field(default_factory=ByChance)
     """What of these, and of shapes, honest arithmetic changes."""
+    choices: tuple[HonestChoice, ...] = ()
+    """What the truth chooses, and how far from flipping (margins.py)."""
+    steady: Mapping[str, Honest] = field(default_factory=dict)
+    """The same as `total` without what the yardstick's own flips do; empty where it has none."""
     model_errors: Mapping[str, Norms] = field(default_factory=dict)
     """The errors of the run of the model itself that is the evidence for what is stored."""
 
@@ -237,6 +242,7 @@ def calibrate(
     fine = FORMATS[mixture.dtype].roundoff <= FINE
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     del noisy, examined  # as large as the truth, and of no further use
+    routes = honest_choices(truth, yardstick, exact, made, mixture)
     return Calibration(
         truth=exact,
         total=total,
@@ -252,6 +258,8 @@ def calibrate(
         chance=chance,
         whole=tuple(state for state in everything if is_exact(state)),
         by_chance=honest_runs.by_chance,
+        choices=routes.choices,
+        steady=routes.steady,
     )
 
 

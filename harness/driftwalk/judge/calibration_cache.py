@@ -7,6 +7,7 @@ stored once for all dtypes, and mapped, not read.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,12 +28,14 @@ from ..workers import in_threads
 from .calibrate import Calibration, Keep
 from .exact import ByChance
 from .honest import Honest
+from .margins import HonestChoice
 
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
-_ENTRIES = "by_chance|"
-_PARTS = ("total", "own", "tied", "tipped")
+_ENTRIES, _CHOICE = "by_chance|", "choice|"
+_PARTS = ("total", "own", "tied", "tipped", "steady")
 _PLAIN = ("dtype", "dtypes", "convolutions", "sums", "doubt", "ties", "chance")
 """Fields of a calibration that are JSON as they are."""
+_CHOICE_ARRAYS = ("taken", "noise", "margins")
 
 
 def stored_calibration(
@@ -132,6 +135,12 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     }
     for name, entries in calibration.by_chance.entries.items():
         arrays[f"{_ENTRIES}{name}"] = entries
+    numbers["choices"] = []
+    for at, choice in enumerate(calibration.choices):
+        fields = {field.name: getattr(choice, field.name) for field in dataclasses.fields(choice)}
+        for name in _CHOICE_ARRAYS:
+            arrays[f"{_CHOICE}{at}|{name}"] = np.ascontiguousarray(fields.pop(name))
+        numbers["choices"].append(encode(fields))
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
         numbers[part] = {
@@ -184,7 +193,19 @@ def _read(
     plain = {name: numbers[name] for name in _PLAIN}
     whole = states(numbers["whole"])
     entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
+    choices = tuple(_choice(at, fields, arrays) for at, fields in enumerate(numbers["choices"]))
     by_chance = ByChance(entries, tuple(numbers["shapes"]))
     return Calibration(
-        truth, **kept, **plain, model_errors=errors, whole=whole, by_chance=by_chance
+        truth,
+        **kept,
+        **plain,
+        model_errors=errors,
+        whole=whole,
+        by_chance=by_chance,
+        choices=choices,
     )
+
+
+def _choice(at: int, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> HonestChoice:
+    kept: dict[str, Any] = {name: arrays[f"{_CHOICE}{at}|{name}"] for name in _CHOICE_ARRAYS}
+    return HonestChoice(**fields, **kept)

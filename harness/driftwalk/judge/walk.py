@@ -77,7 +77,12 @@ class Walk:
         rows = self._met.items()
         agreed = {name for name, row in rows if row.metrics and row.metrics.max_abs == 0}
         floats = next((reason for side in sides if (reason := side.left_to_chance(agreed))), "")
-        return floats or self._by_chance.why_open(self._met.values(), self._candidate.dtype)
+        return floats or self.left_open
+
+    @property
+    def left_open(self) -> str:
+        """The same, where shapes or whole numbers are the reason."""
+        return self._by_chance.why_open(self._met.values(), self._candidate.dtype)
 
     @property
     def chance(self) -> frozenset[str]:

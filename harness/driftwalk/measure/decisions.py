@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import Array, Float64
-from ..jsonable import Share, Size
+from ..jsonable import Share, Size, Sparse
 from ..tolerance import Tolerance
 from ..workers import in_threads
 from .fused import CHOICE, decide
@@ -42,6 +42,10 @@ class Decisions:
     kl_mean: Size
     kl_max: Size
     examples: tuple[Flip, ...]
+    close: Sparse[int | None] = None
+    """Positions at which the reference's top choice leads by no more than honest noise may flip."""
+    margin: Sparse[Size | None] = None
+    """That lead in the middle position, over what may flip it: a tie is at most 1."""
 
 
 def decision_impact(
@@ -62,13 +66,16 @@ def decision_impact(
     if not finite.any():
         return None
     rows, choices = rows[finite], choices[finite]
+    with np.errstate(over="ignore"):  # float64 logits may lie that far apart
+        leads = choices["first"] - choices["second"]
+    room = 2 * _noise(r_all, rows, tolerance, scale)
     flips = []
     for at in np.flatnonzero(choices["best"][:, 0] != choices["best"][:, 1]):
         index = tuple(int(i) for i in np.unravel_index(rows[at], lead))
         first, second, theirs = (float(choices[at][name]) for name in ("first", "second", "theirs"))
-        noise = tolerance.atol * scale + tolerance.rtol * float(np.abs(r_all[rows[at]]).max())
         best, chosen = choices[at]["best"].tolist()
-        flips.append(Flip(index, best, chosen, first - second, first - theirs <= 2 * noise))
+        tie = first - theirs <= float(room[at])
+        flips.append(Flip(index, best, chosen, first - second, tie))
     return Decisions(
         positions=len(choices),
         flips=len(flips),
@@ -77,7 +84,18 @@ def decision_impact(
         kl_mean=float(np.mean(choices["kl"])),
         kl_max=float(np.max(choices["kl"])),
         examples=tuple(sorted(flips, key=lambda flip: -flip.gap)[:_MOST_FLIPS]),
+        close=int((leads <= room).sum()),
+        margin=float(np.median(leads / room)) if (room > 0).all() else None,
     )
+
+
+def _noise(logits: Array, rows: Array, tolerance: Tolerance, scale: float) -> Float64:
+    """What a logit of each row may be off."""
+    even = np.full(len(rows), tolerance.atol * scale)
+    if not tolerance.rtol:
+        return even
+    largest = np.array([float(np.abs(logits[row]).max()) for row in rows])
+    return even + tolerance.rtol * largest
 
 
 def _decided(reference: Array, candidate: Array, rows: Array) -> Array:

@@ -81,6 +81,9 @@ def test_a_graph_that_drifts_can_be_reduced() -> None:
     drifting = dataclasses.replace(cases.drifting(), command=typed)
     wanted = f"driftwalk reduce tiny --candidate {drifting.candidate.spec} -p hello"
     assert wanted in [step.command for step in story.tell(drifting, "tiny").steps]
+    compiled = dataclasses.replace(drifting.candidate, name="torch", flags={"compile": "inductor"})
+    report = dataclasses.replace(drifting, candidate=compiled)
+    assert wanted in [step.command for step in story.tell(report, "tiny").steps]
     quantised = dataclasses.replace(drifting.candidate, flags={"quantised": "int8"})
     for other in ({"candidate": quantised}, {"at_fault": "reference"}):
         report = dataclasses.replace(drifting, **other)

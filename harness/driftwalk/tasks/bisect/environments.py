@@ -17,6 +17,7 @@ from ...environment import head
 from ...errors import BackendError, UsageError
 from ...progress import Progress
 from ...result import Report
+from ..bounds import check_bounds
 from .oracle import is_bad
 from .oracle import read as read_rows
 from .result import Bisection, Environment, Outcome
@@ -44,6 +45,7 @@ def bisect_environments(
 
     `good` and `bad` are interpreters, `words` what follows `driftwalk verify`.
     """
+    check_bounds(None, minutes, least=1)
     show = progress or Progress()
     reports: dict[str, Report] = {}
     packages: dict[str, Mapping[str, str]] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ...document import Document
-from ...jsonable import Size
-from ...result import ProbeInfo, RunVerdict
+from ...jsonable import Later, Size
+from ...result import PolicyInfo, ProbeInfo, RunVerdict
 from ...states import BackendInfo
 from ...switches import Switch
 from .search import Cause
@@ -72,6 +72,8 @@ class Bisection(Document):
     verdict: RunVerdict
     """Of the candidate as it is."""
     outcome: Outcome
+    policy: Later[PolicyInfo | None] = None
+    """What the runs were judged by."""
     reason: str = ""
     """Why nothing was found, or nothing more."""
     point: str = ""

@@ -16,14 +16,17 @@ from ...document import read as read_document
 from ...environment import head
 from ...errors import UsageError, nearest
 from ...files import read_json
+from ...json_tables import to_text
+from ...jsonable import encode
 from ...layer_drift import LayerDrift
 from ...meeting import Rows
 from ...progress import Progress
-from ...result import Report
-from ...states import Probe
+from ...result import PolicyInfo, Report
+from ...states import BackendInfo, Probe
 from ...switches import Switch
 from ...tolerance import DEFAULT_POLICY, Policy, PolicyLike, Rule, Tolerance, make_policy
 from ...verification import Addition, verify_all
+from ..bounds import check_bounds
 from ..bundles.extraction import reopened
 from .oracle import Limits, Oracle, is_bad
 from .repeats import CONFIDENCE, Repeats, questions_for, searched
@@ -67,6 +70,7 @@ def bisect(
     show, times = progress or Progress(), _times(repeats)
     if not 0.5 <= confidence < 1:
         raise UsageError(f"confidence={confidence}: expected a share from 0.5 to below 1.")
+    check_bounds(runs, minutes, least=1)
     limits = Limits(runs, minutes)
     earlier, wanted = _earlier(resume), tuple(only)
     finder = _Finder(point, wanted, times, confidence, limits, earlier, keep, command, show)
@@ -145,6 +149,7 @@ class _Finder(Addition):
             reference=report.reference,
             candidate=report.candidate,
             probe=report.probe,
+            policy=report.policy,
             verdict=report.verdict,
             outcome=outcome,
             reason=reason,
@@ -223,17 +228,30 @@ class _Finder(Addition):
             ("model", report.model.get("fingerprint", ""), earlier.model.get("fingerprint", "")),
             ("candidate", report.candidate.spec, earlier.candidate.spec),
             ("reference", report.reference.spec, earlier.reference.spec),
-            ("versions", dict(report.candidate.versions), dict(earlier.candidate.versions)),
+            ("set of versions", _versions(report.candidate), _versions(earlier.candidate)),
+            ("policy", _policy_text(report.policy), _policy_text(earlier.policy)),
             ("probe", report.probe.sha256, earlier.probe.sha256),
             ("point", point, earlier.point or point),
         )
         for what, now, then in both:
             if now != then:
                 raise UsageError(
-                    f"The result to resume is of another {what}: {then}, and now it is {now}. "
+                    f"The result to resume is of another {what}: it was {then or 'not said'}, "
+                    f"and now it is {now}. "
                     "Leave --resume out to begin anew."
                 )
         return {frozenset(one.off): one for one in earlier.questions}
+
+
+def _policy_text(policy: PolicyInfo | None) -> str:
+    """A policy in a line, with all that it judges by."""
+    if policy is None:
+        return ""
+    return " ".join([policy.name, *map(to_text, encode(policy.rules))])
+
+
+def _versions(backend: BackendInfo) -> str:
+    return ", ".join(f"{name} {text}" for name, text in sorted(backend.versions.items()))
 
 
 def _among(switches: Sequence[Switch], only: Sequence[str]) -> Sequence[Switch]:

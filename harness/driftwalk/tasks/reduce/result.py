@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ...document import Document
-from ...jsonable import Size
+from ...jsonable import Later, Size
 from ...states import BackendInfo
 
 Fault = Literal["runtime", "graph", "module"]
@@ -76,6 +76,10 @@ class Reduction(Document):
     """`repro.py`, line by line."""
     printed: tuple[str, ...] = ()
     """What it printed, run by itself."""
+    probe: Later[str] = ""
+    """The hash of what the model was given."""
+    answers: Later[str] = ""
+    """Of all that was tried, in order: 1 where it showed the drift, 0 where it did not."""
     runs: int = 0
     finished: bool = True
     """Whether the search came to its end."""

@@ -25,20 +25,23 @@ from ...registry import create
 from ...result import Report
 from ...stage import Setting, is_graph, open_stage
 from ...states import Probe
+from ..bounds import check_bounds
 from ..bundles.extraction import aside, reopened
+from .folder import earlier_reduction, free_place, keep_answers, refuse_others
 from .result import Example, Extent, Fault, Reducing, Reduction
 from .search import Allowance, Search
 
 if TYPE_CHECKING:
-    from driftwalk_backends.reducing.graphs import State
+    from driftwalk_backends.reducing.graphs import GraphSubject
+    from driftwalk_backends.reducing.states import State
 
-REPRO, RESULT = "repro.py", "reduction.json"
-"""What a folder holds that an earlier reduction may be replaced in."""
 MOST_EXAMPLES = 6
+LEAST_ALONE = 0.2
+"""The share of a drift that a place must be the cause of to be all that is said of it."""
 WHOSE: dict[Fault, str] = {
     "runtime": "The runtime computes something else than its graph says",
     "graph": "The graph computes something else than the model",
-    "module": "The module gives something else than in float64",
+    "module": "The module computes something else than the model",
 }
 
 
@@ -51,6 +54,7 @@ def reduce(
     point: str | None = None,
     minutes: float | None = None,
     runs: int | None = None,
+    resume: object = None,
     model_again: object = None,
     command: str = "",
     progress: Progress | None = None,
@@ -62,12 +66,15 @@ def reduce(
     of a report that cannot name it. `folder` is where `repro.py` is written, and for a graph
     `repro.onnx`; None writes nothing. `point` is the root cause, if not said. The search ends after
     `minutes`, or after `runs` of what it makes smaller, or when it is stopped; what it has by then
-    is kept. All other options are those of `stage.Setting` (`batch`, `length`, `seed`, `blocks`,
+    is kept, and another search goes on from there: `resume` is an earlier result, its file or
+    folder. All other options are those of `stage.Setting` (`batch`, `length`, `seed`, `blocks`,
     `trust_remote_code`).
     """
     show = progress or Progress()
     target = None if folder is None else free_place(Path(folder))
-    allowance = _allowance(runs, minutes)
+    check_bounds(runs, minutes, least=0)
+    allowance = Allowance(runs, minutes)
+    earlier = earlier_reduction(resume)
     if isinstance(model, Report):
         model, candidate, probe, point = _of_report(
             model, model_again, candidate, probe, point, options
@@ -77,63 +84,58 @@ def reduce(
     setting = Setting.asked(model, probe, **options)
     loaded = setting.open_model()
     setting = replace(setting, model=loaded, probe=setting.make_probe(loaded))
-    if point is None:
-        with show.stage("verifying", extra=True):
-            report = verify(loaded, candidate, probe=setting.probe)
-        if report.verdict == "pass":
-            made_of = head(command, loaded.describe(), report.notes)
-            return Reduction(**made_of, candidate=report.candidate)
-        point = _guilty(report)
     with open_stage(setting, [candidate], show=show) as stage:
         (side,) = stage.backends
+        about = loaded.describe()
+        notes = (*stage.model.notes, *stage.probe.notes)
         empty = Reduction(
-            **head(command, stage.model.describe(), (*stage.model.notes, *stage.probe.notes)),
-            candidate=side.info,
+            **head(command, about, notes), candidate=side.info, probe=stage.probe.sha256
         )
+        if earlier is not None:
+            refuse_others(empty, earlier, point)
+            point = earlier.point or point
+        if point is None:
+            with show.stage("verifying", extra=True):
+                report = verify(loaded, side, probe=stage.probe)
+            if report.verdict == "pass":
+                return replace(empty, candidate=report.candidate, notes=report.notes)
+            point = _guilty(report)
         with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
             subject, state = _subject(side, stage.probe, point, truth)
-        steps: list[Reducing] = []
-        before = _extent(state)
-
-        def told(text: str, now: State) -> None:
-            steps.append(Reducing(text, _extent(now)))
-            with show.stage(f"{text}: {len(now.cut.nodes)} nodes", extra=True):
-                pass
-
-        search = Search(subject, state, allowance, told)
-        finished = search.run()
-        if not search.state.shown.drifts:
-            from driftwalk_backends.reducing.regions import no_drift
-
-            raise BackendError(no_drift(point))
-        made = _made(replace(empty, candidate=side.info), point, subject.fault, search.state)
-        made = replace(
-            made, before=before, steps=tuple(steps), runs=allowance.runs, finished=finished
-        )
+        empty = replace(empty, candidate=side.info, point=point, before=_extent(state))
+        search = _searched(subject, state, allowance, empty, earlier, target, show)
+        made = _made(empty, subject.whose, search)
         if target is None:
             return made
         with show.stage("writing the reproduction"):
-            return _written(made, search.state, target)
+            return _written(made, subject, search.state, target)
 
 
-def _allowance(runs: int | None, minutes: float | None) -> Allowance:
-    if runs is not None and runs < 0:
-        raise UsageError(f"runs={runs}: how many at most, zero or more.")
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"minutes={minutes}: more than zero.")
-    return Allowance(runs, minutes)
+def _searched(
+    subject: GraphSubject,
+    state: State,
+    allowance: Allowance,
+    empty: Reduction,
+    earlier: Reduction | None,
+    target: Path | None,
+    show: Progress,
+) -> Search[State]:
+    """The search, run; what an earlier one was answered is not asked again."""
+    same = earlier is not None and earlier.before == empty.before
+    answers = earlier.answers if earlier is not None and same else ""
+    search = Search(subject, state, allowance, answers=answers)
 
+    def kept(text: str, now: State) -> None:
+        search.steps.append((text, now))
+        keep_answers(replace(empty, answers=search.asked, finished=False), target)
+        with show.stage(f"{text}: {len(now.cut.nodes)} nodes", extra=True):
+            pass
 
-def free_place(folder: Path) -> Path:
-    """Where the reproduction is to be; nothing but an earlier one is replaced."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{str(folder)!r} is no folder; name another with -o.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / REPRO).is_file():
-        raise UsageError(
-            f"{str(folder)!r} holds files and is no reproduction; nothing is written over it. "
-            "Name another folder with -o."
-        )
-    return folder
+    search.taken = kept
+    search.run()
+    if not search.state.shown.drifts:
+        raise BackendError(_shows_nothing(empty.point, search.finished))
+    return search
 
 
 def _of_report(
@@ -189,15 +191,27 @@ def _subject(side: Backend, probe: Probe, point: str, truth: Backend | None) -> 
     return subject_of(side, probe, point, truth)
 
 
+def _shows_nothing(point: str, finished: bool) -> str:
+    """What to say where nothing that was looked at drifts by itself."""
+    from driftwalk_backends.reducing.regions import no_drift
+
+    if finished:
+        return no_drift(point)
+    return (
+        f"The search was stopped before anything was found that shows the drift at {point} by "
+        "itself. Give it more: --minutes, --runs."
+    )
+
+
 def _extent(state: State) -> Extent:
     return Extent(*state.size, state.ratio)
 
 
-def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction:
+def _made(empty: Reduction, fault: Fault, search: Search[State]) -> Reduction:
+    state = search.state
     shown, cut = state.shown, state.cut
     return replace(
         empty,
-        point=point,
         fault=fault,
         after=_extent(state),
         error=shown.size,
@@ -205,9 +219,23 @@ def _made(empty: Reduction, point: str, fault: Fault, state: State) -> Reduction
         as_written=shown.as_written,
         share=state.share,
         operations=cut.operations,
+        steps=tuple(Reducing(text, _extent(one)) for text, one in search.steps),
         examples=_examples(shown.found, shown.truth, shown.error),
         own=cut.own,
+        answers=search.asked,
+        runs=len(search.asked),
+        finished=search.finished,
+        notes=(*empty.notes, *_told(state)),
     )
+
+
+def _told(state: State) -> Iterator[str]:
+    """What to say beside the numbers."""
+    if state.right is not None and state.share < LEAST_ALONE:
+        yield (
+            "It is wrong in more than one place; this is the first of them, and by itself "
+            f"it is the cause of {100 * state.share:.0f} % of the drift."
+        )
 
 
 def _examples(found: Any, truth: Any, error: Any) -> tuple[Example, ...]:
@@ -230,7 +258,7 @@ def headline(made: Reduction) -> str:
     return f"{WHOSE[made.fault]}: {ops}: {off}"
 
 
-def _written(made: Reduction, state: State, target: Path) -> Reduction:
+def _written(made: Reduction, subject: GraphSubject, state: State, target: Path) -> Reduction:
     from driftwalk_backends.reducing.writing import rehearse
 
     versions = ", ".join(f"{name} {text}" for name, text in made.candidate.versions.items())
@@ -238,9 +266,16 @@ def _written(made: Reduction, state: State, target: Path) -> Reduction:
         f"Found with {versions}. `expected` was computed in float64. Exits with 1 where the\n"
         "drift shows, with 0 where it does not."
     )
+    if made.fault == "module":
+        about += (
+            "\nThe operations are those that torch's tracer saw in the module that was verified:"
+            "\nits own code is not in here. To try the module itself, call it with `inputs`."
+        )
     with aside(target) as scratch:
-        script = state.write(scratch, made.candidate.flags, headline(made), about)
+        script = subject.write(state, scratch, made.candidate.flags, headline(made), about)
         printed = rehearse(scratch, state.ratio)
         files = tuple(sorted(file.name for file in scratch.iterdir()))
-    lines, output = tuple(script.splitlines()), tuple(printed.splitlines())
-    return replace(made, files=files, script=lines, printed=output)
+        lines, output = tuple(script.splitlines()), tuple(printed.splitlines())
+        made = replace(made, files=files, script=lines, printed=output)
+        made.save(scratch)
+    return made

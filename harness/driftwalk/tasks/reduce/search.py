@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,11 @@ ENOUGH = 0.7
 """A place that is the cause of so much of a drift is the one to look at."""
 LEFT = 0.1
 """Of the ratio at first, what must be left of it at the end: a drift that fades is another one."""
+SHORT, LEFT_OF_SHORT = 64, 0.5
+"""An axis that is as short as that is cut further only where so much of the ratio is left."""
+ODD_SIZES = (64, 63, 61, 60, 56, 50, 48, 40, 33)
+"""What else an axis is cut to, where halving ends above SHORT: some drifts come with some lengths
+alone, those of fast Fourier transforms for example."""
 
 
 class SpentError(Exception):
@@ -156,13 +162,21 @@ class Search(Generic[S]):
     subject: Shrinks[S]
     state: S
     allowance: Allowance
-    told: Callable[[str, S], None] = lambda text, state: None
+    taken: Callable[[str, S], None] = lambda text, state: None
+    """Is called with each step."""
+    answers: str = ""
+    """Those of an earlier search: what was no is not asked again."""
+    asked: str = ""
+    """All answers so far: 1 is yes, 0 is no."""
+    steps: list[tuple[str, S]] = field(default_factory=list)
+    finished: bool = False
+    """Whether it came to its end; not where the allowance was spent, or somebody stopped it."""
 
     def __post_init__(self) -> None:
-        self._least = LEFT * self.state.ratio
+        self._first = self.state.ratio
 
     def run(self) -> bool:
-        """Whether it came to its end; not where the allowance was spent, or somebody stopped it."""
+        """Whether it came to its end."""
         try:
             self._end_earlier()
             self._fewer_parts()
@@ -171,21 +185,32 @@ class Search(Generic[S]):
             self._shorter()
         except (SpentError, KeyboardInterrupt):
             return False
+        self.finished = True
         return True
 
-    def _take(self, found: S | None, text: str) -> bool:
-        if found is None or not found.ratio >= self._least:
+    def _ask(self, make: Callable[[], S | None]) -> S | None:
+        """One question; of an earlier search, only what was yes is made again."""
+        place = len(self.asked)
+        if place >= len(self.answers):
+            self.allowance.take()
+        found = None if self.answers[place : place + 1] == "0" else make()
+        if place < len(self.answers) and (found is not None) != (self.answers[place] == "1"):
+            self.answers = ""  # it was another search after all
+        self.asked += "0" if found is None else "1"
+        return found
+
+    def _take(self, found: S | None, text: str, left: float = LEFT) -> bool:
+        if found is None or not found.ratio >= left * self._first:
             return False
         self.state = found
-        self.told(text, found)
+        self.taken(text, found)
         return True
 
     def _end_earlier(self) -> None:
         """The first place that is the cause of most of the drift; else that of the largest part."""
         best: S | None = None
         for end in self.subject.ends(self.state):
-            self.allowance.take()
-            found = self.subject.ending(self.state, end)
+            found = self._ask(partial(self.subject.ending, self.state, end))
             if found is not None and found.share >= ENOUGH:
                 self._take(found, f"as far as {end}")
                 return
@@ -196,13 +221,12 @@ class Search(Generic[S]):
     def _fewer_parts(self) -> None:
         before = self.state
         if guess := self.subject.guess(before):
-            self.allowance.take()
-            self._take(self.subject.keeping(before, guess), "behind all that is right")
+            found = self._ask(partial(self.subject.keeping, before, guess))
+            self._take(found, "behind all that is right")
 
         def holds(parts: Sequence[int]) -> bool:
-            self.allowance.take()
-            text = f"{len(parts)} of its nodes"
-            return bool(parts) and self._take(self.subject.keeping(self.state, parts), text)
+            found = self._ask(partial(self.subject.keeping, self.state, parts)) if parts else None
+            return self._take(found, f"{len(parts)} of its nodes")
 
         for _ in fewest(self.subject.parts(self.state), holds):
             pass
@@ -220,15 +244,16 @@ class Search(Generic[S]):
         forms = [(self.state, length)]
 
         def holds(size: int) -> bool:
+            left = LEFT if size >= SHORT else LEFT_OF_SHORT
             for state, long in (forms[0], *forms[1:][-1:]):
-                self.allowance.take()
-                found = self.subject.shortened(state, long, size)
-                if self._take(found, f"axes of {length} cut to {size}"):
+                found = self._ask(partial(self.subject.shortened, state, long, size))
+                if self._take(found, f"axes of {length} cut to {size}", left):
                     forms.append((self.state, size))
                     return True
             return False
 
-        least(length, holds)
+        if least(length, holds) > SHORT:
+            any(holds(size) for size in ODD_SIZES)
 
     def _plainer(self) -> None:
         done: set[str] = set()
@@ -236,6 +261,5 @@ class Search(Generic[S]):
             kind = how.partition(" ")[0]
             if kind in done:
                 continue
-            self.allowance.take()
-            if self._take(self.subject.made_plain(self.state, how), how):
+            if self._take(self._ask(partial(self.subject.made_plain, self.state, how)), how):
                 done.add(kind)

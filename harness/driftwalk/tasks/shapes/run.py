@@ -67,7 +67,7 @@ def verify_shapes(
         opened = Setting.asked(model, mapped=mapped, **of_model).open_model()
     reports: list[Report] = []
     notes: list[str] = []
-    with _sides(opened, reference, candidates) as (first, others):
+    with open_for_all(opened, reference, candidates) as (first, others):
         for shape, given in _probes(opened, asked, seed, shapes == AUTO, notes):
             for side in (first, *others):
                 if isinstance(side, Backend):
@@ -100,12 +100,13 @@ class _At(Progress):
 
 
 @contextmanager
-def _sides(
+def open_for_all(
     model: Any, reference: object, candidates: Sequence[object]
 ) -> Iterator[tuple[object, list[object]]]:
-    """Reference and candidates, as backends that live for all shapes; a graph's are made anew.
+    """Reference and candidates, as backends that live for all runs; a graph's are made anew.
 
-    A candidate that cannot be made stays as it was named, and says why at each shape.
+    A candidate that cannot be made stays as it was named, and says why in each run. A spec of a
+    backend that makes a graph gets open axes.
     """
     if is_graph(model):
         yield reference, list(candidates)

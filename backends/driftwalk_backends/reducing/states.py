@@ -1,0 +1,91 @@
+"""A cut that shows a drift, and what is right there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+
+from .cuts import Cut
+from .showing import OVERALL, Shown, norm, same_kind, within
+
+SAME_NUMBERS, MOST_CHOICES = 1e-4, 64
+"""How far off, relatively, nodes may be with the model's own numbers, of which so many sets are
+tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A cut that shows the drift."""
+
+    cut: Cut
+    shown: Shown
+    nodes: tuple[int, ...]
+    """Their numbers in the region."""
+    expected: Array | None = None
+    """What is right, where that is not what the cut gives in float64."""
+    share: float = 1.0
+    """Of the error at the guilty tensor, what this one's makes."""
+    right: Cut | None = None
+    """The same nodes with the numbers that the model has in place of the graph's: they make what
+    is expected, of other inputs, too."""
+
+    anchor: Shown | None = None
+    """What it was compared with last, element by element: before values changed."""
+
+    @property
+    def compared(self) -> Shown:
+        return self.shown if self.anchor is None else self.anchor
+
+    def is_kind_of(self, shown: Shown) -> bool:
+        """Whether a drift on other values is the same one, by this state and by its anchor."""
+        relative = within(shown.relative, self.compared.relative, OVERALL)
+        return relative and same_kind(shown, self.shown)
+
+    @property
+    def ratio(self) -> float:
+        return self.shown.ratio
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Nodes, the longest axis of what goes in or comes out, and all values."""
+        longest = max((self.cut.longest, *self.shown.truth.shape))
+        return len(self.cut.nodes), longest, self.cut.values
+
+
+def differing(state: State) -> dict[str, Array]:
+    """Stored tensors that differ from what the model has in their place, and by how much."""
+    if state.right is None:
+        return {}
+    both = {name: (array, state.right.stored[name]) for name, array in state.cut.stored.items()}
+    return {name: a - b for name, (a, b) in both.items() if not np.array_equal(a, b)}
+
+
+def with_right_numbers(
+    cut: Cut,
+    parameters: Sequence[Array],
+    expected: Array,
+    near: float,
+    wide: Callable[[Cut], Array | None],
+) -> Cut | None:
+    """The cut with parameters of the model in place of what is stored, if it is right with them.
+
+    `near` is how far from what is expected it may be (L2); None where no choice of them is.
+    """
+    stored = {n: a for n, a in cut.stored.items() if a.dtype.kind == "f" and a.size > 1}
+    choices = [[p for p in parameters if p.size == a.size] or [a] for a in stored.values()]
+    near = min(near, SAME_NUMBERS * norm(expected))
+    for chosen in islice(product(*choices), MOST_CHOICES):
+        own = {
+            name: array.reshape(stored[name].shape).astype(stored[name].dtype)
+            for name, array in zip(stored, chosen, strict=True)
+        }
+        made = cut.with_values(own)
+        found = wide(made)
+        if found is not None and norm(found - expected) <= near:
+            return made
+    return None

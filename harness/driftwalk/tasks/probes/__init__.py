@@ -1,0 +1,10 @@
+"""Many probes in one run, what of the model they cover, and the probe that shows most.
+
+entries         a set as it is read: a folder, a file of lines, a list; one probe at a time
+collecting      the reports of a set, as they come in: rows, percentiles, the worst
+run             a set verified: model and backends opened once
+mutation        one probe made of another, and simpler forms of one
+corpus          what a search keeps between runs
+search          the worst input
+suggesting      a small set that covers most of a model, as a file
+"""

@@ -1,0 +1,119 @@
+"""What a set of probes costs beside the plain runs of both sides, with stored calibrations.
+
+    python tests/benchmarks/probe_sets.py FOLDER [--candidate SPEC] [--probes 256] [--length 32]
+
+Made of random ids, each probe two rows. The set is run twice: the first run stores calibrations,
+the second is timed, by the wall clock and by the processor's, which neighbours on a shared machine
+disturb less. Then both sides run every probe plainly, taking turns. Memory is the resident set of
+the process after a quarter, a half and all of the second run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+import driftwalk
+from driftwalk.adapter import Backend
+from driftwalk.progress import Progress
+from driftwalk.stage import make_probe, open_model
+
+
+class Memory(Progress):
+    """The resident set at each stage."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @contextmanager
+    def stage(self, text: str, extra: bool = False) -> Iterator[None]:
+        yield
+        if text.startswith("probe "):
+            with open("/proc/self/statm") as file:
+                self.seen.append(int(file.read().split()[1]) * resource.getpagesize() >> 20)
+
+
+def counted(kind: type[Backend], spent: Counter[str]) -> None:
+    """Have a class of backends book the time of its runs by what they are for."""
+    for name in ("run", "stream", "trace", "replay", "exercised"):
+        plain = getattr(kind, name, None)
+        if plain is None:
+            continue
+
+        def timed(self, *given, _plain=plain, _name=name, **more):  # type: ignore[no-untyped-def]
+            start = time.perf_counter()
+            try:
+                return _plain(self, *given, **more)
+            finally:
+                spent[f"{self.spec} {_name}"] += time.perf_counter() - start
+
+        setattr(kind, name, timed)
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("folder")
+    words.add_argument("--candidate", default="onnxruntime,dynamic=on")
+    words.add_argument("--probes", type=int, default=256)
+    words.add_argument("--length", type=int, default=32)
+    words.add_argument("--rows", type=int, default=2)
+    asked = words.parse_args()
+    rng = np.random.default_rng(0)
+    model = open_model(asked.folder)
+    shape = (asked.probes, asked.rows, asked.length)
+    mask = np.ones(shape[1:], dtype=np.int64)
+    probes = [
+        {"input_ids": ids, "attention_mask": mask}
+        for ids in rng.integers(1000, model.config.vocab_size, shape)
+    ]
+    start = time.perf_counter()
+    driftwalk.verify(model, asked.candidate, probes=probes)
+    tell(f"first run, calibrations made and stored: {time.perf_counter() - start:.1f} s")
+    memory = Memory()
+    start, busy = time.perf_counter(), time.process_time()
+    report = driftwalk.verify(model, asked.candidate, probes=probes, progress=memory)
+    whole, whole_busy = time.perf_counter() - start, time.process_time() - busy
+    sides = [driftwalk.backend(spec, model) for spec in ("torch", asked.candidate)]
+    made = [make_probe(model, probe) for probe in probes]
+    plain: Counter[str] = Counter()
+    for side in sides:
+        side.run(made[0])
+    busy = time.process_time()
+    for probe in made:
+        for side in sides:
+            start = time.perf_counter()
+            side.run(probe)
+            plain[str(side.spec)] += time.perf_counter() - start
+    both, both_busy = sum(plain.values()), time.process_time() - busy
+    tell(f"verdict {report.verdict}; {report.probe_set.count if report.probe_set else 0} probes")
+    tell(f"set {whole:.1f} s; plain runs {both:.1f} s {dict(plain)}; ratio {whole / both:.2f}")
+    tell(f"processor: {whole_busy:.1f} s, {both_busy:.1f} s; ratio {whole_busy / both_busy:.2f}")
+    quarter = len(memory.seen) // 4
+    at = [memory.seen[n] for n in (quarter - 1, 2 * quarter - 1, -1)]
+    tell(f"memory after a quarter, a half, all: {at} MiB")
+    spent: Counter[str] = Counter()
+    for kind in {type(side) for side in sides}:
+        counted(kind, spent)
+    few = probes[: min(32, len(probes))]
+    start = time.perf_counter()
+    driftwalk.verify(model, asked.candidate, probes=few)
+    tell(
+        f"of {len(few)} probes, {time.perf_counter() - start:.1f} s: "
+        + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.most_common())
+    )
+
+
+if __name__ == "__main__":
+    main()
