@@ -14,6 +14,7 @@ from .format_words import begun, beyond, costs, misstored
 from .next_steps import Step, steps
 from .numbers import count, cut, number
 from .point_words import name_of
+from .probe_words import set_sentence
 from .weight_words import accusation, weights_sentence
 
 
@@ -76,6 +77,8 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
     yield Part(f" (policy {cut(report.policy.name, 40)}).")
     if report.format is not None and report.verdict == "pass":
         yield Part(f" {begun(costs(report))}.")
+    if report.probe_set is not None:
+        yield Part(f" This is the worst probe: {set_sentence(report.probe_set)}.")
     if report.as_expected:
         yield Part(" All of it is expected.")
 

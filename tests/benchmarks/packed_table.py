@@ -28,7 +28,7 @@ import driftwalk
 import packed_folders as pack
 from benchmarks.quantised_matrix import real, tiny, used
 
-HEADS = ("lm_head", "decoder", "classifier")
+HEADS = ("lm_head", "decoder", "classifier", "pooler.dense")
 V2 = {"checkpoint_format": "gptq_v2"}
 FORMATS: dict[str, tuple[pack.Rounder, dict[str, Any]]] = {
     "gptq 4": (pack.gptq(), pack.gptq_says()),

@@ -29,6 +29,7 @@ from driftwalk.tasks.probes import collecting
 from driftwalk.tasks.probes.collecting import Collected, row_of
 from driftwalk.tasks.probes.entries import source_of, to_line
 from driftwalk_backends.probe_sets.sets import builtin
+from driftwalk_reports.story import tell
 
 WRONG = 41
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -107,6 +108,8 @@ def test_a_report_of_a_set_is_stored_and_shown_in_every_format(
         assert "2 probes, 1 drift" in text, name
         assert "<b>" not in text or name == "report.html"
         assert "wild <b>" not in text
+    told = "".join(part.text for part in tell(report, "m").sentence)
+    assert told.endswith("This is the worst probe: of 2 probes, 1 drift.")
 
 
 def test_a_set_without_drift_passes_and_says_how_close_it_was(model: GPT2LMHeadModel) -> None:

@@ -181,7 +181,8 @@ class RoundedWeight:
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
         close = wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY
-        if close and not (_shifted(off) or self._scaled(own) or self._regrouped(own)):
+        elsewhere = close and (_shifted(off) or self._scaled(own) or self._regrouped(own))
+        if close and not elsewhere and self._is_all_over(own):
             return Honest(self._whole(made), self.blocks, own_way=True)
         made[wrong] = _values(np.where(same[:, None], theirs, again), fit_zero, fit_step)
         counts = int(same.sum()), int((~same).sum())
@@ -217,6 +218,17 @@ class RoundedWeight:
             if float(np.linalg.norm(values - _over(*sums) * own)) < _EXPLAINED * before:
                 return True
         return False
+
+    def _is_all_over(self, own: Array) -> bool:
+        """Whether most columns, and most rows, have numbers that are not the nearest ones.
+
+        Where others are all exact, those of a few columns were changed, not rounded otherwise.
+        """
+        numbers, zero, step = self._blocks()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = np.abs(split(own, self.block) / step + zero - numbers)
+        beyond = joined(off, own.shape, self.block) > (0.5 + _TIE) * self.grid.spacing(self.numbers)
+        return all(beyond.any(axis).mean() > 1 / 2 for axis in ((0, 1) if own.ndim == 2 else ()))
 
     def _regrouped(self, own: Array) -> bool:
         """Whether steps of other groups explain it: the order of the columns was lost."""
