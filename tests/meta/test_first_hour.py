@@ -30,7 +30,7 @@ def test_only_lines_that_are_there_may_be_left_out() -> None:
     assert len({*excused}) == len(excused) == MOST_LEFT_OUT
 
 
-MOST_LEFT_OUT = 22
+MOST_LEFT_OUT = 23
 """Lines that some machine may leave out. To add one is a decision, not an accident."""
 
 
