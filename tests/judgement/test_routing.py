@@ -12,6 +12,7 @@ import routed_models as routed
 import zoo
 from driftwalk.chosen import Choice, other_rows
 from driftwalk.judge.margins import HonestChoice
+from driftwalk.judge import routing
 from driftwalk.judge.routing import Routed, excused_rows
 from driftwalk.judge.ties import REACH
 from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
@@ -205,3 +206,28 @@ def test_an_error_that_a_layer_made_itself_is_excused_by_no_total():
     """What the layer introduces must be within its own allowance, too: here nothing says so."""
     rows = (row("layer.0", 3.0, "introduced l2"),)
     assert excused_rows(rows, {"candidate": side(0, 0.4)}, {"candidate": object()}) == (rows, ())
+
+
+@pytest.mark.parametrize(
+    ("used", "within", "recorded", "is_excused"),
+    [
+        (0.4, {"layer.0"}, True, True),
+        (1.2, {"layer.0"}, True, False),
+        (0.4, set(), True, False),
+        (0.4, {"layer.0"}, False, False),
+    ],
+)
+def test_who_chose_as_the_truth_is_not_judged_by_what_another_block_chose(
+    monkeypatch, used, within, recorded, is_excused
+):
+    """At close choices the reference's block, run on the candidate's states, may choose otherwise:
+    then only the candidate's own choices say what it made itself (SuperGlue in bf16)."""
+    alike = replace(side(0, 0.4), flips={"gate": Flips(0, 0, 0, 0)}, arithmetic={})
+    alike = replace(alike, recorded=recorded)
+    total = {"layer.0": Allowed(1.0, 0.0, 1.0, used)}
+    monkeypatch.setattr(routing, "_total", lambda one: total)
+    monkeypatch.setattr(routing, "_within_by_own_doing", lambda one, truth: within)
+    rows = (row("layer.0", 3.0, "introduced l2"),)
+    made, excused = excused_rows(rows, {"candidate": alike}, {"candidate": object()})
+    assert excused == (("layer.0",) if is_excused else ())
+    assert made[0].ok is is_excused

@@ -191,15 +191,35 @@ def _within_by_own_doing(side: Routed, truth: Backend) -> set[str]:
     return {name for name, error in found.items() if error.over(most[name])[0] <= 1}
 
 
+def _total(side: Routed) -> dict[str, Allowed]:
+    """What a side that chose as the truth does uses of its allowance, where choices are close.
+
+    There a block that is run on the side's states may choose otherwise than the side did: not by
+    that is the side judged, but by its own choices.
+    """
+    close = {one.point for one in side.calibration.choices if one.close.any()}
+    judged = JudgedSide(side.side, side.calibration)
+    judged.meet_all(side.states)
+    met = close & judged.errors.keys()
+    return {name: one for name in met if (one := judged.judged(name)) is not None}
+
+
 def excused_rows(
     rows: tuple[LayerDrift, ...], sides: Mapping[Side, Routed], truths: Mapping[Side, Backend]
 ) -> tuple[tuple[LayerDrift, ...], tuple[str, ...]]:
     """The rows with drift taken back that ties alone explain, and the names of these."""
+    by_itself = {
+        name: any(name in row.sides_at_fault and row.sides[name].by_own_doing for row in rows)
+        for name in sides
+    }
     steady = {name: one for name, one in sides.items() if one.by_ties_alone}
+    for name, one in sides.items():
+        if by_itself[name] and one.recorded and not one.flipped:
+            steady[name] = replace(one, arithmetic=_total(one))
     within = {
         name: _within_by_own_doing(one, truths[name])
         for name, one in steady.items()
-        if any(name in row.sides_at_fault and row.sides[name].by_own_doing for row in rows)
+        if by_itself[name]
     }
     excused: list[str] = []
 
@@ -213,7 +233,9 @@ def excused_rows(
             used = routes.arithmetic.get(point)
             if side not in beyond:
                 continue
-            if used is None or (row.sides[side].by_own_doing and point not in within[side]):
+            if used is None or used.needed > 1:
+                return row
+            if row.sides[side].by_own_doing and point not in within[side]:
                 return row
             new[side] = used
         excused.append(row.point.name)
