@@ -11,8 +11,8 @@ import driftwalk
 import routed_models as routed
 import zoo
 from driftwalk.chosen import Choice, other_rows
-from driftwalk.judge.margins import HonestChoice
 from driftwalk.judge import routing
+from driftwalk.judge.margins import HonestChoice
 from driftwalk.judge.routing import Routed, excused_rows
 from driftwalk.judge.ties import REACH
 from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
