@@ -47,6 +47,7 @@ Running it beside the torch model
     finding         which of its tensors are the model's states
     picks           which tensor a state may be: an output, a scope, or its numbers
     quantised       what a graph declares of its weights
+    islands         half precision with parts in float32: the dtype of each point
     declared_graph  a graph that rounds between its products, as it declares itself
     unfused         operations on whole numbers, written out as what they stand for
     saturation      whether products of eight bits are exact on this CPU
