@@ -64,7 +64,12 @@ def load(
         plain[f"{path}.weight"] = torch.from_numpy(one.values).to(wanted)
     with _quietly():
         module, loading = concrete.from_pretrained(
-            None, config=config, state_dict=plain, dtype=wanted, output_loading_info=True
+            None,
+            config=config,
+            state_dict=plain,
+            dtype=wanted,
+            ignore_mismatched_sizes=True,  # they are refused by name
+            output_loading_info=True,
         )
     _check(module, loading, where, len(placed) == len(stored))
     for at, one in placed.items() if as_candidate else ():
