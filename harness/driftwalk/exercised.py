@@ -91,6 +91,11 @@ class KnowsExercised(Protocol):
 
     def exercised_by(self, probe: Probe) -> Exercised | None: ...
 
+
+@runtime_checkable
+class AddsUp(Protocol):
+    """A model that says what several probes used together."""
+
     def add_up(self) -> None:
         """From now on, keep what all runs use together."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...adapter import Backend
 from ...errors import BackendError, DriftwalkError, ProbeError, UsageError
-from ...exercised import KnowsExercised
+from ...exercised import AddsUp
 from ...make_report import Terms, unrun_report
 from ...probe_set import Refused
 from ...progress import Progress
@@ -68,13 +68,13 @@ def verify_probes(
         _check_all(source, make)
     show.expect(source.count or 0)
     with open_for_all(opened, reference, candidates) as (first, others):
-        if isinstance(opened, KnowsExercised):
+        if isinstance(opened, AddsUp):
             opened.add_up()
         given = {"keep_going": True, "seed": seed, **options}
         run = _SetRun(verify, opened, first, others, given, show)
         for entry, probe in made(source.read(), make):
             run.add(entry, probe)
-        total = opened.added_up() if isinstance(opened, KnowsExercised) else None
+        total = opened.added_up() if isinstance(opened, AddsUp) else None
     run.check(source)
     reports = []
     for number, collected in enumerate(run.collected, 1):
