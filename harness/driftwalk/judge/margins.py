@@ -136,12 +136,12 @@ def honest_choices(
         return HonestChoices()
     if truth.chooses_nothing:
         return HonestChoices()
-    theirs = by_name(yardstick.chosen(exact.probe, _ignore))
+    theirs = by_name(yardstick.chosen(exact.probe, ignore))
     states: list[State] = []
     forced = {name: one.taken for name, one in theirs.items()}
     alike = truth.chosen(exact.probe, states.append, forced=forced) if theirs else ()
     flipped = any(other_rows(one.taken, one.own, one.ordered).any() for one in alike)
-    own = by_name(truth.chosen(exact.probe, _ignore) if flipped else alike)
+    own = by_name(truth.chosen(exact.probe, ignore) if flipped else alike)
     roundoff, found = FORMATS[mixture.dtype].roundoff, []
     for one in alike:
         true, made_choice = own.get(one.name), theirs.get(one.name)
@@ -171,7 +171,7 @@ def fits(one: Choice | HonestChoice, other: Choice | None) -> bool:
     return other is not None and (rows, one.of) == (other.rows, other.of)
 
 
-def _ignore(state: State) -> None:
+def ignore(state: State) -> None:
     pass
 
 

@@ -26,8 +26,8 @@ from .calibrate import Calibration
 from .drill import looking
 from .gate import run_verdict
 from .honest import FLOOR, ROOM, K
-from .margins import HonestChoice, by_name, counted_rows, rms
-from .routing import Routed, _ignore, decided, excused_rows, routed
+from .margins import HonestChoice, by_name, counted_rows, ignore, rms
+from .routing import Routed, decided, excused_rows, routed
 from .walk import Walk
 from .witness import Witness
 
@@ -160,9 +160,9 @@ def find_fault(side: Routed, backend: Backend, truth: Backend) -> RouterFault | 
     probe, calibration = side.calibration.truth.probe, side.calibration
     given = {state.point.name: state.array for state in side.states}
     try:
-        made = by_name(truth.chosen(probe, _ignore, given, side.forced))
+        made = by_name(truth.chosen(probe, ignore, given, side.forced))
     except Exception:  # another number of experts may not fit the model's code
-        made = by_name(truth.chosen(probe, _ignore, given))
+        made = by_name(truth.chosen(probe, ignore, given))
     suspects = [
         one
         for one in calibration.choices
@@ -200,9 +200,9 @@ def _inside(
         }
         forced = {name: choice.taken for name, choice in theirs.items()}
         try:
-            made = by_name(truth.chosen(probe, _ignore, given, forced))
+            made = by_name(truth.chosen(probe, ignore, given, forced))
         except Exception:
-            made = by_name(truth.chosen(probe, _ignore, given))
+            made = by_name(truth.chosen(probe, ignore, given))
     known = [one for one in suspects if one.name in theirs]
     faults = [_wrong(one, theirs[one.name], made, calibration) for one in known]
     # Of one router that chooses groups, then experts, what changes most.

@@ -25,7 +25,7 @@ from ..routing import Decided, Flips, RoutingPart
 from ..states import State, Trace
 from .calibrate import Calibration
 from .exact import measurable
-from .margins import HonestChoice, by_name, counted_rows, fits
+from .margins import HonestChoice, by_name, counted_rows, fits, ignore
 from .sides import JudgedSide
 
 
@@ -77,7 +77,7 @@ def routed(side: Side, backend: Backend, truth: Backend, calibration: Calibratio
     made: Mapping[str, Choice] = recorded
     if not recorded:
         given = {state.point.name: state.array for state in states}
-        made = by_name(truth.chosen(probe, _ignore, given))
+        made = by_name(truth.chosen(probe, ignore, given))
     known = {
         one.name: made[one.name] for one in calibration.choices if fits(one, made.get(one.name))
     }
@@ -106,10 +106,6 @@ def _fitting(states: Trace | list[State], calibration: Calibration) -> tuple[Sta
         return true is not None and true.array.shape == state.array.shape and measurable(state)
 
     return tuple(state for state in states if fits_in(state))
-
-
-def _ignore(state: State) -> None:
-    pass
 
 
 def _with_flips(side: Routed, truth: Chooses) -> Routed:

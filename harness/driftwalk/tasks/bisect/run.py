@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from ...adapter import Backend, HasSwitches
-from ...document import KINDS
-from ...document import read as read_document
 from ...environment import head
 from ...errors import UsageError, nearest
-from ...files import read_json
 from ...json_tables import to_text
 from ...jsonable import encode
 from ...layer_drift import LayerDrift
@@ -28,6 +24,7 @@ from ...tolerance import DEFAULT_POLICY, Policy, PolicyLike, Rule, Tolerance, ma
 from ...verification import Addition, verify_all
 from ..bounds import check_bounds
 from ..bundles.extraction import reopened
+from ..resuming import earlier, refuse_others
 from .oracle import Limits, Oracle, is_bad
 from .repeats import CONFIDENCE, Repeats, questions_for, searched
 from .result import Bisection, Outcome, Question
@@ -72,8 +69,8 @@ def bisect(
         raise UsageError(f"confidence={confidence}: expected a share from 0.5 to below 1.")
     check_bounds(runs, minutes, least=1)
     limits = Limits(runs, minutes)
-    earlier, wanted = _earlier(resume), tuple(only)
-    finder = _Finder(point, wanted, times, confidence, limits, earlier, keep, command, show)
+    before, wanted = earlier(Bisection, resume), tuple(only)
+    finder = _Finder(point, wanted, times, confidence, limits, before, keep, command, show)
     if isinstance(model, Report):
         policy = _policy_of(model, policy)
         model, candidate, reference, probe = _of_report(model, candidate, reference, probe, options)
@@ -114,16 +111,6 @@ def _times(repeats: str | int) -> int:
     if not str(repeats).isdecimal() or int(repeats) < 1:
         raise UsageError(f"repeats={repeats!r}: expected auto, or a whole number, 1 or more.")
     return int(repeats)
-
-
-def _earlier(given: object) -> Bisection | None:
-    if given is None or isinstance(given, Bisection):
-        return given
-    if not isinstance(given, str | Path):
-        raise UsageError(f"resume={given!r}: expected a bisect.json, or what bisect returned.")
-    path = Path(given)
-    file = path / KINDS[Bisection.kind].formats["json"][0] if path.is_dir() else path
-    return read_document(Bisection, read_json(file))
 
 
 @dataclass
@@ -221,26 +208,20 @@ class _Finder(Addition):
 
     def _stored(self, report: Report, point: str) -> Mapping[frozenset[str], Question]:
         """The runs of an earlier search, if it asked of the same candidate, probe and point."""
-        earlier = self.earlier
-        if earlier is None:
+        before = self.earlier
+        if before is None:
             return {}
-        both = (
-            ("model", report.model.get("fingerprint", ""), earlier.model.get("fingerprint", "")),
-            ("candidate", report.candidate.spec, earlier.candidate.spec),
-            ("reference", report.reference.spec, earlier.reference.spec),
-            ("set of versions", _versions(report.candidate), _versions(earlier.candidate)),
-            ("policy", _policy_text(report.policy), _policy_text(earlier.policy)),
-            ("probe", report.probe.sha256, earlier.probe.sha256),
-            ("point", point, earlier.point or point),
+        asked = (
+            ("model", report.model.get("fingerprint", ""), before.model.get("fingerprint", "")),
+            ("candidate", report.candidate.spec, before.candidate.spec),
+            ("reference", report.reference.spec, before.reference.spec),
+            ("set of versions", _versions(report.candidate), _versions(before.candidate)),
+            ("policy", _policy_text(report.policy), _policy_text(before.policy)),
+            ("probe", report.probe.sha256, before.probe.sha256),
+            ("point", point, before.point or point),
         )
-        for what, now, then in both:
-            if now != then:
-                raise UsageError(
-                    f"The result to resume is of another {what}: it was {then or 'not said'}, "
-                    f"and now it is {now}. "
-                    "Leave --resume out to begin anew."
-                )
-        return {frozenset(one.off): one for one in earlier.questions}
+        refuse_others(asked)
+        return {frozenset(one.off): one for one in before.questions}
 
 
 def _policy_text(policy: PolicyInfo | None) -> str:

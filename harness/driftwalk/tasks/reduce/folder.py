@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...document import KINDS
-from ...document import read as read_document
 from ...errors import UsageError
-from ...files import read_json
+from ..resuming import refuse_others
 from .result import Reduction
 
 FILES = frozenset({"repro.py", "repro.onnx", "repro.npz"})
@@ -40,32 +39,16 @@ def free_place(folder: Path) -> Path:
     return folder
 
 
-def earlier_reduction(given: object) -> Reduction | None:
-    """An earlier result: itself, its file, or the folder that holds it."""
-    if given is None or isinstance(given, Reduction):
-        return given
-    if not isinstance(given, str | Path):
-        raise UsageError(f"resume={given!r}: expected a reduction.json, or what reduce returned.")
-    path = Path(given)
-    file = path / KINDS[Reduction.kind].formats["json"][0] if path.is_dir() else path
-    return read_document(Reduction, read_json(file))
-
-
-def refuse_others(now: Reduction, earlier: Reduction, point: str | None) -> None:
+def refuse_another(now: Reduction, earlier: Reduction, point: str | None) -> None:
     """An earlier search is gone on with where it was of the same drift."""
-    both = (
+    asked = (
         ("model", now.model.get("fingerprint", ""), earlier.model.get("fingerprint", "")),
         ("candidate", now.candidate.spec, earlier.candidate.spec),
         ("set of versions", _versions(now), _versions(earlier)),
         ("probe", now.probe, earlier.probe),
         ("point", point or earlier.point, earlier.point),
     )
-    for what, here, then in both:
-        if here != then:
-            raise UsageError(
-                f"The result to resume is of another {what}: it was {then or 'not said'}, and now "
-                f"it is {here}. Leave --resume out to begin anew."
-            )
+    refuse_others(asked)
 
 
 def _versions(made: Reduction) -> str:

@@ -27,7 +27,8 @@ from ...stage import Setting, is_graph, open_stage
 from ...states import Probe
 from ..bounds import check_bounds
 from ..bundles.extraction import aside, reopened
-from .folder import earlier_reduction, free_place, keep_answers, refuse_others
+from ..resuming import earlier as earlier_result
+from .folder import free_place, keep_answers, refuse_another
 from .result import Example, Extent, Fault, Reducing, Reduction
 from .search import Allowance, Search
 
@@ -74,7 +75,7 @@ def reduce(
     target = None if folder is None else free_place(Path(folder))
     check_bounds(runs, minutes, least=0)
     allowance = Allowance(runs, minutes)
-    earlier = earlier_reduction(resume)
+    earlier = earlier_result(Reduction, resume)
     if isinstance(model, Report):
         model, candidate, probe, point = _of_report(
             model, model_again, candidate, probe, point, options
@@ -92,7 +93,7 @@ def reduce(
             **head(command, about, notes), candidate=side.info, probe=stage.probe.sha256
         )
         if earlier is not None:
-            refuse_others(empty, earlier, point)
+            refuse_another(empty, earlier, point)
             point = earlier.point or point
         if point is None:
             with show.stage("verifying", extra=True):
