@@ -66,10 +66,11 @@ def set_view(report: Report) -> SetView | None:
 def set_sentence(told: ProbeSet) -> str:
     """The verdicts of a set in one sentence."""
     total = f"{count(told.count)} probe{'s' if told.count != 1 else ''}"
+    left = f", {count(told.refused_count)} more could not be run" if told.refused_count else ""
     if told.passed == told.count:
-        return f"all {total} pass" if told.count > 1 else "the one probe passes"
+        return (f"all {total} pass" if told.count > 1 else "the one probe passes") + left
     words = {"drift": told.drifted, "cannot be verified": told.unverified}
-    return f"of {total}, " + " and ".join(f"{count(n)} {w}" for w, n in words.items() if n)
+    return f"of {total}, " + " and ".join(f"{count(n)} {w}" for w, n in words.items() if n) + left
 
 
 def _numbers(told: ProbeSet) -> Iterator[tuple[str, ...]]:

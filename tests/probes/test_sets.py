@@ -29,6 +29,7 @@ from driftwalk.tasks.probes import collecting
 from driftwalk.tasks.probes.collecting import Collected, row_of
 from driftwalk.tasks.probes.entries import source_of, to_line
 from driftwalk_backends.probe_sets.sets import builtin
+from driftwalk_reports.probe_words import set_sentence
 from driftwalk_reports.story import tell
 
 WRONG = 41
@@ -147,6 +148,7 @@ def test_a_bad_line_is_named_and_the_others_run(model: GPT2LMHeadModel, tmp_path
     assert "is not JSON" in told.refused[0].why
     assert "holds 99, outside the vocabulary" in told.refused[1].why
     assert told.refused_count == 5
+    assert set_sentence(told).endswith("5 more could not be run")
     with pytest.raises(UsageError, match=r"^Nothing was run. Line 3: is not JSON.*Line 4: .*99"):
         driftwalk.verify(model, gpt2(), probes=file, policy="dtype", strict=True)
 
