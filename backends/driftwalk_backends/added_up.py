@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from driftwalk.exercised import PADDING, Touched
 
+from .saturation import Saturation
 from .touching import Weight
 
 
@@ -16,6 +17,7 @@ class AddedUp:
     def __init__(self) -> None:
         self._weights: dict[str, Weight] = {}
         self._tried: dict[tuple[str, str], Touched] = {}
+        self.saturation = Saturation()
         self.why = ""
         """Why nothing can be said of weights; empty as soon as one run could be watched."""
 

@@ -38,6 +38,7 @@ from driftwalk.exercised import (
 
 from .added_up import AddedUp
 from .calls import forward_of, kept_in, tensors_only
+from .saturation import Saturation
 from .tensors import to_numpy
 from .touching import Touching, Weight
 
@@ -75,7 +76,9 @@ class Watch:
         """What all runs since then used; None where there was none."""
         if self._sum is None or self._module is None:
             return None
-        return _exercised(self._module, self._sum.weights, self._sum.tried, self._sum.why)
+        sums = self._sum
+        found = _exercised(self._module, sums.weights, sums.tried, sums.why)
+        return replace(found, driven=sums.saturation.said)
 
     def known(self, inputs: Inputs) -> Exercised | None:
         return self._seen.get(_key(inputs))
@@ -103,13 +106,15 @@ class Watch:
             except Exception as error:  # of the model itself? Then it fails again, and says so.
                 why = _reason(error)
             else:
-                self._keep(module, inputs, touching.weights, touching.blind)
+                self._keep(module, inputs, touching.weights, touching.blind, touching.saturation)
                 return output
         output = run()
-        self._keep(module, inputs, (), why)
+        self._keep(module, inputs, (), why, Saturation())
         return output
 
-    def _keep(self, module: nn.Module, inputs: Inputs, weights: Weights, why: str) -> None:
+    def _keep(
+        self, module: nn.Module, inputs: Inputs, weights: Weights, why: str, driven: Saturation
+    ) -> None:
         """Take note of what one run used."""
         tried: tuple[Touched, ...] = ()
         try:
@@ -118,10 +123,12 @@ class Watch:
             why = why or _reason(error)
         if len(self._seen) >= MOST_KEPT:
             self._seen.clear()
-        self._seen[_key(inputs)] = _exercised(module, weights, tried, why)
+        found = _exercised(module, weights, tried, why)
+        self._seen[_key(inputs)] = replace(found, driven=driven.said)
         if self._sum is not None:
             self._module = module
             self._sum.add(weights, tried, why)
+            self._sum.saturation.add(driven)
 
 
 def _exercised(

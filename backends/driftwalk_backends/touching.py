@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from threading import get_ident
 from types import FunctionType, MethodType
 from typing import Any, Self
@@ -24,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from driftwalk.dtypes import Array
 
 from .lending import stored
+from .saturation import BENDS, Saturation
 
 _ABOUT_SHAPES = """
     size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point
@@ -112,7 +114,11 @@ class Touching(TorchFunctionMode):
         super().__init__()
         named = dict(module.named_parameters())
         self.weights = tuple(Weight(name, stored(p)) for name, p in named.items())
-        self._modules = set(module.modules())
+        self._modules = {part: path for path, part in module.named_modules()}
+        self._called: nn.Module | None = None
+        """The module that was called last; `_weighs` the last of those with weights."""
+        self._weighs: nn.Module | None = None
+        self.saturation = Saturation(inputs)
         self.blind = ""
         """Why nothing can be said; empty where all is well."""
         self._inputs = {name: t for name, t in inputs.items() if not t.is_floating_point()}
@@ -146,15 +152,21 @@ class Touching(TorchFunctionMode):
 
     def _see_call(self, part: nn.Module, args: Any) -> None:
         """Functions are watched in one thread, and not where torch was told not to."""
-        if part in self._modules and (
-            get_ident() != self._thread or torch._C._is_torch_function_all_disabled()
-        ):
+        if part not in self._modules:
+            return
+        self._called = part
+        if part._parameters:
+            self._weighs = part
+        if get_ident() != self._thread or torch._C._is_torch_function_all_disabled():
             self.blind = f"{type(part).__name__} runs where it cannot be watched"
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        name = self._names.get(func) or self._names.setdefault(func, _name(func))
+        if name.rstrip("_") in BENDS:
+            self._drive(name.rstrip("_"), args or tuple(kwargs.values()))
         result = func(*args, **kwargs)
         if not self.blind:
             try:
@@ -162,6 +174,12 @@ class Touching(TorchFunctionMode):
             except Exception as error:  # whatever it is, it must not disturb the run
                 self.blind = f"{type(error).__name__} while watching {_name(func)}: {error}"
         return result
+
+    def _drive(self, name: str, args: Args) -> None:
+        """Look at what an activation is given, before it may be overwritten."""
+        path = self._modules.get(self._called, "") if self._called is not None else ""
+        with suppress(Exception):  # it must not disturb the run
+            self.saturation.note(name, args, path, self._weighs)
 
     def _note(self, func: Callable[..., Any], args: Args, kwargs: Kwargs, out: Any) -> None:
         name = self._names.get(func) or self._names.setdefault(func, _name(func))

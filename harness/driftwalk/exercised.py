@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .adapter import Exercises
-from .jsonable import Later, Share
+from .jsonable import Later, Share, Size
 from .states import Probe
 
 ROWS, WEIGHT_ROWS = "embedding rows", "weight rows"
 POSITIONS, TOKEN_TYPES, EXPERTS, UNUSED = "positions", "token types", "experts", "unused"
 PADDING, BATCH, WINDOW, CACHE = "padding", "batch", "window", "cache"
+FAR = 3.0
+"""Where a smooth activation is as good as flat or straight: GELU is within 0.5 % of one of them."""
+NEAR = 0.9
+"""How near another probe must come to the largest input of a unit for that to be seen twice."""
 _EASIEST_FIRST = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
 
 NOT_RUN = (
@@ -48,6 +52,27 @@ class Touched:
 
 
 @dataclass(frozen=True)
+class Driven:
+    """One activation, and how far its units were driven.
+
+    Nobody knows whether there is an input that drives a unit farther: no part of `covered`.
+    """
+
+    where: str
+    """Its module; where it has none, the module that was called before it."""
+    function: str
+    units: int
+    low: int
+    """Units with an input below the bend of the function: below -3, or below 0 of a ReLU."""
+    high: int
+    """Units with an input above it."""
+    largest: Size
+    """The largest input, without its sign."""
+    twice: int | None = None
+    """Units whose largest input two probes or more came within a tenth of; None for one probe."""
+
+
+@dataclass(frozen=True)
 class Exercised:
     """What of the model took part in a run of the probe."""
 
@@ -56,6 +81,8 @@ class Exercised:
     """The share of all weights that some operation read; None where that cannot be told."""
     unknown: Later[str] = ""
     """Why it cannot."""
+    driven: Later[tuple[Driven, ...]] = ()
+    """Activations that PyTorch was seen to call, in the order of their first calls."""
 
     def of(self, what: str) -> tuple[Touched, ...]:
         """The items of one kind."""

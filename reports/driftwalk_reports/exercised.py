@@ -13,11 +13,12 @@ from driftwalk.exercised import (
     TOKEN_TYPES,
     UNUSED,
     WINDOW,
+    Driven,
     Exercised,
     Touched,
 )
 
-from .numbers import count, cut, names, share
+from .numbers import count, cut, names, number, share
 
 MOST_PARTS = 5
 MOST_ADVICE = 3
@@ -42,7 +43,7 @@ def exercised_sentences(found: Exercised | None, uses: str = "The probe uses") -
 
 def exercised_rows(found: Exercised | None) -> tuple[tuple[str, ...], ...]:
     """Every part, in the order of the model: what, where, how much of it, what to add."""
-    return tuple(
+    parts = (
         (
             f"{'✓' if item.tried else '○'} {cut(item.what, 40)}",
             cut(item.where, 200),
@@ -51,6 +52,28 @@ def exercised_rows(found: Exercised | None) -> tuple[tuple[str, ...], ...]:
         )
         for item in (found.items[:MOST_ROWS] if found else ())
     )
+    driven = (
+        (f"· {cut(item.function, 40)}", cut(item.where, 200), _driven(item), "")
+        for item in (found.driven[:MOST_ROWS] if found else ())
+    )
+    return (*parts, *driven)
+
+
+def driven_sentence(found: Exercised) -> str:
+    """How far the units of all activations were driven; empty where none was seen."""
+    units = sum(item.units for item in found.driven)
+    if not units:
+        return ""
+    low, high = (sum(getattr(item, side) for item in found.driven) for side in ("low", "high"))
+    text = (
+        f"Of {count(units)} units of activations {share(low / units)} were seen below the bend of "
+        f"their function and {share(high / units)} above it"
+    )
+    twice = [item.twice for item in found.driven if item.twice is not None]
+    if not twice:
+        return f"{text}."
+    alone = share(1 - sum(twice) / units)
+    return f"{text}; {alone} were at their largest in one probe alone: another may go farther."
 
 
 def _weights(found: Exercised, uses: str) -> str:
@@ -102,6 +125,14 @@ def _untried(item: Touched) -> str:
     if item.what == WINDOW:
         return f"the window of {count(item.of)} positions (the probe has {count(item.used)})"
     return {BATCH: "more than one row", CACHE: "decoding with a cache"}[item.what]
+
+
+def _driven(item: Driven) -> str:
+    """In units: below and above the bend, the largest input, and whether it was seen twice."""
+    of = f"of {count(item.units)} units"
+    text = f"{count(item.low)} {of} below the bend, {count(item.high)} above"
+    twice = "" if item.twice is None else f"; at their largest twice: {count(item.twice)}"
+    return f"{text}; largest input {number(item.largest)}{twice}"
 
 
 def _used(item: Touched) -> str:

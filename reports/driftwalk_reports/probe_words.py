@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from driftwalk.probe_set import Percentiles, ProbeRow, ProbeSet
 from driftwalk.result import Report
 
-from .exercised import exercised_rows, exercised_sentences
+from .exercised import driven_sentence, exercised_rows, exercised_sentences
 from .layout import SYMBOLS, Cell, Sign
 from .numbers import NOTHING, count, cut, number, share, used
 
@@ -114,3 +114,5 @@ def _coverage(told: ProbeSet) -> Iterator[str]:
         parts = ", ".join(f"{share(part)} of {what}" for what, part in known.shares.items())
         yield f"Together the probes cover {share(known.covered)} of what can be covered: {parts}."
     yield from exercised_sentences(known, "The set uses")
+    if driven := driven_sentence(known):
+        yield driven
