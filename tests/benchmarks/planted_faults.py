@@ -1,11 +1,15 @@
 """Faults that the default probe passes: which of them do sets of probes and the search find?
 
-    python tests/benchmarks/planted_faults.py [--model FOLDER] [--minutes 10] [--only WORDS]
+    python tests/benchmarks/planted_faults.py [--model FOLDER] [--decoder FILE.gguf]
+                                              [--minutes 10] [--only WORDS]
 
-Each fault is planted in a copy of a model, an nn.Module, which is the candidate. Without a folder
-the models are tiny, with random weights; with one (a BERT, such as MiniLM) the faults that apply to
-it. A line says which of the default probe, builtin:edge, builtin:text, suggest and a search from
-builtin:edge found drift, and what the default probe's report said beforehand was not covered.
+Each fault is planted in a copy of a model, an nn.Module, which is the candidate. Without weights
+the models are tiny and random. With a folder (a BERT, such as MiniLM) the six faults that apply to
+it are planted there; with the GGUF file of a Llama (such as SmolLM2) the two others: its first
+layers as a Mistral with a window, and as a Mixtral whose experts are copies of its MLP, each times
+a factor of its own. A line says which of the default probe, builtin:edge, builtin:text, suggest and
+a search from builtin:edge found drift, and what the default probe's report said beforehand was not
+covered.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +33,7 @@ import driftwalk
 from driftwalk.api import verify_all
 from driftwalk.errors import DriftwalkError
 from driftwalk.stage import open_model
+from driftwalk.tasks.probes.run import own_set
 from driftwalk.tasks.probes.search import search
 
 SIZES = {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4}
@@ -63,6 +70,44 @@ def mixtral() -> nn.Module:
         **SIZES, **more, **experts, max_position_embeddings=256, initializer_range=0.1
     )
     return tf.MixtralForCausalLM(config).eval()
+
+
+LAYERS, EXPERTS = 4, 16
+"""Of what is made of a real decoder."""
+
+
+def llama(file: Path) -> Any:
+    loaded = tf.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    return loaded.float().eval().model
+
+
+def real_mistral(file: Path) -> nn.Module:
+    """The first layers of a Llama, which a Mistral computes alike, with a window."""
+    first = llama(file)
+    shape = {**first.config.to_dict(), "sliding_window": 40, "max_position_embeddings": 256}
+    config = tf.MistralConfig(**{**shape, "num_hidden_layers": LAYERS, "layer_types": None})
+    made = tf.MistralModel(config).eval()
+    made.load_state_dict(first.state_dict(), strict=False)
+    return made
+
+
+def real_mixtral(file: Path) -> nn.Module:
+    """The first layers of a Llama; experts are its MLP, times 0.8 to 1.2; routers random."""
+    first = llama(file)
+    more = {"num_local_experts": EXPERTS, "num_experts_per_tok": 1}
+    shape = {**first.config.to_dict(), **more, "max_position_embeddings": 256}
+    config = tf.MixtralConfig(**{**shape, "num_hidden_layers": LAYERS, "sliding_window": None})
+    torch.manual_seed(0)
+    made: Any = tf.MixtralModel(config).eval()
+    made.load_state_dict(first.state_dict(), strict=False)
+    with torch.no_grad():
+        for mine, theirs in zip(made.layers, first.layers, strict=False):
+            given = torch.cat([theirs.mlp.gate_proj.weight, theirs.mlp.up_proj.weight])
+            mine.mlp.experts.gate_up_proj.copy_(given.expand(EXPERTS, -1, -1))
+            factors = torch.linspace(0.8, 1.2, EXPERTS)[:, None, None]
+            mine.mlp.experts.down_proj.copy_(theirs.mlp.down_proj.weight * factors)
+            mine.mlp.gate.weight.normal_(0, 0.1)
+    return made  # type: ignore[no-any-return]
 
 
 def table_of(model: Any) -> nn.Embedding:
@@ -110,7 +155,7 @@ def wrong_id(model: Any) -> Any:
 def rare_expert(model: Any) -> Any:
     """An expert of the second layer that the default probe routes nothing to, and text does."""
     other = copy.deepcopy(model)
-    bank = other.model.layers[1].mlp
+    bank = layers_of(other)[1].mlp
     ids = torch.arange(table_of(model).num_embeddings)[None, :256]
     usual, wide = (_routed(model, torch.as_tensor(one)) for one in (default_ids(model), ids))
     chosen = next(iter(sorted(wide - usual)))
@@ -119,9 +164,13 @@ def rare_expert(model: Any) -> Any:
     return other
 
 
+def layers_of(model: Any) -> Any:
+    return getattr(model, "model", model).layers
+
+
 def _routed(model: Any, ids: torch.Tensor) -> set[int]:
     chosen: set[int] = set()
-    gate = model.model.layers[1].mlp.gate
+    gate = layers_of(model)[1].mlp.gate
 
     def note(_: nn.Module, __: Any, out: Any) -> None:
         scores = out[0] if isinstance(out, tuple) else out
@@ -218,58 +267,89 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module] | None, Callable[[Any], Any]]] =
     "a mask ignored under left padding": (gpt2, ignores_left_padding),
     "overflow at 1 of 2,000 inputs": (gpt2, overflows),
 }
-ONLY_TINY = ("an expert rarely used", "a window off by one")
+OF_DECODERS = {"an expert rarely used": real_mixtral, "a window off by one": real_mistral}
 
 
-def verdict(model: Any, candidate: nn.Module, **given: Any) -> str:
+def verdict(model: Any, candidate: nn.Module, probes: object) -> str:
     start = time.perf_counter()
     try:
-        report = driftwalk.verify(model, candidate, blame=False, **given)
+        report = driftwalk.verify(model, candidate, blame=False, probes=probes)
     except DriftwalkError as error:
         return f"not run ({str(error)[:40]})"
     worst = f" by {report.worst.name}" if report.worst is not None and not report.ok else ""
-    return f"{report.verdict}{worst} ({time.perf_counter() - start:.0f} s)"
+    drifted = f", {report.probe_set.drifted} of {report.probe_set.count}"  # type: ignore[union-attr]
+    return f"{report.verdict}{worst}{drifted} ({time.perf_counter() - start:.0f} s)"
 
 
 def searched(model: Any, candidate: nn.Module, minutes: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        found = search(
-            verify_all,
-            model,
-            candidate,
-            folder,
-            probes="builtin:edge",
-            minutes=minutes,
-            blame=False,
-        )
+        given = {"probes": "builtin:edge", "minutes": minutes, "blame": False}
+        found = search(verify_all, model, candidate, folder, **given)  # type: ignore[arg-type]
     word = "drift" if found.worst.used > 1 else "pass"
     return f"{word} by {found.worst.name}, {found.runs} runs"
+
+
+def makers(asked: Any) -> dict[str, Callable[[], Any]]:
+    """What each fault is planted in."""
+    if not asked.model and not asked.decoder:
+        return {name: make for name, (make, _) in FAULTS.items()}
+    made: dict[str, Callable[[], Any]] = {}
+    for name in FAULTS:
+        if asked.decoder and name in OF_DECODERS:
+            made[name] = partial(OF_DECODERS[name], Path(asked.decoder))
+        elif asked.model and name not in OF_DECODERS:
+            made[name] = partial(open_model, asked.model)
+    return made
+
+
+def sets_of(model: Any, asked: Any) -> dict[str, Any]:
+    """The sets for a model, made once for all of its faults."""
+    made = {}
+    for name in asked.sets.split(","):
+        start = time.perf_counter()
+        try:
+            entries = list(own_set(model, name).read())
+        except DriftwalkError as error:
+            tell(f"{name}: none ({error})")
+            continue
+        made[name] = {entry.name: entry.given for entry in entries}
+        tell(f"{name}: {len(entries)} probes, made in {time.perf_counter() - start:.0f} s")
+    return made
+
+
+def show(name: str, model: Any, sets: dict[str, Any], asked: Any) -> None:
+    candidate = FAULTS[name][1](model.module)
+    default = driftwalk.verify(model, candidate, blame=False)
+    known = default.coverage.exercised
+    left = {k: f"{v:.1%}" for k, v in known.shares.items() if v < 1} if known else {}
+    tell(f"{name}: default probe {default.verdict}; of it covered: {left}")
+    found = False
+    for one, probes in sets.items():
+        word = verdict(model, candidate, probes)
+        found = found or word.startswith("drift")
+        tell(f"    {one}: {word}")
+    if asked.always_search or not found:
+        tell(f"    search: {searched(model, candidate, asked.minutes)}")
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--model")
+    words.add_argument("--decoder")
     words.add_argument("--minutes", type=float, default=10)
     words.add_argument("--only", default="")
     words.add_argument("--always-search", action="store_true")
-    words.add_argument("--sets", default="builtin:edge,suggest,builtin:text")
+    words.add_argument("--sets", default="builtin:edge,builtin:text,suggest")
     asked = words.parse_args()
-    for name, (make, plant) in FAULTS.items():
-        if asked.only not in name or (asked.model and name in ONLY_TINY):
+    made: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for name, make in makers(asked).items():
+        if asked.only not in name:
             continue
-        module = open_model(asked.model).module if asked.model else make()  # type: ignore[misc]
-        model: Any = open_model(asked.model) if asked.model else open_model(module)
-        candidate = plant(model.module)
-        default = driftwalk.verify(model, candidate, blame=False)
-        known = default.coverage.exercised
-        left = {k: f"{v:.1%}" for k, v in known.shares.items() if v < 1} if known else {}
-        tell(f"{name}: default probe {default.verdict}; of it covered: {left}")
-        has_text = asked.model is not None  # a tokenizer
-        sets = [one for one in asked.sets.split(",") if has_text or one != "builtin:text"]
-        said = {one: verdict(model, candidate, probes=one) for one in sets}
-        tell("    " + "; ".join(f"{one}: {word}" for one, word in said.items()))
-        if asked.always_search or not any(word.startswith("drift") for word in said.values()):
-            tell(f"    search: {searched(model, candidate, asked.minutes)}")
+        which = str(getattr(make, "func", make)) + str(getattr(make, "args", ""))
+        if which not in made:
+            model = open_model(make())
+            made = {which: (model, sets_of(model, asked))}
+        show(name, *made[which], asked)
 
 
 if __name__ == "__main__":
