@@ -7,13 +7,17 @@ stopped, what is on the disk is a search that can go on.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from ...errors import UsageError
 from ...files import read_json, writable_folder, write_atomically
-from ...jsonable import Size, decode, encode
+from ...jsonable import Later, Size, decode, encode
 from ...states import Probe
 
 LIST, PROBES = "search.json", "probes"
@@ -34,6 +38,8 @@ class Kept:
     """The run that found it; 0 for the set that the search began with."""
     reach: Mapping[str, float] = field(default_factory=dict)
     """The largest number of the reference at each of its modules."""
+    worst: Later[str] = ""
+    """The module whose state used most of its allowance; empty where the point has none."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +95,12 @@ class Corpus:
             self._probes[kept.file] = Probe.load(self._folder / PROBES / kept.file)
         return self._probes[kept.file]
 
-    def add(
-        self,
-        probe: Probe,
-        name: str,
-        used: float,
-        quick: float,
-        run: int,
-        reach: Mapping[str, float],
-    ) -> None:
-        """Keep a probe; the list is written by `save`."""
+    def add(self, probe: Probe, kept: Kept) -> None:
+        """Keep a probe, under a file's name of its own; the list is written by `save`."""
         file = f"{len(self.kept):06d}-{probe.sha256[:12]}.safetensors"
         probe.save(self._folder / PROBES / file)
         self._probes[file] = probe
-        self.kept.append(Kept(file, name, used, quick, run, dict(reach)))
+        self.kept.append(replace(kept, file=file))
 
     def save(self, runs: int) -> None:
         self.runs = runs
@@ -123,6 +121,17 @@ class Corpus:
                 if point not in best or value > best[point].reach[point]:
                     best[point] = one
         return best
+
+    @cached_property
+    def bounds(self) -> dict[str, float]:
+        """The largest value, without its sign, that each float input has in the set."""
+        found: dict[str, float] = {}
+        for one in self.kept:
+            for name, array in self.probe(one).inputs.items() if one.run == 0 else ():
+                if array.dtype.kind == "f" and array.size:
+                    most = float(np.abs(array).max())
+                    found[name] = max(found.get(name, 0.0), most if math.isfinite(most) else 0.0)
+        return found
 
     def write(self, name: str, probe: Probe) -> Path:
         """A probe beside the list: the worst one, its smallest form."""

@@ -7,6 +7,9 @@ or for its reach: what saturates or overflows shows nothing until it does.
 
 Each run has random numbers of its own, made of the seed and its number: a search that was stopped
 goes on as if it had not been.
+
+Pixels, sound and other floats are also moved uphill, by the gradient of what a module gives at
+most: of an activation, or of the module where most of the allowance is used.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ FARTHER = 1.02
 """By how much a number must be larger than all before it at its module, to be worth keeping."""
 UNSCREENED = 0.2
 """The share of mutants that are judged as ever, whatever the dtype table says of them."""
+UPHILL = 0.5
+"""The share of mutants of floats that a gradient makes."""
+STEPS = (0.01, 0.05, 0.2)
+"""How long a step uphill is, as a share of the largest value in the set."""
 SHRINKS = 80
 """Smaller forms of the worst probe that are tried."""
 STILL = 0.95
@@ -128,6 +135,7 @@ class _Judge:
     ) -> None:
         self._verify, self._model, self._sides = verify, model, (first, other)
         self._options = options
+        self._activations: list[str] | None = None
 
     @property
     def model(self) -> Any:
@@ -155,9 +163,32 @@ class _Judge:
                 first.stream(probe, note)
         return found
 
-    def used(self, probe: Probe) -> float:
-        """What the search goes by; nothing is stored of probes that are soon forgotten."""
-        return _use(self._report(probe, cache=False, **{**self._options, "blame": False}))
+    def used(self, probe: Probe) -> tuple[float, str]:
+        """What the search goes by, and the module that has it; nothing is stored of probes that
+        are soon forgotten."""
+        report = self._report(probe, cache=False, **{**self._options, "blame": False})
+        needed = (
+            (row.tolerance.needed, row.point.module) for row in report.layers if row.tolerance
+        )
+        return _use(report), max(needed, key=lambda one: one[0], default=(0.0, ""))[1] or ""
+
+    def uphill(
+        self, probe: Probe, worst: str, bounds: dict[str, float], rng: Any
+    ) -> dict[str, Any]:
+        """Inputs that drive some module farther; empty where no gradient says how."""
+        from driftwalk_backends.probe_sets.gradients import climbed
+
+        paths = self.activations(probe)
+        path = worst if not paths or (worst and rng.random() < 0.25) else rng.choice(paths)
+        return climbed(self._model, probe, str(path), float(rng.choice(STEPS)), bounds)
+
+    def activations(self, probe: Probe) -> list[str]:
+        """The modules that a run was seen to call as activations, or before one."""
+        if self._activations is None:
+            report = self._report(probe, policy="dtype", blame=False)
+            seen = report.coverage.exercised
+            self._activations = sorted({one.where for one in seen.driven}) if seen else []
+        return self._activations
 
     def report(self, probe: Probe) -> Report:
         return self._report(probe, **self._options)
@@ -191,8 +222,9 @@ class _Climb:
                 continue
             stage = self._show.stage(f"probe {entry.number}: {entry.name[:60]}", extra=True)
             with stage, suppress(DriftwalkError):
-                used, quick = self._judge.used(probe), self._judge.quick(probe)
-                self._corpus.add(probe, entry.name, used, quick, 0, self._judge.reach(probe))
+                (used, worst), quick = self._judge.used(probe), self._judge.quick(probe)
+                reach = self._judge.reach(probe)
+                self._corpus.add(probe, Kept("", entry.name, used, quick, 0, reach, worst))
         if not self._corpus.kept:
             raise UsageError(f"The set ({source.origin}) has no probe that could be run.")
         self._corpus.save(0)
@@ -218,8 +250,7 @@ class _Climb:
         rng = np.random.default_rng([self._seed, number])
         parent, champions = self._parent(rng), self._corpus.champions
         others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
-        tokens = [self._corpus.probe(one) for one in others]
-        inputs = mutated(self._corpus.probe(parent), tokens, self._room, rng)
+        inputs = self._mutant(parent, [self._corpus.probe(one) for one in others], rng)
         with suppress(DriftwalkError):  # the model does not take it
             probe = self._judge.make(Probe(inputs, f"search (run {number})"))
             quick, reach = self._judge.quick(probe), self._judge.reach(probe)
@@ -228,9 +259,21 @@ class _Climb:
                 for point, value in reach.items()
             )
             if farther or quick > parent.quick or rng.random() < UNSCREENED:
-                used = self._judge.used(probe)
+                used, worst = self._judge.used(probe)
                 if farther or used > parent.used:
-                    self._corpus.add(probe, f"run {number}", used, quick, number, reach)
+                    kept = Kept("", f"run {number}", used, quick, number, reach, worst)
+                    self._corpus.add(probe, kept)
+
+    def _mutant(
+        self, parent: Kept, others: list[Probe], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Inputs made of a probe's: uphill where it has floats, or by chance."""
+        probe = self._corpus.probe(parent)
+        has_floats = any(array.dtype.kind == "f" for array in probe.inputs.values())
+        made: dict[str, Any] = {}
+        if has_floats and rng.random() < UPHILL:
+            made = self._judge.uphill(probe, parent.worst, self._corpus.bounds, rng)
+        return made or mutated(probe, others, self._room, rng)
 
     def _parent(self, rng: np.random.Generator) -> Kept:
         """One of the worst, or the probe that reaches farthest at some module."""
@@ -272,7 +315,7 @@ class _Climb:
     def _still(self, inputs: dict[str, Any], least: float) -> tuple[Probe, float] | None:
         with suppress(DriftwalkError):
             probe = self._judge.make(Probe(inputs, "search (smallest form)"))
-            used = self._judge.used(probe)
+            used, _ = self._judge.used(probe)
             if used > least:
                 return probe, used
         return None
