@@ -12,8 +12,10 @@ from driftwalk.states import Probe
 from ..calls import first_line, forward_of
 from ..default_probe.search import default_inputs
 from ..loaded import LoadedModel
+from ..onnx.pairs.model import OnnxModel
 from ..probes import BATCH, LENGTH, from_texts, make_probe, max_positions, try_run
 from .edges import IDS, LONGEST, TextEdges
+from .graphs import GraphEdges
 from .suggest import suggest
 from .texts import long_text, texts
 from .values import value_edges
@@ -32,8 +34,10 @@ class ModelSet:
     notes: tuple[str, ...] = ()
 
 
-def builtin(model: LoadedModel, name: str, seed: int = 0) -> ModelSet:
+def builtin(model: LoadedModel | OnnxModel, name: str, seed: int = 0) -> ModelSet:
     """A set by its name; of the edges, those that the model takes."""
+    if isinstance(model, OnnxModel):
+        return _of_graph(model, name, seed)
     if name == TEXT:
         return ModelSet(tuple(_texts(model)))
     if name == EDGE:
@@ -42,6 +46,14 @@ def builtin(model: LoadedModel, name: str, seed: int = 0) -> ModelSet:
         made = suggest(model, seed)
         return ModelSet(made.probes, made.notes)
     raise UsageError(f"There is no set of probes {name!r}. {nearest(name, NAMES)}")
+
+
+def _of_graph(model: OnnxModel, name: str, seed: int) -> ModelSet:
+    if name != EDGE:
+        known = nearest(name, NAMES) if name not in NAMES else ""
+        raise UsageError(f"--probes {name} is not for a graph, which has {EDGE}. {known}".strip())
+    edges = GraphEdges(model, seed)
+    return ModelSet(tuple(edges.probes(EDGE)), tuple(edges.notes))
 
 
 def _texts(model: LoadedModel) -> Iterator[tuple[str, Probe]]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from driftwalk.errors import ProbeError
 
 from ..graph import Arrays, OnnxGraph
@@ -90,6 +92,11 @@ class Trial:
             text = _NUMBERED.sub(lambda hit: self._label(int(hit[1])), text)
             return Failure(numbers[-1] if numbers else -1, text)
         return None
+
+    def gives_numbers(self, feed: Mapping[str, Any]) -> bool:
+        """Whether no float of its outputs is NaN or infinite."""
+        given = (np.asarray(one) for one in self._session.run(None, dict(feed)))
+        return all(one.dtype.kind != "f" or bool(np.isfinite(one).all()) for one in given)
 
     def _label(self, number: int) -> str:
         node = self._nodes[number]

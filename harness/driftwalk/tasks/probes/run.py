@@ -21,7 +21,7 @@ from ...make_report import Terms, unrun_report
 from ...probe_set import Refused
 from ...progress import Progress
 from ...result import Report
-from ...stage import Setting, check_names, is_graph, make_probe, or_why_not, streamed
+from ...stage import Setting, check_names, make_probe, or_why_not, streamed
 from ...states import Probe
 from ...tolerance import make_policy
 from ..shapes.run import open_for_all
@@ -88,8 +88,6 @@ def verify_probes(
 
 def own_set(model: Any, name: str, seed: int = 0) -> Source:
     """A set that is made for a model: `builtin:text`, `builtin:edge`, `suggest`."""
-    if is_graph(model):
-        raise UsageError(f"--probes {name} is for models that PyTorch runs, not for a graph.")
     from driftwalk_backends.probe_sets import sets
 
     made_for = sets.builtin(model, name, seed)
@@ -133,9 +131,7 @@ class _SetRun:
     def add(self, entry: Entry, probe: Probe | str) -> None:
         """Verify one probe, or take note of why it cannot be."""
         if isinstance(probe, str):
-            self.refused_count += 1
-            if len(self.refused) < MOST_REFUSED:
-                self.refused.append(Refused(entry.number, entry.name, probe))
+            self._refuse(entry, probe)
             return
         if not self._ran:
             self._prime(probe)
@@ -144,10 +140,23 @@ class _SetRun:
                 side.restart_clock()
         with self._show.stage(f"probe {entry.number}: {entry.name[:60]}"):
             made_of = or_why_not(partial(self._one, probe), True)
+        if isinstance(made_of, DriftwalkError) and self._ran and not self._known:
+            self._refuse(entry, str(made_of))
+            return
         reports = self._failed(probe, made_of) if isinstance(made_of, DriftwalkError) else made_of
         for collected, report in zip(self.collected, reports, strict=True):
             collected.add(row_of(entry.number, entry.name, report), report, probe)
         self._ran += 1
+
+    @property
+    def _known(self) -> bool:
+        """Whether a report can be made without a run of the reference; not where it is a graph."""
+        return isinstance(self._first, Backend)
+
+    def _refuse(self, entry: Entry, why: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < MOST_REFUSED:
+            self.refused.append(Refused(entry.number, entry.name, why))
 
     def _prime(self, probe: Probe) -> None:
         """Have graphs made at a usual shape, where the first probe has an axis of length one.
