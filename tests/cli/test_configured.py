@@ -175,3 +175,52 @@ def test_expected_for_one_model(here: Path) -> None:
     assert done.code == 1, "an expired entry fails wherever its file is used"
     assert "expired on 1999-12-31" in done.err
     invoke("verify", "demo:no", "--expected", "nowhere.toml").refused(2, "Cannot read")
+
+
+OF_SETS = f"""
+candidates = ["torch"]
+policy = "dtype"
+probes.edges = {{ set = "builtin:edge" }}
+probes.mine = {{ set = "sets/mine.jsonl" }}
+
+[[models]]
+model = "{TINY}"
+name = "tiny"
+"""
+
+
+def test_sets_of_probes_are_run_as_one_run_each(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "driftwalk.toml").write_text(OF_SETS)
+    (here / "sets").mkdir()
+    (here / "deeper").mkdir()
+    line = json.dumps({"name": "one", "input_ids": [[1, 2, 3]]})
+    (here / "sets" / "mine.jsonl").write_text(f"{line}\n")
+    monkeypatch.chdir(here / "deeper")  # what the file names is found from its own folder
+    done = invoke("verify", "--json")
+    assert done.code == 0, done.err
+    edges, mine = json.loads(done.out)
+    assert edges["model"]["label"] == "tiny/edges"
+    assert edges["probe_set"]["origin"] == "builtin:edge"
+    assert edges["probe_set"]["count"] > 2
+    assert mine["probe_set"]["count"] == 1
+    assert "the set builtin:edge" in invoke("verify", "--list").out
+
+
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        ('{ set = "builtin:edge", ids = [1] }', "give one of 'prompts', 'ids', 'file' and 'set'"),
+        ('{ set = "builtin:edge", length = 3 }', "'length' shapes the default probe"),
+        ('{ set = "builtin:egde" }', "There is no set of probes 'builtin:egde'"),
+        ("{ set = 3 }", "'set'"),
+    ],
+)
+def test_a_set_that_cannot_be_is_2(here: Path, probe: str, words: str) -> None:
+    (here / "driftwalk.toml").write_text(
+        f'[probes]\nedges = {probe}\n[[models]]\nmodel = "{TINY}"\ncandidates = ["torch"]\n'
+    )
+    done = invoke("verify")
+    assert done.code == 2, done.err
+    assert words in done.err

@@ -135,7 +135,7 @@ class TextEdges:
                 found += list(tokenizer.all_special_ids)
         except DriftwalkError:
             pass
-        for name, value in vars(self._model.config or object).items():
+        for name, value in getattr(self._model.config, "__dict__", {}).items():
             if name.endswith("token_id"):
                 found += value if isinstance(value, list) else [value]
         ids = [n for n in found if isinstance(n, int) and 0 <= n < self._vocabulary]
@@ -143,7 +143,8 @@ class TextEdges:
 
     def types(self) -> Iterator[tuple[str, Inputs]]:
         """Every type of token, in turn."""
-        most = config_sizes.number(self._model.config, ("type_vocab_size",)) or 0
+        config = self._model.config
+        most = 0 if config is None else config_sizes.number(config, ("type_vocab_size",)) or 0
         if TYPES in self._takes and most > 1:
             length = max(16, min(most, self.limit or most))
             kinds = np.arange(length, dtype=np.int64)[None] % most

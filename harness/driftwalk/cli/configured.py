@@ -116,6 +116,7 @@ def _words(value: object) -> str:
 def _row(run: Run) -> dict[str, Any]:
     common, inputs = run.common, run.inputs
     probe = "default" if inputs.given is None else _words(inputs.given)
+    probe = probe if inputs.set is None else f"the set {inputs.set}"
     rules = [rule.glob for rule in common.policy.rules if rule.glob != "*"]
     return {
         "name": run.title,

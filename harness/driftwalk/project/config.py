@@ -29,7 +29,8 @@ COMMON = (
 """For all models, or for one."""
 TOP = (*COMMON, "golden", "probes", "models")
 MODEL = ("model", "name", *COMMON, "probes", "prompts", "blocks", "trust-remote-code")
-PROBE = ("prompts", "ids", "file", "batch", "length", "seed")
+PROBE = ("prompts", "ids", "file", "set", "batch", "length", "seed")
+GIVEN = ("prompts", "ids", "file", "set")
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,12 @@ class Common:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A probe by name; nothing given is the seeded default."""
+    """A probe by name, or a set of probes; nothing given is the seeded default."""
 
     name: str = ""
     given: Any = None
+    set: str | None = None
+    """As `verify(probes=...)` takes it."""
     batch: int | None = None
     length: int | None = None
     seed: int = 0
@@ -95,6 +98,7 @@ class Run:
         """For `verify` and `verify_all`, all but the model and the candidates."""
         return self.common.arguments | {
             "probe": self.inputs.given,
+            "probes": self.inputs.set,
             "blocks": self.blocks,
             "trust_remote_code": self.trust_remote_code,
             "batch": self.inputs.batch,
@@ -246,8 +250,8 @@ def _inputs(probes: Table, name: str) -> Inputs:
     if not name.strip() or "/" in name:
         probes.refuse(f"{name!r} cannot be the name of a probe.")
     table = probes.table(name).allow(PROBE)
-    if sum(key in table.data for key in ("prompts", "ids", "file")) > 1:
-        table.refuse("give one of 'prompts', 'ids' and 'file'.")
+    if sum(key in table.data for key in GIVEN) > 1:
+        table.refuse("give one of 'prompts', 'ids', 'file' and 'set'.")
     given: Any = None
     if "prompts" in table.data:
         given = _prompts(table)
@@ -255,15 +259,26 @@ def _inputs(probes: Table, name: str) -> Inputs:
         given = _ids(table)
     if (file := table.text("file", None)) is not None:
         given = table.file.resolve().parent / file
-    if given is not None and (extra := [k for k in ("batch", "length", "seed") if k in table.data]):
-        table.refuse(f"{extra[0]!r} shapes the default probe; here the inputs are given.")
+    several = _set(table)
+    shaped = [key for key in ("batch", "length", "seed") if key in table.data]
+    if shaped and (given is not None or (several is not None and shaped != ["seed"])):
+        table.refuse(f"{shaped[0]!r} shapes the default probe; here the inputs are given.")
     return Inputs(
         name,
         given,
+        several,
         table.whole("batch", 1, None),
         table.whole("length", 1, None),
         table.whole("seed", 0, 0),
     )
+
+
+def _set(table: Table) -> str | None:
+    """A set of probes: one that is built in, or a path, found from the folder of the file."""
+    asked = table.text("set", None)
+    if asked is None or asked == "suggest" or asked.startswith("builtin:"):
+        return asked
+    return str(table.file.resolve().parent / asked)
 
 
 def _prompts(table: Table) -> list[str]:
