@@ -18,7 +18,8 @@ from driftwalk.stage import make_probe, open_model
 from driftwalk.states import Probe
 from driftwalk.tasks.probes import search as searching
 from driftwalk.tasks.probes.run import own_set
-from driftwalk_backends.probe_sets.gradients import climbed
+from driftwalk_backends.probe_sets.gradients import climbed, reworded
+from probes.test_sets import gpt2
 
 PATH = "layers.1.mlp.activation_fn"
 RUNS = 20
@@ -118,3 +119,36 @@ def test_where_there_is_no_gradient_nothing_is_climbed() -> None:
     assert climbed(model, probe, "layer", 0.2, {"x": 1.0}) == {}
     assert climbed(model, probe, "no such module", 0.2, {"x": 1.0}) == {}
     assert climbed(model, probe, "layer", 0.2, {"x": 0.0}) == {}
+
+
+def test_tokens_are_exchanged_for_those_that_drive_a_module_farther() -> None:
+    model = open_model(gpt2())
+    path = "transformer.h.1.mlp.act"
+    probe = make_probe(model)
+    drives = [_driven(model.module, path, probe)]
+    for seed in range(3):
+        made = reworded(model, probe, path, 4, np.random.default_rng(seed))
+        assert made
+        padded = probe.inputs["attention_mask"] == 0
+        assert (made["input_ids"] == probe.inputs["input_ids"])[padded].all()
+        assert made["input_ids"].max() < model.module.config.vocab_size
+        again = reworded(model, probe, path, 4, np.random.default_rng(seed))
+        assert (again["input_ids"] == made["input_ids"]).all()
+        drives.append(_driven(model.module, path, Probe(made)))
+    assert min(drives[1:]) > 1.02 * drives[0]
+    floats = Probe({"input_ids": np.ones(3, dtype=np.int64)})
+    assert reworded(model, floats, path, 4, np.random.default_rng(0)) == {}
+
+
+def _driven(module: nn.Module, path: str, probe: Probe) -> float:
+    """The largest number that a module gives in each row, padding left out; the rows added up."""
+    seen: list[float] = []
+    part = dict(module.named_modules())[path]
+    keep = torch.tensor(probe.inputs["attention_mask"])[..., None]
+    handle = part.register_forward_hook(
+        lambda _, __, out: seen.append(float((out * keep).abs().flatten(1).amax(1).sum()))
+    )
+    with torch.no_grad():
+        module(**{name: torch.tensor(array) for name, array in probe.inputs.items()})
+    handle.remove()
+    return seen[0]

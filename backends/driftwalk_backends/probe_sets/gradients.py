@@ -1,7 +1,8 @@
-"""Inputs that drive a module farther: float inputs moved by the sign of a gradient.
+"""Inputs that drive a module farther, by the gradient of the largest number that the module gives.
 
-What a module gives at most is differentiated by pixels, sound or embeddings, in the model as it is
-on the CPU; the direction of a step needs no more digits.
+Float inputs are moved by the sign of it. For ids it is taken by what the table of embeddings gives,
+and a token becomes the one whose row lies farthest along it. All of it in the model as it is on the
+CPU: a direction needs no more digits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,12 +19,16 @@ from driftwalk.dtypes import Array
 from driftwalk.states import Probe
 
 from ..calls import call_as_it_is, quietly
+from ..default_probe.subject import input_table
 from ..loaded import LoadedModel
 from ..randomness import begin_alike
 from ..tensors import tensors_in, to_numpy
 
 STEPS = 4
 """Steps of one climb; each is one run forward and one back."""
+MOST_PLACES, BEST = 64, 4
+"""Places of tokens that are looked at, and ids to choose from for each."""
+IDS, MASK = "input_ids", "attention_mask"
 
 
 def climbed(
@@ -50,10 +56,91 @@ def climbed(
     return {**probe.inputs, **made}
 
 
+def reworded(
+    model: LoadedModel, probe: Probe, path: str, count: int, rng: np.random.Generator
+) -> dict[str, Array]:
+    """The probe's inputs with other ids, up to `count` of them after each of some steps.
+
+    That of the steps which drives the module farthest; empty where none does.
+    """
+    module = model.on_host()
+    part, table = dict(module.named_modules()).get(path), input_table(module)
+    ids = probe.inputs.get(IDS)
+    if part is None or not isinstance(table, nn.Embedding) or ids is None or ids.ndim != 2:
+        return {}
+    best = first = -np.inf
+    made = ids
+    with suppress(Exception), quietly(module):  # whatever a model raises that has no gradients
+        inputs = model.inputs(module, probe, "cpu")
+        keep = inputs.get(MASK)
+        keep = keep if keep is not None and keep.shape == ids.shape else None
+        tokens = inputs[IDS].clone()
+        for step in range(STEPS + 1):
+            most, slope, rows = _table_slope(module, part, table, {**inputs, IDS: tokens})
+            first = most if step == 0 else first
+            if most > best:
+                best, made = most, to_numpy(tokens).astype(ids.dtype)
+            tokens = _exchanged(tokens, slope, rows, table.weight, keep, count, rng)
+    return {**probe.inputs, IDS: made} if best > first else {}
+
+
+def _table_slope(
+    module: nn.Module, part: nn.Module, table: nn.Embedding, inputs: Mapping[str, Any]
+) -> tuple[float, torch.Tensor, torch.Tensor]:
+    """What a module gives at most, how that changes with each token's row, and the rows."""
+    rows: list[torch.Tensor] = []
+
+    def cut(_: nn.Module, __: Any, out: torch.Tensor) -> torch.Tensor:
+        rows.append(out.detach().requires_grad_())
+        return rows[-1]
+
+    handle = table.register_forward_hook(cut)
+    try:
+        with torch.enable_grad():
+            most = _most(module, part, inputs)
+            (slope,) = torch.autograd.grad(most, rows[:1])
+    finally:
+        handle.remove()
+    return float(most), slope, rows[0].detach()
+
+
+def _exchanged(
+    ids: torch.Tensor,
+    slope: torch.Tensor,
+    rows: torch.Tensor,
+    table: torch.Tensor,
+    keep: torch.Tensor | None,
+    count: int,
+    rng: np.random.Generator,
+) -> torch.Tensor:
+    """The ids with some of those exchanged that matter most, by one of the best few for each."""
+    size = slope.norm(dim=-1)
+    size = size if keep is None else size * (keep != 0)
+    places = size.flatten().topk(min(MOST_PLACES, int((size > 0).sum()))).indices
+    along = slope.flatten(0, 1)[places]
+    gains = along @ table.detach().T - (along * rows.flatten(0, 1)[places]).sum(1, keepdim=True)
+    best = gains.topk(min(BEST, gains.shape[1]), dim=1).indices
+    order = rng.permutation(len(places))[:count]
+    made = ids.clone().flatten()
+    for number in order:
+        made[places[number]] = best[number, int(rng.integers(best.shape[1]))]
+    return made.reshape(ids.shape)
+
+
 def _slopes(
     module: nn.Module, part: nn.Module, inputs: Mapping[str, Any], floats: list[str]
 ) -> dict[str, torch.Tensor]:
-    """How what a module gives at most changes with each float input; the rows one by one."""
+    """How what a module gives at most changes with each float input."""
+    with torch.enable_grad():
+        leaves = {n: inputs[n].detach().clone().requires_grad_() for n in floats}
+        given = {**inputs, **{n: leaf.clone() for n, leaf in leaves.items()}}
+        most = _most(module, part, given)
+        found = torch.autograd.grad(most, list(leaves.values()), allow_unused=True)
+    return {n: slope for n, slope in zip(leaves, found, strict=True) if slope is not None}
+
+
+def _most(module: nn.Module, part: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The largest number that a module gives in each row, the rows added up."""
     given: list[torch.Tensor] = []
 
     def note(_: nn.Module, __: Any, out: Any) -> None:
@@ -61,12 +148,16 @@ def _slopes(
 
     handle = part.register_forward_hook(note)
     try:
-        with torch.enable_grad():
-            leaves = {n: inputs[n].detach().clone().requires_grad_() for n in floats}
-            begin_alike()
-            call_as_it_is(module, {**inputs, **{n: leaf.clone() for n, leaf in leaves.items()}})
-            most = sum(one.abs().reshape(len(one), -1).amax(1).sum() for one in given)
-            found = torch.autograd.grad(most, list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+        begin_alike()
+        call_as_it_is(module, inputs)
     finally:
         handle.remove()
-    return {n: slope for n, slope in zip(leaves, found, strict=True) if slope is not None}
+    return torch.stack([_rows_most(one, inputs.get(MASK)).sum() for one in given]).sum()
+
+
+def _rows_most(given: torch.Tensor, mask: Any) -> torch.Tensor:
+    """The largest number of each row, padding left out."""
+    size = given.abs().reshape(len(given), -1)
+    if isinstance(mask, torch.Tensor) and mask.ndim == 2 and given.shape[:2] == mask.shape:
+        size = given.abs().flatten(2).amax(2) * (mask != 0)
+    return size.amax(1)

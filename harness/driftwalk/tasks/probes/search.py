@@ -8,8 +8,8 @@ or for its reach: what saturates or overflows shows nothing until it does.
 Each run has random numbers of its own, made of the seed and its number: a search that was stopped
 goes on as if it had not been.
 
-Pixels, sound and other floats are also moved uphill, by the gradient of what a module gives at
-most: of an activation, or of the module where most of the allowance is used.
+Some mutants go uphill, by the gradient of what a module gives at most: of an activation, or of the
+module where most of the allowance is used.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ FARTHER = 1.02
 UNSCREENED = 0.2
 """The share of mutants that are judged as ever, whatever the dtype table says of them."""
 UPHILL = 0.5
-"""The share of mutants of floats that a gradient makes."""
+"""The share of mutants that a gradient makes."""
 STEPS = (0.01, 0.05, 0.2)
 """How long a step uphill is, as a share of the largest value in the set."""
+TOKENS = (1, 4, 16)
+"""How many tokens are exchanged in a step uphill."""
 SHRINKS = 80
 """Smaller forms of the worst probe that are tried."""
 STILL = 0.95
@@ -176,11 +178,13 @@ class _Judge:
         self, probe: Probe, worst: str, bounds: dict[str, float], rng: Any
     ) -> dict[str, Any]:
         """Inputs that drive some module farther; empty where no gradient says how."""
-        from driftwalk_backends.probe_sets.gradients import climbed
+        from driftwalk_backends.probe_sets.gradients import climbed, reworded
 
         paths = self.activations(probe)
-        path = worst if not paths or (worst and rng.random() < 0.25) else rng.choice(paths)
-        return climbed(self._model, probe, str(path), float(rng.choice(STEPS)), bounds)
+        path = str(worst if not paths or (worst and rng.random() < 0.25) else rng.choice(paths))
+        if any(name in bounds for name in probe.inputs):
+            return climbed(self._model, probe, path, float(rng.choice(STEPS)), bounds)
+        return reworded(self._model, probe, path, int(rng.choice(TOKENS)), rng)
 
     def activations(self, probe: Probe) -> list[str]:
         """The modules that a run was seen to call as activations, or before one."""
@@ -250,7 +254,10 @@ class _Climb:
         rng = np.random.default_rng([self._seed, number])
         parent, champions = self._parent(rng), self._corpus.champions
         others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
-        inputs = self._mutant(parent, [self._corpus.probe(one) for one in others], rng)
+        tokens = [self._corpus.probe(one) for one in others]
+        inputs = self._uphill(parent, number) or mutated(
+            self._corpus.probe(parent), tokens, self._room, rng
+        )
         with suppress(DriftwalkError):  # the model does not take it
             probe = self._judge.make(Probe(inputs, f"search (run {number})"))
             quick, reach = self._judge.quick(probe), self._judge.reach(probe)
@@ -264,16 +271,15 @@ class _Climb:
                     kept = Kept("", f"run {number}", used, quick, number, reach, worst)
                     self._corpus.add(probe, kept)
 
-    def _mutant(
-        self, parent: Kept, others: list[Probe], rng: np.random.Generator
-    ) -> dict[str, Any]:
-        """Inputs made of a probe's: uphill where it has floats, or by chance."""
-        probe = self._corpus.probe(parent)
-        has_floats = any(array.dtype.kind == "f" for array in probe.inputs.values())
-        made: dict[str, Any] = {}
-        if has_floats and rng.random() < UPHILL:
-            made = self._judge.uphill(probe, parent.worst, self._corpus.bounds, rng)
-        return made or mutated(probe, others, self._room, rng)
+    def _uphill(self, parent: Kept, number: int) -> dict[str, Any]:
+        """Inputs that drive some module farther than those of a probe; by chance, or without a
+        gradient, none."""
+        rng = np.random.default_rng([self._seed, number, 1])
+        if rng.random() >= UPHILL:
+            return {}
+        return self._judge.uphill(
+            self._corpus.probe(parent), parent.worst, self._corpus.bounds, rng
+        )
 
     def _parent(self, rng: np.random.Generator) -> Kept:
         """One of the worst, or the probe that reaches farthest at some module."""
