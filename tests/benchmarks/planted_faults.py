@@ -72,13 +72,15 @@ def mixtral() -> nn.Module:
     return tf.MixtralForCausalLM(config).eval()
 
 
-LAYERS, EXPERTS = 4, 16
-"""Of what is made of a real decoder."""
+LAYERS, EXPERTS, IDS = 4, 16, 4096
+"""Of what is made of a real decoder: its first layers, and the first rows of its table."""
 
 
 def llama(file: Path) -> Any:
     given = {"gguf_file": file.name, "dtype": torch.float32}
-    return tf.AutoModelForCausalLM.from_pretrained(file.parent, **given).eval().model
+    model = tf.AutoModelForCausalLM.from_pretrained(file.parent, **given).eval().model
+    model.resize_token_embeddings(IDS)
+    return model
 
 
 def real_mistral(file: Path) -> nn.Module:
