@@ -28,6 +28,8 @@ class Declaration:
     """fp8: rows and columns that share a step; None: all do."""
     fixed_inputs: bool = False
     """fp8: whether the inputs' step is stored; otherwise it follows from each input."""
+    spared: tuple[str, ...] = ()
+    """What it says of modules that are not as the others are: names, or patterns."""
 
     @property
     def words(self) -> str:
@@ -91,7 +93,7 @@ def _packed(method: str, said: Mapping[str, Any], folder: str) -> Declaration:
             f"{folder!r}: {method} weights of {_shown(bits)} bits are not read; here: "
             f"{', '.join(map(str, _BITS[method]))}."
         )
-    return Declaration(method, layout, int(bits), bool(said.get("dynamic")))
+    return Declaration(method, layout, int(bits), bool(said.get("dynamic")), spared=_spared(said))
 
 
 def _fp8(said: Mapping[str, Any], folder: str) -> Declaration:
@@ -105,7 +107,17 @@ def _fp8(said: Mapping[str, Any], folder: str) -> Declaration:
     if said.get("expert_dtype", "fp8") != "fp8":
         raise ModelError(f"{folder!r}: experts in {_shown(said['expert_dtype'])} are not read.")
     made = None if block is None else (int(block[0]), int(block[1]))
-    return Declaration("fp8", "", 8, block=made, fixed_inputs=scheme == "static")
+    fixed = scheme == "static"
+    return Declaration("fp8", "", 8, block=made, fixed_inputs=fixed, spared=_spared(said))
+
+
+def _spared(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """By name: modules left in float, or with bits of their own."""
+    lists = (said.get(name) for name in ("modules_to_not_convert", "ignored_layers"))
+    tables = (said.get(name) for name in ("dynamic", "extra_config"))
+    found = [one for some in lists if isinstance(some, list | tuple) for one in some]
+    found += [one for some in tables if isinstance(some, Mapping) for one in some]
+    return tuple(map(str, found))
 
 
 def _is_size(value: object) -> bool:
