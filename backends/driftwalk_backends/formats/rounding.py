@@ -81,14 +81,14 @@ class FixedInputs(Rounding):
 
     step: float
     zero: float = 0.0
-    bits: int = 8
+    lowest: int = -128
+    highest: int = 127
 
     def __str__(self) -> str:
-        return f"{self.bits} bits, a fixed step"
+        return f"{(self.highest - self.lowest).bit_length()} bits, a fixed step"
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
-        lowest = -(1 << self.bits - 1)
-        whole = (x / self.step + self.zero).round().clamp(lowest, -lowest - 1)
+        whole = (x / self.step + self.zero).round().clamp(self.lowest, self.highest)
         return (whole - self.zero) * self.step
 
 

@@ -52,9 +52,9 @@ class Op:
         return tuple(dict.fromkeys(found))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Frame:
-    """One call of a module."""
+    """One call of a module; copies of it are itself."""
 
     path: str
     steps: tuple[Op | Frame, ...]
@@ -62,6 +62,9 @@ class Frame:
     """What it is handed, in the order of first use."""
     gives: tuple[str, ...]
     """What others use of it, the latest first."""
+
+    def __deepcopy__(self, memo: object) -> Frame:
+        return self
 
     def frames(self) -> Iterator[Frame]:
         """All of them, this one last."""
@@ -74,7 +77,7 @@ class Frame:
         return (step for step in self.steps if isinstance(step, Op))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Plan:
     """A whole program; copies of it are itself."""
 

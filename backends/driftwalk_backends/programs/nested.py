@@ -17,7 +17,7 @@ from torch import fx, nn
 from driftwalk.errors import ProbeError, UsageError
 
 from .frames import CONSTANT, Frame, Op, Plan, fixed_sizes, planned, resolved, unchecked
-from .roundings import READS, in_float
+from .roundings import CHOOSES, bound, in_float
 
 AS_IT_IS, DECLARED, UNROUNDED = "as it is", "declared", "unrounded"
 
@@ -34,6 +34,8 @@ class Part(nn.Module):
         self.weights: dict[str, str] = {}
         """A rounded weight, by the operation that reads it -> the same in float, here."""
         self.mode = AS_IT_IS
+        self.register_buffer("like", torch.ones(()), persistent=False)
+        """In the dtype that the program computes in, once it is in float."""
 
     def hold(self, target: str, tensor: torch.Tensor | nn.Module, path: str) -> None:
         """Keep a constant of the program's: by its own name, where it is of this module."""
@@ -50,6 +52,29 @@ class Part(nn.Module):
         else:
             self.register_buffer(name, tensor)
         self._held[target] = name
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def put(self, name: str, as_name: str, weight: Any) -> None:
+        """Use a float weight in the place of a stored one, by the operation that reads it."""
+        self.register_parameter(as_name, nn.Parameter(weight.detach(), requires_grad=False))
+        self.weights[name] = as_name
+
+    def constant(self, op: Op) -> torch.Tensor:
+        """What an operation on constants alone gives."""
+        made: torch.Tensor = self._late(op, lambda name: self.constant(self._plan.late[name]))
+        return made
+
+    def step_of(self, read: Op) -> torch.Tensor:
+        """The step by which an operation reads constants."""
+        given = bound(read.target, read.args, read.kwargs)
+        step = resolved(
+            given["scales"] if "scales" in given else given["scale"],
+            lambda name: self.constant(self._plan.late[name]),
+        )
+        return torch.as_tensor(step, dtype=torch.float64)
 
     def forward(self, *given: Any) -> Any:
         frame = self._running
@@ -82,10 +107,9 @@ class Part(nn.Module):
         args, kwargs = resolved(op.args, at), resolved(op.kwargs, at)
         if self.mode == AS_IT_IS or not op.kind:
             return op.target(*args, **kwargs)
-        if self.mode == DECLARED:
-            return in_float(op.target, args, kwargs)
-        # Unrounded: whatever is rounded is what it was; steps that were chosen are of no use.
-        return args[0] if args else next(iter(kwargs.values()))
+        if self.mode == DECLARED or not args[0].is_floating_point():
+            return in_float(op.target, args, kwargs, self.like.dtype)
+        return (args[0], args[0]) if op.kind == CHOOSES else args[0]  # nothing is rounded
 
 
 class Program(Part):
@@ -97,8 +121,7 @@ class Program(Part):
         self._sizes = fixed_sizes(graph.graph)
         self._in, self._out = _specs(graph)
         self._inputs = tuple(n.name for n in graph.graph.nodes if n.op == "placeholder")
-        end = next(n for n in graph.graph.nodes if n.op == "output").args[0]
-        self._ends = fx.map_arg(end, lambda node: _Named(node.name))
+        self._ends = tuple(_Named(end.name) if isinstance(end, fx.Node) else end for end in _ends(graph))
 
     def run(self, named: dict[str, Any]) -> Any:
         flat = self._flat(named)
@@ -112,7 +135,7 @@ class Program(Part):
                 values[name] = self._late(self._plan.late[name], at)
             return values[name]
 
-        ends = [at(one.name) if isinstance(one, _Named) else one for one in _leaves(self._ends)]
+        ends = [at(one.name) if isinstance(one, _Named) else one for one in self._ends]
         return ends[0] if self._out is None else pytree.tree_unflatten(ends, self._out)
 
     def _flat(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -143,6 +166,8 @@ class Program(Part):
 
 class _Uncopied:
     """What was given, which copies do not copy."""
+
+    __slots__ = ("graph",)
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self.graph = graph
@@ -195,8 +220,7 @@ def _container(root: nn.Module, path: str, parts: dict[str, Part]) -> nn.Module:
 def _held(graph: fx.GraphModule, plan: Plan, frame: Frame, part: Part) -> None:
     needs = [name for op in frame.ops() for name in op.needs]
     if not frame.path:
-        ends: list[Any] = list(_leaves(next(n for n in graph.graph.nodes if n.op == "output").args))
-        needs += [node.name for node in ends if isinstance(node, fx.Node)]
+        needs += [end.name for end in _ends(graph) if isinstance(end, fx.Node)]
     for op in plan.reached(needs):
         if op.kind == CONSTANT:
             part.hold(op.target, _attribute(graph, op.target), frame.path)
@@ -212,6 +236,11 @@ def _attribute(graph: fx.GraphModule, target: str) -> torch.Tensor | nn.Module:
     if not isinstance(found, torch.Tensor):
         raise UsageError(f"The program holds {target}, a {type(found).__name__}.")
     return found
+
+
+def _ends(graph: fx.GraphModule) -> list[Any]:
+    """The outputs, one after the other."""
+    return _leaves(next(node for node in graph.graph.nodes if node.op == "output").args)
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -253,4 +282,4 @@ def _class_for(graph: fx.GraphModule) -> type[Program]:
     return type("Program", (Program,), {"forward": forward, "__module__": Program.__module__})
 
 
-__all__ = ["AS_IT_IS", "DECLARED", "READS", "UNROUNDED", "Part", "Program", "nested"]
+__all__ = ["AS_IT_IS", "DECLARED", "UNROUNDED", "Part", "Program", "nested"]

@@ -51,10 +51,11 @@ def bound(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
-def in_float(target: Any, args: Any, kwargs: Any) -> Any:
-    """What it gives, as floats."""
+def in_float(target: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    """What it gives, as floats; of whole numbers that are stored, in this dtype."""
     given = bound(target, args, kwargs)
     x = given["input"]
+    x = x if x.is_floating_point() else x.to(dtype)
     with unseen(x):
         return _IN_FLOAT[kind_of(target)](word_of(target), given, x)
 
