@@ -51,6 +51,8 @@ class InputRounding(Rounding):
     steps: int = 255
     block: int = 0
     """So many numbers of a row have a step of their own; 0: all of it."""
+    least: float = 0.0
+    """No step is less."""
 
     @property
     def ties(self) -> bool:
@@ -68,11 +70,14 @@ class InputRounding(Rounding):
         low, high = (x.amin(-1, True), x.amax(-1, True)) if self.rows else (x.amin(), x.amax())
         low, high = low.clamp(max=0), high.clamp(min=0)
         if self.symmetric:
-            step = _not_zero(torch.maximum(-low, high) / (self.steps / 2))
+            step = self._step(torch.maximum(-low, high) / (self.steps / 2))
             return _whole(x / step).clamp(-((self.steps + 1) // 2), self.steps // 2) * step
-        step = _not_zero((high - low) / self.steps)
+        step = self._step((high - low) / self.steps)
         zero = (-low / step).round().clamp(0, self.steps)
         return (((x / step).round() + zero).clamp(0, self.steps) - zero) * step
+
+    def _step(self, step: torch.Tensor) -> torch.Tensor:
+        return step.clamp(min=self.least) if self.least else _not_zero(step)
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,11 @@ class _Product:
             self._part.undeclared = Misstored(sentence, math.inf)  # type: ignore[assignment]
 
     def _same(self, a: Any, b: Any) -> bool:
-        if isinstance(a, Ref) and isinstance(b, Ref) and a == b:
+        if a == b:
             return True
         a, b = self._argument(a), self._argument(b)
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            return a.shape == b.shape and bool((a == b).all())
-        return type(a) is type(b) and a is not None and a == b or (a is None and b is None)
+        both = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        return both and a.shape == b.shape and bool((a == b).all())
 
     def _chooses(self, value: Any) -> Op | None:
         """The operation that chose a step, through what takes it from a pair."""
@@ -153,7 +152,8 @@ class _Product:
         if chosen is None or word_of(chosen.target) not in ("choose_qparams", "choose_qparams_symmetric"):
             return None
         symmetric = word_of(chosen.target) == "choose_qparams_symmetric"
-        return InputRounding(symmetric=symmetric, steps=highest - lowest)
+        least = float(bound(chosen.target, chosen.args, chosen.kwargs)["eps"])
+        return InputRounding(symmetric=symmetric, steps=highest - lowest, least=least)
 
     def _weight(self, read: Op, source: Op, way: Rounding | None) -> RoundedWeight:
         given = bound(read.target, read.args, read.kwargs)
