@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,8 @@ def held(program: fx.GraphModule, node: fx.Node) -> torch.Tensor:
 
 
 def copied(program: fx.GraphModule) -> fx.GraphModule:
-    made = copy.deepcopy(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of its own classes
+        made = copy.deepcopy(program)
     assert isinstance(made, fx.GraphModule)
     return made

@@ -14,7 +14,7 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -186,7 +186,9 @@ def main() -> int:
             for word, make in QUANTISERS.items():
                 label = f"{name}/{word}"
                 if not options.names or any(fnmatchcase(label, one) for one in options.names):
-                    row(model, make, inputs(model, name, seed), f"{name} | {word} | {seed}", options)
+                    row(
+                        model, make, inputs(model, name, seed), f"{name} | {word} | {seed}", options
+                    )
     return 0
 
 

@@ -57,23 +57,16 @@ def honest(
     says = made.declared if made is not None else None
     says = says or Declared((), tips=True)
     weights = {} if made is None else dict(made.module.named_modules())
-    rounded = _with(program, found, weights, DECLARED, model, says)
+    rounded = _with(program, found, weights, DECLARED)
     wrong = {**says.wrong, **_wrong_biases(program, found, model)}
     own = dict(model.at("fp32", "cpu").named_modules())
     if probe is not None:
-        wrong |= _elsewhere(_with(program, found, own, UNROUNDED, model, says), model, probe)
+        wrong |= _elsewhere(_with(program, found, own, UNROUNDED), model, probe)
     says = replace(says, tips=True, wrong=wrong, saved={})
     return ProgramModel(rounded, f"{model.label}, quantised", blocks=model.blocks, declared=says)
 
 
-def _with(
-    program: Program,
-    found: Found,
-    parts: dict[str, nn.Module],
-    mode: str,
-    model: LoadedModel,
-    says: Declared,
-) -> Program:
+def _with(program: Program, found: Found, parts: dict[str, nn.Module], mode: str) -> Program:
     """A copy in float, with the weights of other modules in the place of those it stores."""
     made = copy.deepcopy(program)
     for part in made.modules():
@@ -118,7 +111,9 @@ def _elsewhere(program: Program, model: LoadedModel, probe: Probe) -> dict[str, 
         mine = theirs.get(key)
         if mine is None:
             continue
-        off = min((_off(one, mine[0]) for one in tensors if one.shape == mine[0].shape), default=0.0)
+        off = min(
+            (_off(one, mine[0]) for one in tensors if one.shape == mine[0].shape), default=0.0
+        )
         if not off <= _APART:
             path = key[0]
             return {path: Misstored(ELSEWHERE.format(path or "the model", off), off / _APART)}
@@ -162,6 +157,3 @@ def _off(a: torch.Tensor, b: torch.Tensor) -> float:
     size = float(b.double().norm())
     off = float((a.double() - b.double()).norm())
     return off / size if size > 0 else (0.0 if off == 0 else math.inf)
-
-
-__all__ = ["ProgramModel", "honest"]

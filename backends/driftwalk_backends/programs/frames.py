@@ -169,7 +169,8 @@ def _class(noted: object) -> str:
 
 
 def _refs(value: Any) -> Any:
-    return fx.map_arg(value, lambda node: Ref(node.name))
+    turn: Any = fx.map_arg
+    return turn(value, lambda node: Ref(node.name))
 
 
 def _each_ref(value: Any, do: Any) -> None:
@@ -240,12 +241,8 @@ class _Grouping:
         return Frame(path, tuple(made), self._takes(first, end), self._gives(first, end))
 
     def _takes(self, first: int, end: int) -> tuple[str, ...]:
-        used = (
-            name for _, op in self._steps[first:end] for name in self._used(op.needs)
-        )
-        return tuple(
-            dict.fromkeys(n for n in used if not first <= self._maker.get(n, -1) < end)
-        )
+        used = (name for _, op in self._steps[first:end] for name in self._used(op.needs))
+        return tuple(dict.fromkeys(n for n in used if not first <= self._maker.get(n, -1) < end))
 
     def _gives(self, first: int, end: int) -> tuple[str, ...]:
         names = (op.name for _, op in reversed(self._steps[first:end]))
@@ -264,7 +261,7 @@ def unchecked(graph: fx.GraphModule) -> fx.GraphModule:
 
 def fixed_sizes(graph: fx.Graph) -> dict[str, tuple[int | None, ...]]:
     """By input: the sizes that it was exported for; None for those that may be any."""
-    found = {}
+    found: dict[str, tuple[int | None, ...]] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):

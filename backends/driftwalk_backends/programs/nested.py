@@ -34,8 +34,9 @@ class Part(nn.Module):
         self.weights: dict[str, str] = {}
         """A rounded weight, by the operation that reads it -> the same in float, here."""
         self.mode = AS_IT_IS
-        self.register_buffer("like", torch.ones(()), persistent=False)
+        self.like: torch.Tensor
         """In the dtype that the program computes in, once it is in float."""
+        self.register_buffer("like", torch.ones(()), persistent=False)
 
     def hold(self, target: str, tensor: torch.Tensor | nn.Module, path: str) -> None:
         """Keep a constant of the program's: by its own name, where it is of this module."""
@@ -90,7 +91,9 @@ class Part(nn.Module):
 
         for step in frame.steps:
             if isinstance(step, Op):
-                values[step.name] = step.target(*resolved(step.args, at), **resolved(step.kwargs, at))
+                values[step.name] = step.target(
+                    *resolved(step.args, at), **resolved(step.kwargs, at)
+                )
                 continue
             inner = self.get_submodule(step.path.removeprefix(f"{frame.path}.").lstrip("."))
             inner._running = step  # type: ignore[assignment]
@@ -119,9 +122,10 @@ class Program(Part):
         super().__init__(plan)
         self._whole = _Uncopied(graph)
         self._sizes = fixed_sizes(graph.graph)
-        self._in, self._out = _specs(graph)
         self._inputs = tuple(n.name for n in graph.graph.nodes if n.op == "placeholder")
-        self._ends = tuple(_Named(end.name) if isinstance(end, fx.Node) else end for end in _ends(graph))
+        self._ends = tuple(
+            _Named(end.name) if isinstance(end, fx.Node) else end for end in _ends(graph)
+        )
 
     def run(self, named: dict[str, Any]) -> Any:
         flat = self._flat(named)
@@ -136,19 +140,21 @@ class Program(Part):
             return values[name]
 
         ends = [at(one.name) if isinstance(one, _Named) else one for one in self._ends]
-        return ends[0] if self._out is None else pytree.tree_unflatten(ends, self._out)
+        return (
+            ends[0]
+            if self._whole.outputs is None
+            else pytree.tree_unflatten(ends, self._whole.outputs)
+        )
 
     def _flat(self, named: dict[str, Any]) -> dict[str, Any]:
         """By the name that the graph has for it."""
-        if self._in is None:
+        if self._whole.inputs is None:
             return named
-        by_place, by_name = self._in.children() if callable(
-            getattr(self._in, "children", None)
-        ) else self._in.children_specs
+        by_place, by_name = self._whole.inputs.children()
         names = list(named)
         positions = [named[name] for name in names[: by_place.num_children]]
         others = {name: named[name] for name in (by_name.context or ())}
-        leaves = fx_pytree.tree_flatten_spec((positions, others), self._in)
+        leaves = fx_pytree.tree_flatten_spec((positions, others), self._whole.inputs)
         return dict(zip(self._inputs, leaves, strict=True))
 
     def _check(self, flat: Mapping[str, Any]) -> None:
@@ -167,10 +173,11 @@ class Program(Part):
 class _Uncopied:
     """What was given, which copies do not copy."""
 
-    __slots__ = ("graph",)
+    __slots__ = ("graph", "inputs", "outputs")
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self.graph = graph
+        self.inputs, self.outputs = _specs(graph)
 
     def __deepcopy__(self, memo: object) -> _Uncopied:
         return self
@@ -280,6 +287,3 @@ def _class_for(graph: fx.GraphModule) -> type[Program]:
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     forward.__signature__ = inspect.Signature([itself, *parameters])  # type: ignore[attr-defined]
     return type("Program", (Program,), {"forward": forward, "__module__": Program.__module__})
-
-
-__all__ = ["AS_IT_IS", "DECLARED", "UNROUNDED", "Part", "Program", "nested"]

@@ -62,12 +62,14 @@ def in_float(target: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
 
 def _rounded(word: str, given: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     step, zero = _per_axis(word, given, x)
-    return ((near(x) / step).round() + zero).clamp(given["quant_min"], given["quant_max"])
+    whole: torch.Tensor = (near(x) / step).round() + zero
+    return whole.clamp(given["quant_min"], given["quant_max"])
 
 
 def _read(word: str, given: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     step, zero = _per_axis(word, given, x)
-    return (x - zero) * step
+    values: torch.Tensor = (x - zero) * step
+    return values
 
 
 def _chosen(word: str, given: dict[str, Any], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,11 +102,13 @@ def _per_axis(word: str, given: dict[str, Any], x: torch.Tensor) -> tuple[Any, A
     step = given["scales"] if "scales" in given else given["scale"]
     zero = given["zero_points"] if "zero_points" in given else given["zero_point"]
     zero = 0 if zero is None else zero
-    pair = []
-    for one in (step, zero):
-        if isinstance(one, torch.Tensor):
-            one = one.to(x.dtype)
-            if "per_channel" in word and one.ndim == 1:
-                one = one.reshape([-1 if i == given["axis"] % x.ndim else 1 for i in range(x.ndim)])
-        pair.append(one)
-    return pair[0], pair[1]
+
+    def met(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = value.to(x.dtype)
+        if "per_channel" not in word or made.ndim != 1:
+            return made
+        return made.reshape([-1 if i == given["axis"] % x.ndim else 1 for i in range(x.ndim)])
+
+    return met(step), met(zero)

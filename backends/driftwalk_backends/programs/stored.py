@@ -16,13 +16,11 @@ from driftwalk.formats import Misstored
 from ..formats.in_libraries import UnknownFormatError, wide
 from ..formats.rounded import Grid, RoundedWeight, grid_of
 from ..formats.rounding import FixedInputs, InputRounding, Rounding
-from .frames import CONSTANT, Frame, Op, Plan, Ref, resolved
+from .frames import CONSTANT, Frame, Op, Plan, Ref
 from .nested import Part, Program
 from .roundings import CHOOSES, READS, ROUNDS, bound, word_of
 
-PAIR = (
-    "{} reads rounded numbers by another step, zero or range than they were rounded by: {} of {}"
-)
+PAIR = "{} reads rounded numbers by another step, zero or range than they were rounded by: {} of {}"
 
 
 @dataclass
@@ -56,7 +54,8 @@ class _Product:
 
     def note(self, found: Found) -> None:
         path = self._frame.path
-        weights, inputs, others = [], [], 0
+        weights, inputs = [], []
+        others = sum(1 for name in self._op.needs if self._is_rounded(name))
         for read in self._reads():
             source = self._source(read)
             if source is not None and self._is_constant(source):
@@ -67,8 +66,10 @@ class _Product:
             else:
                 others += 1
         matrices = [pair for pair in weights if self._value(pair[1]).ndim >= 2]
-        found.vectors |= {read.name: path for read, source in weights if (read, source) not in matrices}
-        if len(matrices) > 1 or hasattr(self._part, "stored_weight") and matrices:
+        found.vectors |= {
+            read.name: path for read, source in weights if (read, source) not in matrices
+        }
+        if len(matrices) > 1 or (matrices and hasattr(self._part, "stored_weight")):
             raise UnknownFormatError(f"{path} has several rounded weights")
         way = self._way(*inputs[0]) if len(inputs) == 1 else None
         for read, source in matrices:
@@ -82,19 +83,23 @@ class _Product:
             op = self._plan.late.get(name)
             if op is not None and op.kind == READS:
                 yield op
-            elif op is not None and op.kind:
-                if op.kind != CONSTANT:
-                    raise UnknownFormatError(f"{self._frame.path} uses rounded numbers as they are")
+
+    def _is_rounded(self, name: str) -> bool:
+        """Whether it is taken in whole numbers, as it was rounded."""
+        op = self._plan.late.get(name)
+        return op is not None and op.kind == ROUNDS and not self._is_constant(op)
 
     def _source(self, read: Op) -> Op | None:
-        given = bound(read.target, read.args, read.kwargs)["input"]
+        given = _given(read)["input"]
         return self._plan.late.get(given.name) if isinstance(given, Ref) else None
 
     def _is_constant(self, op: Op) -> bool:
         if op.kind == CONSTANT:
             return True
-        return all(name in self._plan.late and self._is_constant(self._plan.late[name])
-                   for name in op.needs)
+        return all(
+            name in self._plan.late and self._is_constant(self._plan.late[name])
+            for name in op.needs
+        )
 
     def _value(self, op: Op) -> torch.Tensor:
         """Of a constant, or of what is computed of constants alone."""
@@ -109,14 +114,21 @@ class _Product:
 
     def _check(self, read: Op, rounds: Op) -> None:
         """Numbers must be read by the step that they were rounded by."""
-        mine, theirs = (bound(op.target, op.args, op.kwargs) for op in (read, rounds))
-        names = ("scale", "scales", "zero_point", "zero_points", "quant_min", "quant_max", "dtype",
-                 "axis")
+        mine, theirs = _given(read), _given(rounds)
+        names = (
+            "scale",
+            "scales",
+            "zero_point",
+            "zero_points",
+            "quant_min",
+            "quant_max",
+            "dtype",
+            "axis",
+        )
         off = [name for name in names if not self._same(mine.get(name), theirs.get(name))]
         chosen = self._chooses(theirs.get("scale", theirs.get("scales")))
-        if chosen is not None:
-            if bound(chosen.target, chosen.args, chosen.kwargs)["input"] != theirs["input"]:
-                off.append("the tensor that its step was chosen for")
+        if chosen is not None and _given(chosen)["input"] != theirs["input"]:
+            off.append("the tensor that its step was chosen for")
         if off:
             sentence = PAIR.format(self._frame.path or "the model", ", ".join(off), rounds.name)
             self._part.undeclared = Misstored(sentence, math.inf)  # type: ignore[assignment]
@@ -137,7 +149,7 @@ class _Product:
 
     def _way(self, read: Op, rounds: Op) -> Rounding | None:
         """How an input is rounded; None where a model's hooks could not do the same."""
-        given = bound(rounds.target, rounds.args, rounds.kwargs)
+        given = _given(rounds)
         lowest, highest = given["quant_min"], given["quant_max"]
         if not all(isinstance(one, int) for one in (lowest, highest)):
             return None
@@ -149,14 +161,17 @@ class _Product:
                 return None
             return FixedInputs(float(step), float(zero), lowest=lowest, highest=highest)
         chosen = self._chooses(given.get("scale", given.get("scales")))
-        if chosen is None or word_of(chosen.target) not in ("choose_qparams", "choose_qparams_symmetric"):
+        if chosen is None or word_of(chosen.target) not in (
+            "choose_qparams",
+            "choose_qparams_symmetric",
+        ):
             return None
         symmetric = word_of(chosen.target) == "choose_qparams_symmetric"
-        least = float(bound(chosen.target, chosen.args, chosen.kwargs)["eps"])
+        least = float(_given(chosen)["eps"])
         return InputRounding(symmetric=symmetric, steps=highest - lowest, least=least)
 
     def _weight(self, read: Op, source: Op, way: Rounding | None) -> RoundedWeight:
-        given = bound(read.target, read.args, read.kwargs)
+        given = _given(read)
         numbers = self._value(source)
         word, path = word_of(read.target), self._frame.path
         step = self._argument(given.get("scale", given.get("scales")))
@@ -171,11 +186,18 @@ class _Product:
         return RoundedWeight(path, grid, wide(numbers), steps, zeros, block, way)
 
 
+def _given(op: Op) -> dict[str, Any]:
+    """Its arguments by name."""
+    return bound(op.target, op.args, op.kwargs)
+
+
 def _spread(value: Any, counts: tuple[int, ...]) -> Float64:
     """One for each block."""
     held = wide(value) if isinstance(value, torch.Tensor) else np.array(float(value))
     if held.size not in (1, math.prod(counts)):
-        raise UnknownFormatError(f"{held.size} steps do not fit a weight of {math.prod(counts)} blocks")
+        raise UnknownFormatError(
+            f"{held.size} steps do not fit a weight of {math.prod(counts)} blocks"
+        )
     made: Float64 = np.broadcast_to(held.reshape(-1), (math.prod(counts),)).reshape(counts).copy()
     return made
 
@@ -189,6 +211,3 @@ def _grid(path: str, given: dict[str, Any], numbers: torch.Tensor) -> Grid:
     bits = (highest - lowest).bit_length()
     name = known.name if bits == known.bits else f"{known.name.rstrip('0123456789')}{bits}"
     return Grid(name, lowest, highest)
-
-
-__all__ = ["Found", "resolved", "stored"]

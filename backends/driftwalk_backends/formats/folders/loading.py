@@ -76,7 +76,7 @@ def load(
     for at, one in placed.items() if as_candidate else ():
         _keep(module.get_submodule(at), at, one)
     for at, wrong in left_in_float(module, placed, says.spared).items() if as_candidate else ():
-        module.get_submodule(at).undeclared = wrong  # type: ignore[assignment]
+        module.get_submodule(at).undeclared = wrong
     return module.eval(), loading
 
 

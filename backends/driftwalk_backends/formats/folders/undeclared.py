@@ -21,7 +21,9 @@ def left_in_float(
 ) -> dict[str, Misstored]:
     """By module: those whose like in other blocks is packed, and that nothing is said of."""
     kinds = {_kind(path) for path in packed}
-    sentence = "{} is stored in float, and its like in other blocks is not: config.json spares it not"
+    sentence = (
+        "{} is stored in float, and its like in other blocks is not: config.json spares it not"
+    )
     return {
         path: Misstored(sentence.format(path), math.inf)
         for path in _matrices(module)
