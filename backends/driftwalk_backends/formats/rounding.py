@@ -20,6 +20,7 @@ none or a few in a product, and what comes of it grows from layer to layer. A ya
 luck none does would allow nothing; what this hides of the whole, the parts show (judge/parts)."""
 
 _FP8_MOST = 448.0
+_SYMMETRIC = 127
 _SNAP = 2.0**12
 """Parts of a step: what is nearer to half-way than one of them is half-way."""
 
@@ -124,6 +125,30 @@ class FloatInputs(Rounding):
             step = _not_zero(largest / _FP8_MOST)
         taken = (wide / step).clamp(-_FP8_MOST, _FP8_MOST).to(torch.float8_e4m3fn)
         return (taken.to(wide.dtype) * step).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class OutlierColumns(Rounding):
+    """LLM.int8: rows in eight bits, but for columns that have a number beyond the threshold.
+
+    These are taken as they are, in all rows. What is rounded was rounded to fp16 before.
+    """
+
+    threshold: float = 0.0
+    """0: there are no such columns."""
+
+    def __str__(self) -> str:
+        kept = f", columns beyond {self.threshold:g} in float" if self.threshold else ""
+        return f"symmetric, 8 bits, one step a row{kept}"
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        half = wide.to(torch.float16).to(wide.dtype)
+        beyond = half.abs() >= self.threshold if self.threshold else torch.zeros_like(half) > 0
+        within = torch.where(beyond, torch.zeros_like(half), half)
+        step = _not_zero(within.abs().amax(-1, True) / _SYMMETRIC)
+        columns = beyond.reshape(-1, x.shape[-1]).any(0)
+        return torch.where(columns, wide, (within / step).round() * step).to(x.dtype)
 
 
 def _block_by_block(
