@@ -45,8 +45,8 @@ def declared_in(said: object, folder: str) -> Declaration | None:
     """What `quantization_config` says; None where weights are plain, or transformers reads them."""
     if said is None:
         return None
-    if not isinstance(said, Mapping):
-        raise ModelError(f"{folder!r}: quantization_config of config.json is {_shown(said)}.")
+    check_said(said, folder)
+    assert isinstance(said, Mapping)
     method = said.get("quant_method")
     if method == _AUTO_ROUND:
         said = _packed_by_auto_round(said)
@@ -59,6 +59,15 @@ def declared_in(said: object, folder: str) -> Declaration | None:
     if method not in READ_HERE:
         return None
     return _fp8(said, folder) if method == "fp8" else _packed(method, said, folder)
+
+
+def check_said(said: object, folder: str) -> None:
+    """An error where `quantization_config` is no table: transformers' own is of an attribute."""
+    if said is not None and not isinstance(said, Mapping):
+        raise ModelError(
+            f"{folder!r}: quantization_config of config.json is {_shown(said)}; expected a table, "
+            'such as {"quant_method": "gptq", ...}.'
+        )
 
 
 def _packed_by_auto_round(said: Mapping[str, Any]) -> Mapping[str, Any]:
