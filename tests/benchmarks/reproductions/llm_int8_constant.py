@@ -1,0 +1,12 @@
+"""bitsandbytes' LLM.int8 on a CPU multiplies by 6.200124e-05 where 1 / 127² = 6.2000124e-05 is meant.
+
+Every product is 1.8e-5 too large: less than fp16 shows, 300 roundoffs of float32. bitsandbytes 0.50.2.
+"""
+
+import bitsandbytes  # noqa: F401 - has the operations registered
+import torch
+
+whole = torch.tensor([[127 * 127]], dtype=torch.int32)
+one = torch.ones(1)
+made = torch.ops.bitsandbytes.int8_mm_dequant(whole, one, one, dtype=torch.float32)
+print(f"127 * 127 / 127²: {float(made):.7f}")
