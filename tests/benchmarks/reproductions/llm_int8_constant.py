@@ -1,6 +1,6 @@
-"""bitsandbytes' LLM.int8 on a CPU multiplies by 6.200124e-05 where 1 / 127² = 6.2000124e-05 is meant.
+"""bitsandbytes' LLM.int8 on a CPU multiplies by 6.200124e-05; 1 / 127² is 6.2000124e-05.
 
-Every product is 1.8e-5 too large: less than fp16 shows, 300 roundoffs of float32. bitsandbytes 0.50.2.
+Every product is 1.8e-5 too large: less than fp16 shows, 300 roundoffs of float32. 0.50.2.
 """
 
 import bitsandbytes  # noqa: F401 - has the operations registered
