@@ -3,6 +3,7 @@
     torch_eager, emulated, truth     PyTorch as it is, in formats it lacks, in float64
     onnx/runtime, openvino_runtime   exported graphs; `onnx/` has a map of its own
     pte/backend                      programs of ExecuTorch; so has `pte/`
+    programs/backend                 programs of torch.export; so has `programs/`
     recorded, command                states from a file, or from any program
 
 Below them: `sources`, `probes` and `default_probe/` (models and their inputs), `points`, `hooks`

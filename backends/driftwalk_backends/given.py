@@ -46,6 +46,7 @@ class GivenModel(LoadedModel):
     """A model that is never converted: what is asked of it is what it is."""
 
     def __init__(self, module: nn.Module, label: str = "", like: LoadedModel | None = None) -> None:
+        _settle(module)
         super().__init__(module, label or type(module).__name__, like=like)
         # What a user named in the model; another implementation may lack it.
         if like is not None and like.blocks and has_modules(module, like.blocks):
@@ -114,6 +115,17 @@ class GivenModel(LoadedModel):
         """Find out in one run what each point computes in; a model of one dtype is not run."""
         if self._mixture is None and self.is_mixed:
             self._mixture = _watched(self.module, layout, run)
+
+
+def _settle(module: nn.Module) -> None:
+    """Have modules of LLM.int8 move their numbers to where their first run would.
+
+    What a run leaves behind is taken back; here it would take the numbers with it.
+    """
+    for part in module.modules():
+        move = getattr(part, "init_8bit_state", None)
+        if move is not None and getattr(part._parameters.get("weight"), "CB", None) is not None:
+            move()
 
 
 def _watched(module: nn.Module, layout: Layout, run: Callable[[], Any]) -> Mixture:

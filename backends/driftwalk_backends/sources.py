@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import warnings
@@ -17,7 +18,7 @@ from driftwalk.errors import ModelError, UsageError
 from .auto_classes import class_for
 from .calls import first_line
 from .demo import DEMOS, ByteTokenizer
-from .formats.folders.declaring import Declaration, declared_in
+from .formats.folders.declaring import Declaration, check_said, declared_in
 from .formats.folders.loading import load as load_packed
 from .functions import as_module, name_of
 from .lending import is_large
@@ -250,6 +251,12 @@ def _check_folder(folder: Path) -> None:
             f"Folder {str(folder)!r} has a config.json but no weights (model.safetensors or "
             "pytorch_model.bin). Was the download complete?"
         )
+    try:
+        said = json.loads((folder / "config.json").read_bytes())
+    except ValueError:
+        return  # transformers says so
+    if isinstance(said, dict):
+        check_said(said.get("quantization_config"), str(folder))
 
 
 def _explain(where: str, source: str, error: Exception, trusted: bool, why: str) -> str:

@@ -247,6 +247,7 @@ def as_backend(given: object, model: AnyModel) -> Backend:
     """A backend from a spec, a Backend, or a module or function: another implementation."""
     from driftwalk_backends.functions import as_module, name_of
     from driftwalk_backends.loaded import LoadedModel
+    from driftwalk_backends.programs.backend import opened as opened_program
     from driftwalk_backends.torch_eager import TorchEager
 
     if isinstance(given, Backend):
@@ -255,6 +256,8 @@ def as_backend(given: object, model: AnyModel) -> Backend:
         return create(given, model)
     if callable(given) and not isinstance(given, type):
         like = model if isinstance(model, LoadedModel) else None
+        if (program := opened_program(given, like)) is not None:
+            return program
         return TorchEager.around(as_module(given), name_of(given), like)
     raise UsageError(
         f"Cannot take {given!r} for a backend; give a spec, a Backend, an nn.Module or a function."

@@ -23,11 +23,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import driftwalk
 import packed_folders as pack
 from benchmarks.quantised_matrix import real, tiny, used
+from driftwalk_backends.sources import as_saved
 
+SUMS = "sums in fp16"
 HEADS = ("lm_head", "decoder", "classifier", "pooler.dense")
 V2 = {"checkpoint_format": "gptq_v2"}
 FORMATS: dict[str, tuple[pack.Rounder, dict[str, Any]]] = {
@@ -105,7 +108,9 @@ def formats(model: nn.Module, is_real: bool) -> dict[str, tuple[pack.Rounder, di
     return kept | own | {"fp8": (pack.fp8((128, 128)), pack.fp8_says((128, 128)))}
 
 
-def faults(path: str, word: str) -> Iterator[tuple[str, Callable[[pack.Tensors], None]]]:
+def faults(
+    path: str, word: str, own: torch.Tensor
+) -> Iterator[tuple[str, Callable[[pack.Tensors], None]]]:
     """What is changed, and how."""
     numbers, step = (
         (f"{path}.weight", f"{path}.weight_scale_inv")
@@ -145,6 +150,13 @@ def faults(path: str, word: str) -> Iterator[tuple[str, Callable[[pack.Tensors],
         of = tensors[f"{path}.g_idx"]
         tensors[f"{path}.g_idx"] = torch.arange(len(of)).int() // 32
 
+    def in_float(tensors: pack.Tensors) -> None:
+        parts = [name for name in tensors if name.startswith(f"{path}.") and "bias" not in name]
+        for name in parts:
+            del tensors[name]
+        tensors[f"{path}.weight"] = own.detach().half()
+
+    yield "left in float", in_float
     yield "one scale x 1.02", scale
     yield "its neighbour's scale", neighbour
     yield "rows swapped", swapped
@@ -155,6 +167,34 @@ def faults(path: str, word: str) -> Iterator[tuple[str, Callable[[pack.Tensors],
     yield "nibbles swapped", nibbles
     if "order" in word:
         yield "order lost", order
+
+
+def every_fault(
+    folder: Path, path: str, word: str, model: nn.Module
+) -> Iterator[tuple[str, str | nn.Module]]:
+    """What is wrong, and the candidate that has it."""
+    own = model.get_submodule(path).weight
+    assert isinstance(own, torch.Tensor)
+    for number, (name, change) in enumerate(faults(path, word, own)):
+        wrong = Path(shutil.copytree(folder, folder.with_name(f"wrong-{number}")))
+        yield name, f"torch,folder={pack.changed(wrong, change)}"
+    yield SUMS, half_sums(as_saved(str(folder)), path)
+
+
+def half_sums(module: nn.Module, path: str) -> nn.Module:
+    """Its products are added up in fp16, one after the other."""
+    part: Any = module.get_submodule(path)
+    turned = isinstance(part, Conv1D)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weight = part.weight if turned else part.weight.T
+        total = torch.zeros(*x.shape[:-1], weight.shape[1], dtype=torch.float16)
+        for column in range(weight.shape[0]):
+            total += (x[..., column, None] * weight[column]).half()
+        return total.to(x.dtype) + (0 if part.bias is None else part.bias)
+
+    part.forward = forward
+    return module
 
 
 def main() -> int:
@@ -193,16 +233,17 @@ def row(model: nn.Module, folder: Path, word: str, label: str, with_faults: bool
     said = f"{len(found.wrong)} wrong, {len(found.own_way)} own way" if found else "no format"
     tried = caught = placed = called = 0
     missed = []
-    paths = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
+    paths = [p for p, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
     paths = [path for path in paths if ".1." in path and not path.endswith(HEADS)]
-    for name, change in faults(paths[-1], word) if with_faults and paths else ():
-        wrong = Path(shutil.copytree(folder, folder.with_name(f"wrong-{tried}")))
-        other = driftwalk.verify(model, f"torch,folder={pack.changed(wrong, change)}")
+    at = paths[-1] if with_faults and paths else ""
+    for name, change in every_fault(folder, at, word, model) if at else ():
+        other = driftwalk.verify(model, change)
         tried += 1
         caught += other.verdict == "drift"
         placed += bool(other.root_cause) and other.root_cause.point.name == "layer.1"
-        called += bool(other.format and list(other.format.wrong) == [paths[-1]])
-        missed += [] if other.verdict == "drift" else [name]
+        stored = list(other.format.wrong) if other.format else []
+        called += other.verdict == "drift" and stored == ([] if name == SUMS else [at])
+        missed += [] if other.verdict == "drift" else [f"{name} ({used(other):.2f})"]
     sys.stdout.write(
         f"| {label} | {report.verdict} | {used(report):.2f} | {parts} | {said} "
         f"| {caught} of {tried} | {placed} | {called} | {', '.join(missed)} |\n"

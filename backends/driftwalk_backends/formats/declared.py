@@ -25,7 +25,17 @@ def declared_by(module: nn.Module, model: LoadedModel) -> LoadedModel | None:
         weights = stored_in(module)
     except UnknownFormatError:
         return None
-    return declared_model(model, weights, rescaled(model, module, weights))
+    made = declared_model(model, weights, rescaled(model, module, weights))
+    if made is not None and made.declared is not None:
+        wrong = {**made.declared.wrong, **_undeclared(module)}
+        made.declared = replace(made.declared, wrong=wrong)
+    return made
+
+
+def _undeclared(module: nn.Module) -> dict[str, Misstored]:
+    """Modules in float that a folder says are packed (folders/undeclared.py)."""
+    parts = ((path, getattr(part, "undeclared", None)) for path, part in module.named_modules())
+    return {path: wrong for path, wrong in parts if isinstance(wrong, Misstored)}
 
 
 def declared_of(

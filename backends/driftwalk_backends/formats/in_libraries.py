@@ -1,6 +1,7 @@
 """Weights as other libraries keep them in a module: bitsandbytes, compressed-tensors.
 
     bitsandbytes         two numbers of a table of 16 in a byte; one step for so many in a row
+                         LLM.int8: whole numbers, a step for a row; inputs likewise, but for some
     compressed-tensors   whole numbers or fp8, packed or not, and after the first run as floats;
                          one step for a matrix, a row, a group of a row, or a block
 
@@ -19,9 +20,10 @@ from driftwalk.dtypes import Array, Float64
 
 from ..tensors import TORCH_DTYPES
 from .rounded import Grid, RoundedWeight, grid_of, whole_numbers
-from .rounding import FixedInputs, FloatInputs, InputRounding, Rounding
+from .rounding import FixedInputs, FloatInputs, InputRounding, OutlierColumns, Rounding
 
 ROUNDOFFS = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+_LLM_INT8 = 127
 _WORD = 32
 """Bits of the words that numbers are packed into."""
 
@@ -36,8 +38,35 @@ def wide(tensor: torch.Tensor) -> Float64:
     return made
 
 
+def of_llm_int8(path: str, part: Any, before: float) -> RoundedWeight:
+    """Eight bits, a step for each row; inputs alike, but for columns with large numbers.
+
+    `before`: what the weights were off before they were rounded to fp16, and then to whole numbers.
+    """
+    state, weight = part.state, part.weight
+    if state.has_fp16_weights:
+        raise UnknownFormatError(f"{path} keeps its weight in float (has_fp16_weights)")
+    numbers = weight.CB if state.CB is None else state.CB
+    largest = weight.SCB if state.SCB is None else state.SCB
+    if numbers is None or largest is None:
+        raise UnknownFormatError(f"{path}.weight was not rounded yet: move it to its device first")
+    steps = wide(largest).reshape(-1, 1) / _LLM_INT8
+    if len(steps) != len(numbers):
+        raise UnknownFormatError(f"{path}: {len(steps)} steps for {len(numbers)} rows")
+    return RoundedWeight(
+        path,
+        Grid("int8", -_LLM_INT8, _LLM_INT8),
+        wide(numbers),
+        steps,
+        np.zeros_like(steps),
+        (1, numbers.shape[1]),
+        OutlierColumns(float(state.threshold or 0.0)),
+        slack=2 * (before + ROUNDOFFS[torch.float16]),  # the largest number of a row is, too
+    )
+
+
 def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
-    """A weight of four bits; int8 with columns in float is not known."""
+    """A weight of four bits."""
     state = weight.quant_state
     if state is None:
         raise UnknownFormatError(f"{path}.weight was not rounded yet: move it to its device first")

@@ -19,6 +19,7 @@ from .in_libraries import (
     UnknownFormatError,
     of_bitsandbytes,
     of_compressed_tensors,
+    of_llm_int8,
     wide,
 )
 from .rounded import Grid, RoundedWeight, grid_of
@@ -31,10 +32,12 @@ products must fit into 16 bits."""
 
 def stored_in(module: nn.Module) -> list[RoundedWeight]:
     """Every quantised weight of a module; an error where there is one that cannot be read."""
-    return [one for path, part in module.named_modules() for one in _of(path, part)]
+    before = max((ROUNDOFFS.get(one.dtype, 0.0) for one in module.parameters()), default=0.0)
+    return [one for path, part in module.named_modules() for one in _of(path, part, before)]
 
 
-def _of(path: str, part: nn.Module) -> Iterator[RoundedWeight]:
+def _of(path: str, part: nn.Module, before: float) -> Iterator[RoundedWeight]:
+    """`before`: what weights may be off since they were in the model's dtype once."""
     weight = part._parameters.get("weight")
     if isinstance(stored := getattr(part, "stored_weight", None), RoundedWeight):
         yield stored  # read from a folder (folders/loading.py)
@@ -45,6 +48,9 @@ def _of(path: str, part: nn.Module) -> Iterator[RoundedWeight]:
     packed = getattr(type(part), "weight", None)
     if packed is not None and type(part).__module__.startswith("torch.ao.nn.quantized"):
         yield _of_torch_ao(path, part)
+        return
+    if type(weight).__name__ == "Int8Params":
+        yield of_llm_int8(path, part, before)
         return
     if weight is not None and hasattr(weight, "quant_state"):
         yield of_bitsandbytes(path, weight)

@@ -20,6 +20,7 @@ none or a few in a product, and what comes of it grows from layer to layer. A ya
 luck none does would allow nothing; what this hides of the whole, the parts show (judge/parts)."""
 
 _FP8_MOST = 448.0
+_SYMMETRIC = 127
 _SNAP = 2.0**12
 """Parts of a step: what is nearer to half-way than one of them is half-way."""
 
@@ -51,6 +52,8 @@ class InputRounding(Rounding):
     steps: int = 255
     block: int = 0
     """So many numbers of a row have a step of their own; 0: all of it."""
+    least: float = 0.0
+    """No step is less."""
 
     @property
     def ties(self) -> bool:
@@ -68,11 +71,14 @@ class InputRounding(Rounding):
         low, high = (x.amin(-1, True), x.amax(-1, True)) if self.rows else (x.amin(), x.amax())
         low, high = low.clamp(max=0), high.clamp(min=0)
         if self.symmetric:
-            step = _not_zero(torch.maximum(-low, high) / (self.steps / 2))
+            step = self._step(torch.maximum(-low, high) / (self.steps / 2))
             return _whole(x / step).clamp(-((self.steps + 1) // 2), self.steps // 2) * step
-        step = _not_zero((high - low) / self.steps)
+        step = self._step((high - low) / self.steps)
         zero = (-low / step).round().clamp(0, self.steps)
         return (((x / step).round() + zero).clamp(0, self.steps) - zero) * step
+
+    def _step(self, step: torch.Tensor) -> torch.Tensor:
+        return step.clamp(min=self.least) if self.least else _not_zero(step)
 
 
 @dataclass(frozen=True)
@@ -81,14 +87,14 @@ class FixedInputs(Rounding):
 
     step: float
     zero: float = 0.0
-    bits: int = 8
+    lowest: int = -128
+    highest: int = 127
 
     def __str__(self) -> str:
-        return f"{self.bits} bits, a fixed step"
+        return f"{(self.highest - self.lowest).bit_length()} bits, a fixed step"
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
-        lowest = -(1 << self.bits - 1)
-        whole = (x / self.step + self.zero).round().clamp(lowest, -lowest - 1)
+        whole = (x / self.step + self.zero).round().clamp(self.lowest, self.highest)
         return (whole - self.zero) * self.step
 
 
@@ -119,6 +125,30 @@ class FloatInputs(Rounding):
             step = _not_zero(largest / _FP8_MOST)
         taken = (wide / step).clamp(-_FP8_MOST, _FP8_MOST).to(torch.float8_e4m3fn)
         return (taken.to(wide.dtype) * step).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class OutlierColumns(Rounding):
+    """LLM.int8: rows in eight bits, but for columns that have a number beyond the threshold.
+
+    These are taken as they are, in all rows. What is rounded was rounded to fp16 before.
+    """
+
+    threshold: float = 0.0
+    """0: there are no such columns."""
+
+    def __str__(self) -> str:
+        kept = f", columns beyond {self.threshold:g} in float" if self.threshold else ""
+        return f"symmetric, 8 bits, one step a row{kept}"
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        half = wide.to(torch.float16).to(wide.dtype)
+        beyond = half.abs() >= self.threshold if self.threshold else torch.zeros_like(half) > 0
+        within = torch.where(beyond, torch.zeros_like(half), half)
+        step = _not_zero(within.abs().amax(-1, True) / _SYMMETRIC)
+        columns = beyond.reshape(-1, x.shape[-1]).any(0)
+        return torch.where(columns, wide, (within / step).round() * step).to(x.dtype)
 
 
 def _block_by_block(

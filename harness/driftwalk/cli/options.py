@@ -155,7 +155,7 @@ MinFormatSnrOption = Annotated[
     option(
         "--min-format-snr DB",
         "Of a quantised candidate: the signal-to-noise ratio that its format must leave at every "
-        "output, in decibels.",
+        "output, in decibels; layers before the outputs are reported, and not judged.",
     ),
 ]
 

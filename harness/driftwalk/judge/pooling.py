@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
@@ -9,7 +10,7 @@ from functools import reduce
 from ..measure.norms import ZERO, Norms, ratio
 from ..names import layer_of
 from .calibrate import Calibration
-from .honest import Honest
+from .honest import ROOM, Honest, limits
 
 
 def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
@@ -20,7 +21,7 @@ def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
     """
 
     def raised_to_worst(points: Mapping[str, Honest]) -> dict[str, Honest]:
-        points = {name: replace(one, noise=_anywhere(one.noise)) for name, one in points.items()}
+        points = {name: replace(one, noise=_anywhere(one)) for name, one in points.items()}
         layers = {name: one for name, one in points.items() if layer_of(name)}
         shares = (one.noise.each(ratio, one.size) for one in layers.values())
         worst = reduce(Norms.or_larger, shares, ZERO)
@@ -35,7 +36,13 @@ def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
     )
 
 
-def _anywhere(noise: Norms) -> Norms:
-    """The worst token may be any token, the worst channel any channel."""
-    worst = noise.token_worst
-    return replace(noise, token_middle=worst, token_upper=worst, channel_middle=noise.channel)
+def _anywhere(known: Honest) -> Norms:
+    """The worst token may be any token, the worst channel any channel.
+
+    A single number that tips over is all of its channel: as far as it may go, the channel may.
+    """
+    noise, most = known.noise, limits(known.roundoff, known.rows, known.width, known.apart)
+    further = most.peak * ROOM.peak / (most.channel * ROOM.channel)
+    alone = noise.peak * further / math.sqrt(max(1, known.rows))
+    raised = replace(noise, channel=max(noise.channel, alone), channel_middle=noise.channel)
+    return replace(raised, token_middle=noise.token_worst, token_upper=noise.token_worst)

@@ -21,6 +21,7 @@ import packed_folders as pack
 from driftwalk_backends.formats.folders import words
 from driftwalk_backends.formats.folders.declaring import declared_in
 from driftwalk_backends.formats.folders.layouts import rounded
+from driftwalk_backends.formats.folders.undeclared import _speaks_of
 from driftwalk_backends.sources import as_saved, open_model
 
 UP, DOWN = "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"
@@ -317,6 +318,8 @@ def test_tensors_that_do_not_fit_are_named(
         (pack.fp8_says((128, 128)), "no tensor of it is a weight_scale_inv"),
         ({"quant_method": "rot13\x1b[31m"}, r"quant_method 'rot13\\x1b"),
         ({"bits": 4}, "quant_method None"),
+        ("x", "quantization_config of config.json is 'x'; expected a table"),
+        ([1, 2], r"quantization_config of config.json is \[1, 2\]"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(
@@ -327,6 +330,50 @@ def test_what_cannot_be_read_is_refused_by_name(
     for taken, candidate in ((model, f"torch,folder={folder}"), (str(folder), "torch")):
         with pytest.raises(driftwalk.DriftwalkError, match=why):
             driftwalk.verify(taken, candidate)
+
+
+def test_a_layer_in_float_that_nothing_spares_is_drift(
+    model: tf.LlamaForCausalLM, folder: Path
+) -> None:
+    path = "model.layers.1.mlp.down_proj"
+
+    def in_float(tensors: pack.Tensors) -> None:
+        for name in [name for name in tensors if name.startswith(f"{path}.")]:
+            del tensors[name]
+        tensors[f"{path}.weight"] = model.get_submodule(path).weight.detach().half()
+
+    pack.changed(folder, in_float)
+    report = driftwalk.verify(model, f"torch,folder={folder}")
+    assert report.verdict == "drift"
+    assert report.format is not None
+    assert list(report.format.wrong) == [path]
+    assert "stored in float" in report.format.wrong[path].sentence
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+    report.save(folder / "report")
+
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["modules_to_not_convert"] = ["layers.1.mlp.down_proj"]
+    (folder / "config.json").write_text(json.dumps(config))
+    report = driftwalk.verify(model, f"torch,folder={folder}")
+    assert report.verdict == "pass", report.reason
+    assert report.format is not None
+    assert path in report.format.in_float
+
+
+@pytest.mark.parametrize(
+    ("pattern", "speaks"),
+    [
+        ("model.layers.1.mlp.down_proj", True),
+        ("mlp.down_proj", True),
+        ("-:model\\.layers\\.1\\..*down_proj", True),
+        ("model.layers.0.*", False),
+        ("lm_head", False),
+        ("(a|b)+", True),  # of what cannot be read, nothing is accused
+    ],
+)
+def test_which_modules_a_pattern_spares(pattern: str, speaks: bool) -> None:
+    assert _speaks_of("model.layers.1.mlp.down_proj", pattern) is speaks
 
 
 def test_pickled_weights_are_never_read(model: tf.LlamaForCausalLM, folder: Path) -> None:

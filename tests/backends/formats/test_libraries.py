@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import driftwalk
-from driftwalk_backends.formats.in_libraries import unpacked
+from driftwalk_backends.formats.in_libraries import UnknownFormatError, unpacked
 from driftwalk_backends.formats.in_torch import stored_in
 from driftwalk_backends.formats.rounded import Grid
 
@@ -178,6 +179,100 @@ def test_a_folder_of_compressed_tensors_with_a_wrong_step_is_drift(
     assert report.verdict == "drift"
     assert report.root_cause is not None
     assert report.root_cause.point.name == "layer.0"
+
+
+def grouped_by_index(weight: torch.Tensor, of: torch.Tensor, size: int) -> nn.Module:
+    """A layer in int4 as compressed-tensors stored it while it had an order of activations."""
+    order = torch.argsort(of, stable=True)
+    groups = weight[:, order].reshape(len(weight), -1, size)
+    step = groups.abs().amax(-1) / 7.5
+    numbers = (groups / step[..., None]).round().clamp(-8, 7).reshape(weight.shape)
+    numbers = numbers[:, torch.argsort(order)].long() + 8
+    each = numbers.reshape(len(weight), -1, 8)
+    words = (each << (4 * torch.arange(8))).sum(-1).numpy().astype(np.uint32)
+    part: Any = nn.Module()
+    args = SimpleNamespace(type="int", num_bits=4, strategy="group", group_size=size)
+    part.quantization_scheme = SimpleNamespace(weights=args, input_activations=None)
+    part.register_buffer("weight_packed", torch.from_numpy(words.view(np.int32).copy()))
+    part.register_buffer("weight_scale", step)
+    part.register_buffer("weight_shape", torch.tensor(weight.shape))
+    part.register_buffer("weight_g_idx", of.int())
+    return part  # type: ignore[no-any-return]
+
+
+@given(st.integers(0, 99))
+def test_columns_are_grouped_by_their_index(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    weight = torch.randn(16, 64, generator=draw) * (1 + torch.arange(64) / 8)
+    of = (torch.arange(64) // 16)[torch.randperm(64, generator=draw)]
+    part = grouped_by_index(weight, of, 16)
+    (one,) = stored_in(part)
+    assert one.honest(weight.numpy()).is_right
+    assert np.abs(one.values - weight.numpy()).max() < float(part.weight_scale.max())
+    part.weight_g_idx = of.int().sort().values
+    (lost,) = stored_in(part)
+    assert not lost.honest(weight.numpy()).is_right
+    part.weight_g_idx[0] = 3
+    with pytest.raises(UnknownFormatError, match="groups of different sizes"):
+        stored_in(part)
+
+
+def test_llm_int8_is_what_it_computes_with() -> None:
+    table = pytest.importorskip("benchmarks.llm_int8_table")
+    pytest.importorskip("bitsandbytes")
+    model = table.with_outliers(_small())
+    made = table.eight_bits(model, torch.float32)
+    for one in stored_in(made):
+        part: Any = made.get_submodule(one.path)
+        x = torch.randn(4, 6, part.in_features)
+        x[1, 2, 3] = 9.0
+        x[..., 7] *= 5
+        values = torch.from_numpy(one.values)
+        assert one.inputs is not None
+        expected = one.inputs.rounded(x.double()) @ values.T
+        off = (part(x).detach() - expected).abs().amax(-1)
+        assert float((off < 2e-4).double().mean()) > 0.9  # one may tip over, half-way in fp16
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "pass", report.reason
+    assert report.format is not None
+    assert report.format.stored[0].inputs.endswith("columns beyond 6 in float")
+
+
+@pytest.mark.parametrize("fault", ["one scale x 1.02", "signed read as unsigned"])
+def test_a_fault_in_llm_int8_is_found(fault: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    from benchmarks import llm_int8_table as table
+
+    model = table.with_outliers(_small())
+    made = table.eight_bits(model, torch.float16)
+    path = "model.layers.1.mlp.up_proj"
+    table.FAULTS[fault][0](made.get_submodule(path))
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "drift"
+    assert report.format is not None
+    assert list(report.format.wrong) == [path]
+
+
+def test_columns_that_llm_int8_must_keep_are_missed_where_it_rounds_them() -> None:
+    pytest.importorskip("bitsandbytes")
+    from benchmarks import llm_int8_table as table
+
+    model = table.with_outliers(_small())
+    made = table.eight_bits(model, torch.float32)
+    table.no_outliers(made.get_submodule("model.layers.1.mlp.up_proj"))
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+    assert report.format is not None
+    assert not report.format.wrong
+
+
+def _small() -> LlamaForCausalLM:
+    torch.manual_seed(1)
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, vocab_size=128)).eval()
 
 
 def _half(model: LlamaForCausalLM) -> nn.Module:

@@ -28,6 +28,8 @@ class Declaration:
     """fp8: rows and columns that share a step; None: all do."""
     fixed_inputs: bool = False
     """fp8: whether the inputs' step is stored; otherwise it follows from each input."""
+    spared: tuple[str, ...] = ()
+    """What it says of modules that are not as the others are: names, or patterns."""
 
     @property
     def words(self) -> str:
@@ -43,8 +45,8 @@ def declared_in(said: object, folder: str) -> Declaration | None:
     """What `quantization_config` says; None where weights are plain, or transformers reads them."""
     if said is None:
         return None
-    if not isinstance(said, Mapping):
-        raise ModelError(f"{folder!r}: quantization_config of config.json is {_shown(said)}.")
+    check_said(said, folder)
+    assert isinstance(said, Mapping)
     method = said.get("quant_method")
     if method == _AUTO_ROUND:
         said = _packed_by_auto_round(said)
@@ -57,6 +59,15 @@ def declared_in(said: object, folder: str) -> Declaration | None:
     if method not in READ_HERE:
         return None
     return _fp8(said, folder) if method == "fp8" else _packed(method, said, folder)
+
+
+def check_said(said: object, folder: str) -> None:
+    """An error where `quantization_config` is no table: transformers' own is of an attribute."""
+    if said is not None and not isinstance(said, Mapping):
+        raise ModelError(
+            f"{folder!r}: quantization_config of config.json is {_shown(said)}; expected a table, "
+            'such as {"quant_method": "gptq", ...}.'
+        )
 
 
 def _packed_by_auto_round(said: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -91,7 +102,7 @@ def _packed(method: str, said: Mapping[str, Any], folder: str) -> Declaration:
             f"{folder!r}: {method} weights of {_shown(bits)} bits are not read; here: "
             f"{', '.join(map(str, _BITS[method]))}."
         )
-    return Declaration(method, layout, int(bits), bool(said.get("dynamic")))
+    return Declaration(method, layout, int(bits), bool(said.get("dynamic")), spared=_spared(said))
 
 
 def _fp8(said: Mapping[str, Any], folder: str) -> Declaration:
@@ -105,7 +116,17 @@ def _fp8(said: Mapping[str, Any], folder: str) -> Declaration:
     if said.get("expert_dtype", "fp8") != "fp8":
         raise ModelError(f"{folder!r}: experts in {_shown(said['expert_dtype'])} are not read.")
     made = None if block is None else (int(block[0]), int(block[1]))
-    return Declaration("fp8", "", 8, block=made, fixed_inputs=scheme == "static")
+    fixed = scheme == "static"
+    return Declaration("fp8", "", 8, block=made, fixed_inputs=fixed, spared=_spared(said))
+
+
+def _spared(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """By name: modules left in float, or with bits of their own."""
+    lists = (said.get(name) for name in ("modules_to_not_convert", "ignored_layers"))
+    tables = (said.get(name) for name in ("dynamic", "extra_config"))
+    found = [one for some in lists if isinstance(some, list | tuple) for one in some]
+    found += [one for some in tables if isinstance(some, Mapping) for one in some]
+    return tuple(map(str, found))
 
 
 def _is_size(value: object) -> bool:

@@ -22,6 +22,7 @@ from ...shards import what_is_wrong
 from ..rounded import RoundedWeight
 from .declaring import Declaration
 from .layouts import FP8, PACKED, rounded
+from .undeclared import left_in_float
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -74,6 +75,8 @@ def load(
     _check(module, loading, where, len(placed) == len(stored))
     for at, one in placed.items() if as_candidate else ():
         _keep(module.get_submodule(at), at, one)
+    for at, wrong in left_in_float(module, placed, says.spared).items() if as_candidate else ():
+        module.get_submodule(at).undeclared = wrong
     return module.eval(), loading
 
 
