@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
-from operator import add, mul
+from operator import add, attrgetter, mul
 from typing import Any
 
 import numpy as np
@@ -73,8 +73,7 @@ class Norms:
 
     def each(self, function: Callable[..., float], *others: Norms) -> Norms:
         """Norm by norm, of this and of others."""
-        sizes = (self, *others)
-        return Norms(*[function(*(getattr(s, f.name) for s in sizes)) for f in _FIELDS])
+        return Norms(*map(function, *map(_VALUES, (self, *others))))
 
     def scaled(self, factor: float) -> Norms:
         return self.each(lambda own: own * factor)
@@ -90,12 +89,13 @@ class Norms:
 
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all judged norms, and which one it is."""
-        ratios = {name: ratio(getattr(self, name), getattr(allowed, name)) for name in NORM_NAMES}
-        worst = max(ratios, key=lambda name: ratios[name])
-        return ratios[worst], worst
+        ratios = list(map(ratio, _VALUES(self)[2:], _VALUES(allowed)[2:]))
+        worst = max(ratios)
+        return worst, NORM_NAMES[ratios.index(worst)]
 
 
 _FIELDS = fields(Norms)
+_VALUES = attrgetter(*(f.name for f in _FIELDS))
 NORM_NAMES = tuple(f.name for f in _FIELDS[2:])
 """The norms that are judged."""
 ZERO = Norms(0.0, 0.0)
@@ -167,11 +167,20 @@ def distance(
         spectral=_spectral(whole, peak, spread),
         spread=spread,
         peak=peak,
-        token_middle=float(np.median(typical)),
+        token_middle=_middle(typical),
         token_upper=float(np.partition(typical, upper)[upper]),
         token_worst=float(tokens.max()),
-        channel_middle=float(np.median(channels)),
+        channel_middle=_middle(channels),
     )
+
+
+def _middle(values: Float64) -> float:
+    """The median of numbers without NaN; `np.median` takes several times as long for few."""
+    if not len(values):
+        return math.nan
+    half = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(values, half)
+    return float((ordered[half[0]] + ordered[half[1]]) / 2)
 
 
 def difference(a: Array, b: Array) -> Float64:
