@@ -22,11 +22,12 @@ from typing import Any
 from ...adapter import Backend, Exercises, Prepares, Replays
 from ...errors import DriftwalkError
 from ...exercised import LooksUp
+from ...judge.attention import same_attention
 from ...judge.exact import is_exact
 from ...judge.habit import Habit, Sizes, sizes_of
-from ...judge.honest import SAME
 from ...judge.outputs import OutputNames
 from ...judge.replay import introduced_errors
+from ...judge.sides import JudgedSide
 from ...judge.witness import Witness, witness_device
 from ...make_report import Terms
 from ...measure.decisions import Decisions, decision_impact
@@ -270,12 +271,17 @@ class _Look:
         return f"{point} is farther off than it usually is" if point else ""
 
     def _is_copy(self) -> bool:
-        """Whether most of its layers compute bit by bit what the reference's blocks do."""
-        blocks = self._run.stage.backends[0]
-        if not isinstance(blocks, Replays):
+        """Whether most of its layers compute bit by bit what the reference's blocks do.
+
+        Then the layers of a probe that is judged whole are allowed less (judge/sides.py).
+        """
+        blocks, infos = self._run.stage.backends[0], (self._met.backend, self._run.trace.backend)
+        if not isinstance(blocks, Replays) or not same_attention(*infos):
             return False
+        side = JudgedSide("candidate", self._ours)
         own = introduced_errors(blocks, self._met, self._ours.own_error)
-        return self._ours.room(own) == SAME
+        side.judge_layers(own, same_code=infos[0].name == infos[1].name)
+        return side.is_copy
 
     def _decided(self) -> Decisions | None:
         trace = self._run.trace
