@@ -24,8 +24,8 @@ from driftwalk.tasks.probes.collecting import Collected
 from driftwalk_backends.torch_eager import TorchEager
 from driftwalk_reports.probe_words import set_view
 
-WRONG, COUNT, AT = 59, 13, 9
-"""A token that one probe of so many has, and the number of that probe."""
+WRONG, COUNT, FAULTY = 59, 16, [5, 8, 9, 12]
+"""A token that few probes of many have, and the numbers of these probes."""
 
 
 def gpt2() -> GPT2LMHeadModel:
@@ -49,7 +49,7 @@ def with_wrong_row(model: torch.nn.Module, factor: float, attention: str = "") -
 
 def probes(count: int = COUNT) -> list[dict[str, Array]]:
     ids = np.random.default_rng(0).integers(3, WRONG, (count, 2, 12))
-    ids[AT - 1, 1, 7] = WRONG
+    ids[np.array(FAULTY) - 1, 1, 7] = WRONG
     return [{"input_ids": one} for one in ids]
 
 
@@ -81,14 +81,14 @@ def test_screened_or_judged_whole_a_set_comes_to_the_same(
     assert whole.probe_set is not None
     assert report.probe_set is not None
     assert whole.probe_set.screened == 0
-    assert report.probe_set.screened > COUNT // 2
+    assert report.probe_set.screened > COUNT // 3
     assert rows_of(report) == rows_of(whole)
     assert report.verdict == verdict
     assert report.worst is not None
     assert not report.worst.screened
     if verdict == "drift":
-        assert [row.number for row in report.probes if row.verdict == "drift"] == [AT]
-        assert report.worst.number == AT
+        assert [row.number for row in report.probes if row.verdict == "drift"] == FAULTY
+        assert report.worst.number in FAULTY
     assert report.probe_set.exercised == whole.probe_set.exercised
 
 
@@ -98,7 +98,7 @@ def test_a_policy_without_a_truth_is_the_same_screened_or_not(model: GPT2LMHeadM
     report = driftwalk.verify(model, candidate, **given)
     whole = driftwalk.verify(model, candidate, **given, thorough=True)
     assert report.probe_set is not None
-    assert report.probe_set.screened > COUNT // 2
+    assert report.probe_set.screened > COUNT // 3
     assert [r.used for r in report.probes] == pytest.approx([r.used for r in whole.probes])
     assert [r.kl for r in report.probes] == pytest.approx([r.kl for r in whole.probes])
 
@@ -128,13 +128,13 @@ class Fused(Backend):
         return outputs
 
 
-def test_a_fault_that_nobody_looking_brings_is_found_in_one_probe_of_many(
+def test_a_fault_that_nobody_looking_brings_is_found_in_few_probes_of_many(
     model: GPT2LMHeadModel,
 ) -> None:
     report = driftwalk.verify(model, Fused(model), probes=probes())
     assert report.probe_set is not None
-    assert report.probe_set.screened > COUNT // 2
-    assert [row.number for row in report.probes if row.verdict == "unverified"] == [AT]
+    assert report.probe_set.screened > COUNT // 3
+    assert [row.number for row in report.probes if row.verdict == "unverified"] == FAULTY
     assert "capturing states changed" in report.reason
 
 
@@ -164,7 +164,7 @@ def test_what_was_run_before_ctrl_c_is_told(
 
     def add(self: Collected, row: Any, *rest: Any) -> None:
         plain(self, row, *rest)
-        if row.number == AT + 2:
+        if row.number == FAULTY[0] + 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Collected, "add", add)
@@ -172,7 +172,7 @@ def test_what_was_run_before_ctrl_c_is_told(
     assert report.verdict == verdict
     assert report.probe_set is not None
     assert report.probe_set.stopped
-    assert len(report.probes) == AT + 2
+    assert len(report.probes) == FAULTY[0] + 2
 
 
 class TestHabit:
