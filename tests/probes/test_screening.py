@@ -14,8 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import driftwalk
 from driftwalk.adapter import Backend, BackendInfo, Sink
 from driftwalk.dtypes import Array
-from driftwalk.judge.habit import REMEMBERED, UNUSUAL, Habit
-from driftwalk.measure.norms import NORM_NAMES
+from driftwalk.judge.habit import REMEMBERED, UNUSUAL, Habit, sizes_of, step_of
+from driftwalk.judge.honest import honest
+from driftwalk.measure.norms import NORM_NAMES, distance
 from driftwalk.result import Report
 from driftwalk.spec import Spec
 from driftwalk.states import Probe
@@ -173,6 +174,24 @@ def test_what_was_run_before_ctrl_c_is_told(
     assert report.probe_set is not None
     assert report.probe_set.stopped
     assert len(report.probes) == FAULTY[0] + 2
+
+
+def test_a_step_is_free_of_the_error_that_a_layer_was_handed() -> None:
+    rng = np.random.default_rng(0)
+    before, added, handed, own = (rng.standard_normal((1, 40, 64)) for _ in range(4))
+    true, noise = before + added, 1e-7 * own
+    known = honest(true + noise, true, None, 2.0**-24)
+    wrong = noise.copy()
+    wrong[0, 7] *= 40
+    sizes = []
+    for made in (noise, wrong):
+        error = 1e-5 * handed + made
+        assert sizes_of(distance(true + error, true, None, known.weights), known)[0] > 50
+        sizes.append(step_of((true + error, true), (before + 1e-5 * handed, before), None, known))
+    assert max(sizes[0]) == pytest.approx(1.0, abs=0.3)
+    usual = Habit()
+    usual.learn({"layer.0": sizes[0]})
+    assert usual.unusual({"layer.0": sizes[1]}) == "layer.0"
 
 
 class TestHabit:

@@ -5,7 +5,10 @@
 A large set is screened: each probe is compared with the truth, and only a part of the set is judged
 by what each layer makes of its own input as well. That sharper judgement sees a fault in one layer
 which the noise of all layers before it hides. But such a fault, where only some probes show it,
-makes these probes unlike the others: at its layer the error is larger than it usually is.
+makes these probes unlike the others: at its layer the error is larger than it usually is, or at
+least it is by more than usual another one than at the layer before.
+
+    step(n)   =   ( c_n - x_n ) - ( c_n-1 - x_n-1 )        in units of what layer n introduces
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from statistics import median
 
-from ..measure.norms import NORM_NAMES, Norms, ratio
+import numpy as np
+
+from ..dtypes import Array
+from ..measure.halves import widened
+from ..measure.norms import NORM_NAMES, Norms, distance, ratio
 from .honest import FLOOR, Honest, K
 
 Sizes = Mapping[str, tuple[float, ...]]
-"""By point: an error in units of honest noise, in each judged norm."""
+"""By point, or step: an error in units of honest noise, in each judged norm."""
+Pair = tuple[Array, Array]
 
 UNUSUAL: Mapping[str, float] = {
     "channel": 3.0,
@@ -46,6 +54,20 @@ def sizes_of(error: Norms, known: Honest) -> tuple[float, ...]:
         ratio(getattr(error, name), getattr(known.noise, name) + part * getattr(known.size, name))
         for name in NORM_NAMES
     )
+
+
+def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> tuple[float, ...]:
+    """By how much the error of a layer is another one than that of the layer before.
+
+    Where a layer adds to a stream, the error that it was handed goes through: what is left is what
+    it made itself, and little more. Each pair is a state, and what it should be.
+    """
+    (state, true), (state_before, true_before) = now, before
+    ours, theirs = (
+        np.subtract(widened(one).astype(np.float64), widened(other))
+        for one, other in ((state, state_before), (true, true_before))
+    )
+    return sizes_of(distance(ours, theirs, keep, known.weights, patterns=False), known)
 
 
 class Habit:

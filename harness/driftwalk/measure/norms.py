@@ -138,11 +138,16 @@ def norms_of(array: Array, keep: Array | None = None, weights: Weights | None = 
 
 
 def distance(
-    a: Array, b: Array | None, keep: Array | None = None, weights: Weights | None = None
+    a: Array,
+    b: Array | None,
+    keep: Array | None = None,
+    weights: Weights | None = None,
+    patterns: bool = True,
 ) -> Norms:
     """The norms of a - b in float64, over the positions that count; NaN anywhere gives inf.
 
-    Where both are the same infinity they differ by nothing.
+    Where both are the same infinity they differ by nothing. Without `patterns`, half of the work,
+    the spectral norm is left 0.
     """
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     width = a_rows.shape[1]
@@ -150,7 +155,7 @@ def distance(
     if not count or not width:
         return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
-    kept = b is not None and width <= _WIDEST
+    kept = patterns and b is not None and width <= _WIDEST
     whole = np.empty((count, width), np.float32) if kept else None
     found, squares = _measured(a_rows, b_rows, rows, weights or even(count, width), whole)
     plain, weighed, most, peaks = found.T
@@ -176,8 +181,6 @@ def distance(
 
 def _middle(values: Float64) -> float:
     """The median of numbers without NaN; `np.median` takes several times as long for few."""
-    if not len(values):
-        return math.nan
     half = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(values, half)
     return float((ordered[half[0]] + ordered[half[1]]) / 2)

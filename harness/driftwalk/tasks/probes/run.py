@@ -35,7 +35,7 @@ Verify = Callable[..., list[Report]]
 
 SMALL = 16
 """Sets of no more probes than this are judged whole."""
-WORST_WHOLE, ONE_IN = 2, 128
+WORST_WHOLE, ONE_IN = 1, 256
 """So many of the worst probes of a set are judged whole, and one more for each ..."""
 MOST_WHOLE = 10
 """... and no more than these."""

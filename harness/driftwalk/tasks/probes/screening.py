@@ -24,7 +24,7 @@ from ...errors import DriftwalkError
 from ...exercised import LooksUp
 from ...judge.attention import same_attention
 from ...judge.exact import is_exact
-from ...judge.habit import Habit, Sizes, sizes_of
+from ...judge.habit import Habit, Pair, Sizes, sizes_of, step_of
 from ...judge.outputs import OutputNames
 from ...judge.replay import introduced_errors
 from ...judge.sides import JudgedSide
@@ -234,7 +234,7 @@ class _Look:
 
     def _candidate(self) -> str:
         """Why the candidate is not well within its own: every state is compared with the truth."""
-        trace, near = self._run.trace, ""
+        trace, near, before = self._run.trace, "", None
         if set(self._met.names) != set(trace.names):
             return "one side has points that the other lacks"
         for state in self._met:
@@ -252,8 +252,19 @@ class _Look:
             used = error.over(most)[0] if math.isfinite(most.max_abs) else math.inf
             self._used.append(used)
             self._sizes[name] = sizes_of(error, honest)
+            before = self._step(state, before)
             near = near or ("" if used <= NEAR else name)
         return f"{near} is near its allowance, or beyond it" if near else ""
+
+    def _step(self, state: State, before: Pair | None) -> Pair:
+        """Take note of what the error is beyond that of the state before, of the same stream."""
+        name, ours = state.point.name, self._ours
+        now = state.array, ours.truth[name]
+        known = ours.own.get(name)
+        if known is not None and before is not None and before[0].shape == state.shape:
+            keep = self._run.trace.probe.keep(name, state.shape)
+            self._sizes[f"{name} by itself"] = step_of(now, before, keep, known)
+        return now
 
     def _is_equal(self, state: State) -> bool:
         other = self._run.trace.state(state.point.name)
