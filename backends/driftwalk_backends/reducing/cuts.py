@@ -83,6 +83,17 @@ class Cut:
         """Stored tensors that hold the model's own numbers."""
         return tuple(n for n, a in self.stored.items() if is_own(a) and n not in self.invented)
 
+    def without(self, gone: str, source: str) -> Cut:
+        """The same without the node that makes a tensor; another one stands in its place."""
+        nodes = [_renamed(node, gone, source) for node in self.nodes if gone not in node.output]
+        used = {name for node in nodes for name in node.input}
+        return replace(
+            self,
+            nodes=tuple(nodes),
+            stored={name: array for name, array in self.stored.items() if name in used},
+            given={name: array for name, array in self.given.items() if name in used},
+        )
+
     def resized(self, number: Callable[[int], int]) -> Cut:
         """With other sizes in what its nodes are told; those of a graph are stored tensors."""
         return self
@@ -139,6 +150,20 @@ class Cutting:
             raise KeyError(name)
         return array
 
+    def handed_on(self, cut: Cut, number: int) -> str | None:
+        """The input that a node of a cut gives as it is: a mask that takes nothing, a bound that
+        nothing reaches. None: it does something, or makes what comes out."""
+        (made, *others) = self.graph.nodes[number].outputs
+        node = next((one for one in cut.nodes if made in one.output), None)
+        if node is None or others or made == cut.output:
+            return None
+        array = self.value(made)
+        for name in filter(None, node.input):
+            taken = self.value(name)
+            if taken.dtype == array.dtype and np.array_equal(taken, array):
+                return str(name)
+        return None
+
     def between(self, output: str, ends: Collection[str], constants: bool = False) -> list[int]:
         """The nodes that a tensor needs, as far as some others, in topological order.
 
@@ -185,6 +210,16 @@ def _constants(graph: OnnxGraph) -> Any:
 
 def _is_size(array: Array) -> bool:
     return array.dtype == np.int64 and array.ndim <= 1 and array.size <= _MOST_SIZES
+
+
+def _renamed(proto: Any, old: str, new: str) -> Any:
+    """A node that takes another tensor in the place of one."""
+    if old not in proto.input:
+        return proto
+    node = type(proto)()
+    node.CopyFrom(proto)
+    node.input[:] = [new if name == old else name for name in proto.input]
+    return node
 
 
 def _bare(proto: Any) -> Any:

@@ -25,15 +25,7 @@ from driftwalk.errors import BackendError
 from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, windows
 from .cuts import Cut, Cutting, is_own
 from .right import Partner, Right, partners
-from .showing import (
-    LIMIT,
-    Judge,
-    Shown,
-    cosine,
-    error_of,
-    norm,
-    same_place,
-)
+from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
 from .states import State, differing, with_right_numbers
 from .writing import write_graph
 
@@ -286,6 +278,23 @@ class GraphSubject:
         if not same_place(found.shown.error, state.shown.error):
             return None
         return self._settled(replace(found, share=state.share))
+
+    def idle(self, state: State) -> list[int]:
+        return [n for n in state.nodes if self._cutting.handed_on(state.cut, n) is not None]
+
+    def passing(self, state: State, node: int) -> State | None:
+        """Without a node that gives one of its inputs as it is, if the error stays what it is."""
+        source = self._cutting.handed_on(state.cut, node)
+        if source is None:
+            return None
+        gone = self._cutting.graph.nodes[node].outputs[0]
+        made = state.cut.without(gone, source)
+        shown = self._judge.show(made, state.expected)
+        if shown is None or not shown.drifts or not same_place(shown.error, state.shown.error):
+            return None
+        right = None if state.right is None else state.right.without(gone, source)
+        nodes = tuple(number for number in state.nodes if number != node)
+        return replace(state, cut=made, shown=shown, nodes=nodes, right=right)
 
     def _is_right(self, name: str) -> bool:
         partner, end = self._partners.get(name), self._end

@@ -39,6 +39,10 @@ class ProgramSubject(GraphSubject):
         """Not what weights alone make: a weight that is wrong shows in what is done with it."""
         return [name for name in super().ends(state) if not self._cutting.is_constant(name)]
 
+    def idle(self, state: State) -> list[int]:
+        """None: an operation is what torch's tracer saw, and stays as it was written."""
+        return []
+
     def write(
         self, state: State, folder: Path, flags: Mapping[str, str], headline: str, about: str
     ) -> str:

@@ -27,6 +27,7 @@ from ..measure.norms import (
     Weights,
     alive_in,
     distance,
+    error_rows,
     inverse,
     norms_of,
     ratio,
@@ -77,6 +78,13 @@ MANY = 0.05
 GUESSES = 4
 """How many tokens a guess is worth: the noise of a channel over few tokens is mixed with so many of
 the median channel's, and the extremes of few tokens are given so much more room."""
+
+NARROW = 8
+"""With fewer numbers of its own a token's noise is a guess, too: a pooled image has one number a
+line, and where all numbers of a line are next to equal they are rounded alike, as one."""
+
+SOME = 4096
+"""How many tokens tell how much alike the numbers of a token are rounded."""
 
 MOST_LUCK = 8.0
 """How much more room the extremes of narrow states are given, at most."""
@@ -149,17 +157,18 @@ def honest(
     (typical, of_made), (lowest, of_least) = sizes(made, true, keep), sizes(least, None, keep)
     runs, apart, by_channel = [(made, 1.0)], 1.0, [of_least, of_made]
     alive, width = alive_in(true, keep), true.shape[-1] if true.ndim else 1
+    own = own_share(made, true, keep)
     for run in map(widened, draws):
         other, of_run = sizes(run, true, keep)
         factor = gain(typical, other)
         runs.append((run, factor))
         by_channel.append(factor * of_run)
-        one, another = (steadied(size, alive, width) for size in (typical, factor * other))
+        one, another = (steadied(size, alive, width, own) for size in (typical, factor * other))
         apart = max(apart, _apart(one, another, lowest))
     channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
-    noisy = steadied(np.max(by_token, axis=0), alive, width)
+    noisy = steadied(np.max(by_token, axis=0), alive, width, own)
     if tips and np.isfinite(noisy).all():
         noisy = np.maximum(noisy, math.sqrt(float(np.mean(np.square(noisy)))))
     if other_branch is not None:
@@ -173,20 +182,37 @@ def honest(
     return Honest(noise, size, weights, roundoff, apart)
 
 
-def steadied(noise: Float64, alive: Array, width: int) -> Float64:
-    """The noise of tokens of which zeros leave little: mixed with that of the others.
+def steadied(noise: Float64, alive: Array, width: int, own_share: float = 1.0) -> Float64:
+    """The noise of tokens that few numbers tell: mixed with that of the others.
 
-    ReLU leaves few numbers of a line of an image, or one: what two draws are off there is luck. In
-    a token without zeros nothing is mixed in.
+    ReLU leaves few numbers of a line of an image, or one: what two draws are off there is luck. So
+    it is in a NARROW token, and in one of whose numbers only a share is rounded on its own. In a
+    wide token without zeros nothing is mixed in.
     """
     known = noise[(noise > 0) & np.isfinite(noise)]
-    if not known.size or (alive == width).all():
+    told = np.asarray(alive) * own_share
+    guesses = GUESSES * np.maximum(1 - alive / max(1, width), 1 - told / NARROW).clip(0, 1)
+    if not known.size or not guesses.any():
         return noise
-    guesses = GUESSES * (1 - alive / max(1, width))
     own = np.where(np.isfinite(noise), noise, 0.0)
-    both = np.hypot(np.sqrt(alive) * own, np.sqrt(guesses) * np.median(known))
-    mixed = both / np.sqrt(alive + guesses)
+    both = np.hypot(np.sqrt(told) * own, np.sqrt(guesses) * np.median(known))
+    mixed = both / np.sqrt(told + guesses)
     return np.where(np.isfinite(noise) & (guesses > 0), mixed, noise)
+
+
+def own_share(made: Array, true: Array, keep: Array | None = None) -> float:
+    """The share of a token's numbers that are rounded on their own: 1, or less where alike.
+
+    The square of a sum of n independent errors is that of one of them, n times; of n equal ones
+    n * n times. Seen in the yardstick's errors alone, so that no candidate can bring it about.
+    """
+    errors = error_rows(made, true, keep, SOME)
+    squares = np.square(errors).sum(axis=1)
+    known = (squares > 0) & np.isfinite(squares)
+    if not known.any():
+        return 1.0
+    alike = np.square(errors[known].sum(axis=1)) / squares[known]
+    return 1 / max(1.0, float(alike.mean()))
 
 
 def _of_many(jumps: Float64, noise: Float64) -> Float64:

@@ -214,6 +214,16 @@ def sizes(
     return np.sqrt(found[:, 1]), np.sqrt(squares / max(1, count))
 
 
+def error_rows(a: Array, b: Array, keep: Array | None, most: int) -> Float64:
+    """a - b in float64, token by token: of the tokens that count so many at most, evenly taken."""
+    (a_rows, _, rows), (b_rows, _, _) = _as_rows(a, None, keep), _as_rows(b, None, keep)
+    count = len(a_rows) if rows is None else len(rows)
+    some = np.arange(0, count, max(1, -(-count // most)))
+    chosen = some if rows is None else rows[some]
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.subtract(a_rows[chosen], b_rows[chosen], dtype=np.float64)
+
+
 def even(rows: int, width: int) -> Weights:
     """All tokens and all channels alike."""
     return Weights(np.ones(rows), np.ones(width))

@@ -8,11 +8,11 @@ in the same direction, of the same size. What is left is written down and run by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from driftwalk_backends.reducing.graphs import GraphSubject
     from driftwalk_backends.reducing.states import State
 
+Found = TypeVar("Found")
 MOST_EXAMPLES = 6
+MOST_POINTS = 4
+"""Points that drift, of which one is reduced: the root cause, or where a part of it shows."""
 LEAST_ALONE = 0.2
 """The share of a drift that a place must be the cause of to be all that is said of it."""
 WHOSE: dict[Fault, str] = {
@@ -95,17 +98,22 @@ def reduce(
         if earlier is not None:
             refuse_another(empty, earlier, point)
             point = earlier.point or point
-        if point is None:
+        points = [] if point is None else [point]
+        if not points:
             with show.stage("verifying", extra=True):
                 report = verify(loaded, side, probe=stage.probe)
             if report.verdict == "pass":
                 return replace(empty, candidate=report.candidate, notes=report.notes)
-            point = _guilty(report)
-        with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
-            subject, state = _subject(side, stage.probe, point, truth)
-        empty = replace(empty, candidate=side.info, point=point, before=_extent(state))
-        search = _searched(subject, state, allowance, empty, earlier, target, show)
-        made = _made(empty, subject.whose, search)
+            points = _guilty(report)
+
+        def searched(point: str) -> tuple[GraphSubject, Search[State], Reduction]:
+            with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
+                subject, state = _subject(side, stage.probe, point, truth)
+            begun = replace(empty, candidate=side.info, point=point, before=_extent(state))
+            search = _searched(subject, state, allowance, begun, earlier, target, show)
+            return subject, search, _made(begun, subject.whose, search)
+
+        subject, search, made = _first_shown(searched, points)
         if target is None:
             return made
         with show.stage("writing the reproduction"):
@@ -160,10 +168,11 @@ def _of_report(
         trust_remote_code=options.get("trust_remote_code", False),
         **given,
     )
-    return *opened, point or _guilty(report)
+    return *opened, point or _guilty(report)[0]
 
 
-def _guilty(report: Report) -> str:
+def _guilty(report: Report) -> list[str]:
+    """The root cause, then all other points that drift, those that are furthest off first."""
     if report.verdict == "unverified":
         raise BackendError(f"There is nothing to reduce, the run is unverified: {report.reason}")
     if report.at_fault == "reference":
@@ -174,7 +183,9 @@ def _guilty(report: Report) -> str:
     name = report.cause or (first.point.name if first is not None else None)
     if name is None:
         raise BackendError("The report names no point that drifts.")
-    return name
+    sides = {one.point.name: one.sides.get("candidate") for one in report.layers}
+    used = {n: side.needed for n, side in sides.items() if side is not None and side.needed > 1}
+    return [name, *sorted(used.keys() - {name}, key=lambda one: -used[one])[: MOST_POINTS - 1]]
 
 
 @contextmanager
@@ -190,6 +201,21 @@ def _subject(side: Backend, probe: Probe, point: str, truth: Backend | None) -> 
     from driftwalk_backends.reducing.opening import subject_of
 
     return subject_of(side, probe, point, truth)
+
+
+def _first_shown(search: Callable[[str], Found], points: Sequence[str]) -> Found:
+    """Of the first of the points at which a part that is taken out drifts by itself.
+
+    A drift that is close to its allowance may be the root cause, and take the whole model to show.
+    """
+    refused: BackendError | None = None
+    for point in points:
+        try:
+            return search(point)
+        except BackendError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def _shows_nothing(point: str, finished: bool) -> str:

@@ -23,6 +23,9 @@ ENOUGH = 0.7
 """A place that is the cause of so much of a drift is the one to look at."""
 LEFT = 0.1
 """Of the ratio at first, what must be left of it at the end: a drift that fades is another one."""
+FADES = 0.7
+"""An error that grows with the length of a sum fades as it is cut: where at least so much of the
+ratio is left for each value of the axis, it is the same drift."""
 SHORT, LEFT_OF_SHORT = 64, 0.5
 """An axis that is as short as that is cut further only where so much of the ratio is left."""
 ODD_SIZES = (64, 63, 61, 60, 56, 50, 48, 40, 33)
@@ -142,6 +145,12 @@ class Shrinks(Protocol[S]):
     def keeping(self, state: S, parts: Sequence[int]) -> S | None:
         """With some of its parts alone."""
 
+    def idle(self, state: S) -> Sequence[int]:
+        """Parts that give what they take, as it is."""
+
+    def passing(self, state: S, part: int) -> S | None:
+        """Without such a part: what it takes is handed on."""
+
     def lengths(self, state: S) -> Sequence[int]:
         """Of all its axes, the longest first."""
 
@@ -180,6 +189,7 @@ class Search(Generic[S]):
         try:
             self._end_earlier()
             self._fewer_parts()
+            self._no_idle_parts()
             self._shorter()
             self._plainer()
             self._shorter()
@@ -231,6 +241,11 @@ class Search(Generic[S]):
         for _ in fewest(self.subject.parts(self.state), holds):
             pass
 
+    def _no_idle_parts(self) -> None:
+        for part in self.subject.idle(self.state):
+            found = self._ask(partial(self.subject.passing, self.state, part))
+            self._take(found, "without a node that leaves all as it is")
+
     def _shorter(self) -> None:
         for length in self.subject.lengths(self.state):
             if length in self.subject.lengths(self.state):
@@ -240,11 +255,13 @@ class Search(Generic[S]):
         """Axes of one length: of the whole, or of what is left of it by then.
 
         Some drifts become smaller with an axis, step by step; each step is compared with the last.
+        What is left must be LEFT of the ratio, or fade no faster than the axis, down to SHORT.
         """
         forms = [(self.state, length)]
 
         def holds(size: int) -> bool:
-            left = LEFT if size >= SHORT else LEFT_OF_SHORT
+            is_short = forms[-1][1] <= SHORT or size < ODD_SIZES[-1]
+            left = LEFT_OF_SHORT if is_short else min(LEFT, FADES * size / length)
             for state, long in (forms[0], *forms[1:][-1:]):
                 found = self._ask(partial(self.subject.shortened, state, long, size))
                 if self._take(found, f"axes of {length} cut to {size}", left):
