@@ -14,8 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import driftwalk
 from driftwalk.adapter import Backend, BackendInfo, Sink
 from driftwalk.dtypes import Array
-from driftwalk.judge.habit import REMEMBERED, UNUSUAL, Habit, sizes_of, step_of
-from driftwalk.judge.honest import honest
+from driftwalk.judge.habit import REMEMBERED, STEP, UNUSUAL, Habit, sizes_of, step_of
+from driftwalk.judge.honest import K, honest
 from driftwalk.measure.norms import NORM_NAMES, distance
 from driftwalk.result import Report
 from driftwalk.spec import Spec
@@ -187,7 +187,8 @@ def test_a_step_is_free_of_the_error_that_a_layer_was_handed() -> None:
     for made in (noise, wrong):
         error = 1e-5 * handed + made
         assert sizes_of(distance(true + error, true, None, known.weights), known)[0] > 50
-        sizes.append(step_of((true + error, true), (before + 1e-5 * handed, before), None, known))
+        step = step_of((true + error, true), (before + 1e-5 * handed, before), None, known)
+        sizes.append(sizes_of(step, known))
     assert max(sizes[0]) == pytest.approx(1.0, abs=0.3)
     usual = Habit()
     usual.learn({"layer.0": sizes[0]})
@@ -226,6 +227,13 @@ class TestHabit:
     def test_where_there_was_no_error_any_is_unusual(self) -> None:
         tiny = (1e-9,) * len(NORM_NAMES)
         assert self.learned(0.0, 0.0).unusual({"layer.1": tiny}) == "layer.1"
+
+    def test_a_step_that_is_mostly_what_a_layer_was_handed_tells_nothing(self) -> None:
+        many, more = ((size,) * len(NORM_NAMES) for size in (2 * K, 9 * K))
+        for name, told in (("layer.0", "layer.0"), (f"layer.0{STEP}", "")):
+            habit = Habit()
+            habit.learn({name: many})
+            assert habit.unusual({name: more}) == told
 
     def test_the_latest_probes_say_what_is_usual(self) -> None:
         sizes = {"layer.1": (9.0,) * len(NORM_NAMES)}

@@ -56,7 +56,7 @@ def sizes_of(error: Norms, known: Honest) -> tuple[float, ...]:
     )
 
 
-def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> tuple[float, ...]:
+def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> Norms:
     """By how much the error of a layer is another one than that of the layer before.
 
     Where a layer adds to a stream, the error that it was handed goes through: what is left is what
@@ -67,7 +67,11 @@ def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> tuple
         np.subtract(widened(one).astype(np.float64), widened(other))
         for one, other in ((state, state_before), (true, true_before))
     )
-    return sizes_of(distance(ours, theirs, keep, known.weights, patterns=False), known)
+    return distance(ours, theirs, keep, known.weights, patterns=False)
+
+
+STEP = " by itself"
+"""What follows the name of a point where a size is that of a step."""
 
 
 class Habit:
@@ -90,6 +94,9 @@ class Habit:
             if seen is None:
                 return point
             for name, size, others in zip(NORM_NAMES, found, zip(*seen, strict=True), strict=True):
-                if not size <= max(UNUSUAL[name] * median(others), BEYOND * max(others)):
+                usual = median(others)
+                if point.endswith(STEP) and usual > K:
+                    continue  # what the layer was handed is more than it may make: it hides that
+                if not size <= max(UNUSUAL[name] * usual, BEYOND * max(others)):
                     return point
         return ""

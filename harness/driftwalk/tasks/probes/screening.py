@@ -24,7 +24,8 @@ from ...errors import DriftwalkError
 from ...exercised import LooksUp
 from ...judge.attention import same_attention
 from ...judge.exact import is_exact
-from ...judge.habit import Habit, Pair, Sizes, sizes_of, step_of
+from ...judge.habit import STEP, Habit, Pair, Sizes, sizes_of, step_of
+from ...judge.honest import LIKE_THE_YARDSTICK, allowed
 from ...judge.outputs import OutputNames
 from ...judge.replay import introduced_errors
 from ...judge.sides import JudgedSide
@@ -209,6 +210,7 @@ class _Look:
         self._run, self._met, self._known = run, met, known
         self._ours, self._theirs = standards.ours, standards.theirs
         self._sizes: dict[str, tuple[float, ...]] = {}
+        self._small: set[str] = set()
         self._used: list[float] = []
 
     @property
@@ -257,13 +259,19 @@ class _Look:
         return f"{near} is near its allowance, or beyond it" if near else ""
 
     def _step(self, state: State, before: Pair | None) -> Pair:
-        """Take note of what the error is beyond that of the state before, of the same stream."""
+        """Take note of what the error is beyond that of the state before, of the same stream.
+
+        Where that is well within what the layer may introduce, it is nothing to look into.
+        """
         name, ours = state.point.name, self._ours
         now = state.array, ours.truth[name]
         known = ours.own.get(name)
         if known is not None and before is not None and before[0].shape == state.shape:
             keep = self._run.trace.probe.keep(name, state.shape)
-            self._sizes[f"{name} by itself"] = step_of(now, before, keep, known)
+            step, most = step_of(now, before, keep, known), allowed(known, LIKE_THE_YARDSTICK)
+            self._sizes[f"{name}{STEP}"] = sizes_of(step, known)
+            if step.over(most)[0] <= NEAR:
+                self._small.add(f"{name}{STEP}")
         return now
 
     def _is_equal(self, state: State) -> bool:
@@ -278,7 +286,7 @@ class _Look:
             known.is_copy = known.is_copy or self._is_copy()
         if known.is_copy:
             return "the candidate is a copy of the reference, and differs from it"
-        point = known.habit.unusual(self._sizes)
+        point = known.habit.unusual({n: s for n, s in self._sizes.items() if n not in self._small})
         return f"{point} is farther off than it usually is" if point else ""
 
     def _is_copy(self) -> bool:
