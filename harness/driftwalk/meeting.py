@@ -10,10 +10,11 @@ from .dtypes import Array
 from .judge.calibrate import Calibration
 from .judge.exact import ByChance
 from .judge.format_split import FormatSplit
+from .judge.routers import Routes
 from .judge.sides import JudgedSide
 from .judge.walk import Walk
 from .judge.witness import Witness
-from .layer_drift import LayerDrift
+from .layer_drift import LayerDrift, Side
 from .make_report import Terms
 from .progress import Progress
 from .result import Observer, Report
@@ -84,7 +85,18 @@ class Standards:
         """What one more run gives: of the same candidate, or of one that is like it."""
         walk = self.walk(run, candidate, terms)
         self.meet(run, walk, candidate)
-        return walk.layers()
+        rows = walk.layers()
+        if all(row.ok for row in rows):
+            return rows
+        reference = run.stage.backends[0], run.witness
+        routes = self.routes({"candidate": (candidate, self.witness), "reference": reference})
+        return rows if routes is None else routes.without_ties(rows)
+
+    def routes(self, sides: Mapping[Side, tuple[Backend, Witness]]) -> Routes | None:
+        """What both sides chose, where a calibration says what honest arithmetic would choose."""
+        if self.ours is None or self.theirs is None:
+            return None
+        return Routes.of(sides, {"candidate": self.ours, "reference": self.theirs.calibration})
 
 
 def _both_or_none(

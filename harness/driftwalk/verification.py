@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,6 @@ from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
 from .judge.accusation import accuse
 from .judge.drill import finer_depth, look
-from .judge.routers import Routes
 from .judge.witness import Witness, witness_device
 from .layer_drift import Side
 from .make_report import Terms, assemble, unrun_report
@@ -284,7 +283,7 @@ def _verified(
         "candidate": (candidate, witness),
         "reference": (reference, base),
     }
-    routes = _routes(standards, sides)
+    routes = standards.routes(sides)
     if routes is not None:
         routes, report = routes.judged(report, walk)
     if split is not None:
@@ -309,14 +308,6 @@ def _verified(
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
     report = replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)
     return report, standards
-
-
-def _routes(standards: Standards, sides: Mapping[Side, tuple[Backend, Witness]]) -> Routes | None:
-    """What both sides chose, where a calibration says what honest arithmetic would choose."""
-    if standards.ours is None or standards.theirs is None:
-        return None
-    theirs = standards.theirs.calibration
-    return Routes.of(sides, {"candidate": standards.ours, "reference": theirs})
 
 
 def _inside_of_closed(reference: Backend, candidate: Backend, trace: Trace) -> tuple[str, ...]:

@@ -96,7 +96,11 @@ def atlas(names: list[str], options: Any, known: dict[str, Row]) -> Iterator[Row
             continue
         kind = every.classes([name.partition(".")[0]])[name]
         model, probe = runnable({"name": name, "seconds": {}}, kind, every.MOST_SECONDS)
-        yield _kept(options.rows, reduced(name, model, f"{SPEC},cache=off", probe, options))
+        row = reduced(name, model, f"{SPEC},cache=off", probe, options)
+        if "could not be exported" in row.get("refused", ""):
+            other = f"{SPEC},exporter=transformers,cache=off"
+            row = reduced(name, model, other, probe, options)
+        yield _kept(options.rows, row)
 
 
 def seeded(options: Any, known: dict[str, Row]) -> Iterator[Row]:

@@ -11,7 +11,7 @@ import driftwalk
 import routed_models as routed
 import zoo
 from driftwalk.chosen import Choice, other_rows
-from driftwalk.judge import routing
+from driftwalk.judge import routers, routing
 from driftwalk.judge.margins import HonestChoice
 from driftwalk.judge.routing import Routed, excused_rows
 from driftwalk.judge.ties import REACH
@@ -19,6 +19,7 @@ from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
 from driftwalk.registry import create
 from driftwalk.routing import Flips
 from driftwalk.states import Point
+from driftwalk.verification import Addition, verify_all
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 from driftwalk_reports import html, markdown, terminal
@@ -231,3 +232,24 @@ def test_who_chose_as_the_truth_is_not_judged_by_what_another_block_chose(
     made, excused = excused_rows(rows, {"candidate": alike}, {"candidate": object()})
     assert excused == (("layer.0",) if is_excused else ())
     assert made[0].ok is is_excused
+
+
+def test_one_more_run_is_judged_with_what_routing_takes_back(monkeypatch):
+    """As `bisect` asks for them: a run cured of its drift may still choose otherwise at ties."""
+    seen = []
+
+    class Asks(Addition):
+        def inspect(self, report, candidate, probe, rows):
+            monkeypatch.setattr(routers, "excused_rows", taken_back)
+            seen.append([row.verdict for row in rows(candidate)])
+
+    def taken_back(rows, sides, truths):
+        assert any(not row.ok for row in rows)
+        assert {"candidate", "reference"} == set(sides) == set(truths)
+        return tuple(replace(row, verdict="ok") for row in rows), ()
+
+    model = routed.build("Qwen3-MoE", 1)
+    spoilt = routed.faulty(model, "Qwen3-MoE", "top-k off by one", LAYER)
+    (report,) = verify_all(model, [spoilt], additions=[Asks()])
+    assert report.verdict == "drift"
+    assert seen == [["ok"] * len(report.layers)]

@@ -334,11 +334,12 @@ class GraphSubject:
                 continue
             left, free = error[slices], expected is None or right is not None
             aligned = left.shape == shown.error.shape and same_place(shown.error, left)
-            if aligned or (free and state.is_kind_of(shown)):
-                anchor = None if aligned else state.compared
-                return replace(
-                    state, cut=made, shown=shown, expected=expected, right=right, anchor=anchor
-                )
+            if aligned or (free and state.is_kind_of(shown, size / length)):
+                found = replace(state, cut=made, shown=shown, expected=expected, right=right)
+                if aligned:
+                    return replace(found, anchor=None, faded=1.0)
+                faded = state.faded * size / length
+                return replace(found, anchor=state.compared, faded=faded)
         return None
 
     def _rows_apart(self, whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:

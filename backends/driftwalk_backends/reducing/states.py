@@ -36,15 +36,22 @@ class State:
 
     anchor: Shown | None = None
     """What it was compared with last, element by element: before values changed."""
+    faded: float = 1.0
+    """How much shorter axes are by now than they were there: errors of sums fade with them."""
 
     @property
     def compared(self) -> Shown:
         return self.shown if self.anchor is None else self.anchor
 
-    def is_kind_of(self, shown: Shown) -> bool:
-        """Whether a drift on other values is the same one, by this state and by its anchor."""
-        relative = within(shown.relative, self.compared.relative, OVERALL)
-        return relative and same_kind(shown, self.shown)
+    def is_kind_of(self, shown: Shown, shorter: float = 1.0) -> bool:
+        """Whether a drift on other values is the same one, by this state and by its anchor.
+
+        `shorter` is what is left of an axis: since the anchor the drift may have faded as much.
+        """
+        before = self.compared.relative
+        sizes = (before, before * self.faded * shorter)
+        same = any(within(shown.relative, size, OVERALL) for size in sizes)
+        return same and same_kind(shown, self.shown)
 
     @property
     def ratio(self) -> float:

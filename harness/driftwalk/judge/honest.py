@@ -120,7 +120,8 @@ class Honest:
     roundoff: float
     """Of the coarsest format that took part."""
     apart: float = 1.0
-    """How many times as far off one honest run is as another, at the token where most."""
+    """How many times as far off one honest run is as another, at the token where most: as seen in
+    two, or as is to be expected where few numbers tell the noise of a token."""
 
     @property
     def rows(self) -> int:
@@ -174,6 +175,8 @@ def honest(
     if other_branch is not None:
         jumps = row_sizes(other_branch, true, keep, channels)
         noisy = np.maximum(noisy, _of_many(jumps, noisy))
+    if own < 1:
+        apart = max(apart, K / A_THIRD * _luck(len(alive), min(width, own * width + GUESSES)))
     some = (alive > 0).any() and not (alive > 0).all()
     weights = Weights(inverse(noisy), channels, alive > 0 if some else None)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
@@ -299,7 +302,7 @@ def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
     return replace(even, token_middle=middle, channel_middle=middle)
 
 
-def _luck(rows: int, width: int) -> float:
+def _luck(rows: int, width: float) -> float:
     """By how much a draw of noise is too small at the luckiest of so many tokens.
 
     The noise of a token of width w is below a share of its size with a chance of about that share

@@ -98,6 +98,10 @@ class Routes:
         rows = tuple(_changed(row, routes.fault) for row in report.layers)
         return routes, self._again(report, rows, walk, steady)
 
+    def without_ties(self, rows: tuple[LayerDrift, ...]) -> tuple[LayerDrift, ...]:
+        """The points of a run, without drift that ties alone explain."""
+        return excused_rows(rows, self.sides, self.truths)[0]
+
     @property
     def _flips(self) -> bool:
         return any(one.flipped for one in self.sides.values())

@@ -183,7 +183,14 @@ def _guilty(report: Report) -> list[str]:
     name = report.cause or (first.point.name if first is not None else None)
     if name is None:
         raise BackendError("The report names no point that drifts.")
-    sides = {one.point.name: one.sides.get("candidate") for one in report.layers}
+    layers = {one.point.name: one for one in report.layers}
+    if name in layers and layers[name].verdict == "shape":
+        raise BackendError(
+            f"At {name} the candidate's state has another shape than the reference's: "
+            f"{layers[name].note or 'see the report'}. That is no drift of numbers: there is "
+            "nothing to be made smaller."
+        )
+    sides = {name: one.sides.get("candidate") for name, one in layers.items()}
     used = {n: side.needed for n, side in sides.items() if side is not None and side.needed > 1}
     return [name, *sorted(used.keys() - {name}, key=lambda one: -used[one])[: MOST_POINTS - 1]]
 
