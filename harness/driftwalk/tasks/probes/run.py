@@ -195,6 +195,8 @@ class _SetRun:
         if self._screen is None:
             return False
         whole, self._glances = self._screen.wants_whole(probe), self._screen.look(probe)
+        if any(glance.never for glance in self._glances):
+            self._screen = None  # to look at each would be in vain
         if whole or any(glance.why for glance in self._glances):
             return False
         for collected, glance in zip(self.collected, self._glances, strict=True):

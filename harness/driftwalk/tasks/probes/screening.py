@@ -61,6 +61,8 @@ class Glance:
     used: float | None = None
     decided: Decisions | None = None
     sizes: Sizes = field(default_factory=dict)
+    never: bool = False
+    """No other probe of the set can be screened either."""
 
 
 @dataclass
@@ -141,7 +143,10 @@ class Screen:
             standards = Standards.of(run, candidate, self._policy)
             why = _beyond_a_screen(standards, self._policy)
             if why:
-                yield Glance(why)
+                ours = standards.ours
+                chooses = ours is not None and bool(ours.choices)
+                own = standards.witness.has_own_model
+                yield Glance(why, never=own or chooses or bool(self._policy.rules))
                 continue
             met = self._traced(candidate, stage.probe, not isinstance(reference, Exercises))
             why = self._watched(known, run, candidate, met)
