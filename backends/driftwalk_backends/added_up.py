@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from driftwalk.dtypes import Array
 from driftwalk.exercised import PADDING, Touched
 
 from .saturation import Saturation
@@ -44,6 +45,14 @@ class AddedUp:
             have = self._weights.setdefault(weight.name, weight)
             if have is not weight:
                 have.add(weight)
+
+    def look_up(self, rows: Mapping[str, Sequence[Array]]) -> None:
+        """Rows of tables that one more run looked up, by the names of their weights."""
+        for name, numbers in rows.items():
+            weight = self._weights.get(name)
+            if weight is not None and weight.is_looked_up:
+                for some in numbers:
+                    weight.looked_up[some[some < weight.rows]] = True
 
 
 def _both(one: Touched, other: Touched) -> Touched:

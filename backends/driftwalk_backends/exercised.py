@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
@@ -38,6 +39,7 @@ from driftwalk.exercised import (
 
 from .added_up import AddedUp
 from .calls import forward_of, kept_in, tensors_only
+from .lookups import adding_rows
 from .saturation import Saturation
 from .tensors import to_numpy
 from .touching import Touching, Weight
@@ -79,6 +81,13 @@ class Watch:
         sums = self._sum
         found = _exercised(self._module, sums.weights, sums.tried, sums.why)
         return replace(found, driven=sums.saturation.said)
+
+    def looking_up(self, inputs: Inputs) -> AbstractContextManager[None]:
+        """Add up what a run inside uses, as far as hooks on tables and the inputs can tell."""
+        module, total = self._module, self._sum
+        if module is None or total is None:
+            return nullcontext()
+        return adding_rows(module, total, lambda: tuple(_untried(module, inputs)))
 
     def known(self, inputs: Inputs) -> Exercised | None:
         return self._seen.get(_key(inputs))

@@ -238,13 +238,19 @@ class Evidence:
         return states, outputs
 
 
+_WORTH_A_THREAD = 1 << 18
+"""Bytes that are hashed in less time than it takes to wake a thread."""
+
+
 def hash_of(states: Iterable[State], outputs: Mapping[str, Array]) -> str:
     """One hash over names, dtypes, shapes and bytes of all states and outputs."""
     named = [(f"state {state.point.name}", state.array) for state in states]
     named += [(f"output {name}", array) for name, array in outputs.items()]
     # The last state often is an output as well: the same memory is read once.
     different = {_place(array): array for _, array in named}
-    hashes = in_threads(_hash_of, list(different.values()), lambda array: array.nbytes)
+    hashes = in_threads(
+        _hash_of, list(different.values()), lambda array: array.nbytes, least=_WORTH_A_THREAD
+    )
     hash_at = dict(zip(different, hashes, strict=True))
     digest = hashlib.blake2b(digest_size=32)
     for name, array in named:

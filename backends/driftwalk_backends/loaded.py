@@ -6,6 +6,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -296,6 +297,10 @@ class LoadedModel:
     def added_up(self) -> Exercised | None:
         """What they used; None where there was none."""
         return self._watch.added_up()
+
+    def looking_up(self, probe: Probe) -> AbstractContextManager[None]:
+        """Add up what a run of a probe uses, as far as that costs no run of its own."""
+        return self._watch.looking_up(on_device(probe, "cpu"))
 
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())

@@ -98,6 +98,7 @@ class TorchRuntime(Looks, Backend):
         if "disable" in spec.options and spec.options.get("compile") != "inductor":
             raise UsageError(f"{spec}: disable= is for compile=inductor.")
         self._module: nn.Module | None = None
+        self._lent = False
         self._lend: Lend = "off"
         """Whether its module is lent the model's weights (lending.py)."""
         self._hold = False
@@ -152,7 +153,7 @@ class TorchRuntime(Looks, Backend):
         config = getattr(self._module or self._model.module, "config", None)
         if attention := getattr(config, "_attn_implementation", None):
             flags["attn"] = str(self._attn or attention)
-        if self._module is not None and is_lent(self._module):
+        if self._lent:
             flags["weights"] = "streamed"
         if self._own_convolutions:
             flags["convolutions"] = OWN
@@ -186,6 +187,7 @@ class TorchRuntime(Looks, Backend):
         if self._module is None:
             start = time.perf_counter()
             self._module = self._load()
+            self._lent = is_lent(self._module)
             taken = time.perf_counter() - start
             self._seconds["load"] = self._seconds.get("load", 0.0) + taken
         return self._module
@@ -213,7 +215,7 @@ class TorchRuntime(Looks, Backend):
         module = self._open()
         with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
             yield module
-        if is_lent(module):
+        if self._lent:
             trim()
 
     @contextmanager
@@ -339,7 +341,7 @@ class TorchRuntime(Looks, Backend):
             yield
 
     def _close(self) -> None:
-        self._module = None
+        self._module, self._lent = None, False
 
 
 @contextmanager

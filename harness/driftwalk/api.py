@@ -51,6 +51,7 @@ def verify_all(
     shapes: object = None,
     probes: object = None,
     strict: bool = False,
+    thorough: bool = False,
     keep_probes: object = None,
     max_format_kl: float | None = None,
     min_format_snr: float | None = None,
@@ -66,8 +67,9 @@ def verify_all(
     makes have open axes. `probes` are many inputs in one run: a list of what `probe` takes, a
     folder of probe files, a .jsonl file with one a line, "builtin:text", "builtin:edge" or
     "suggest"; the report is then that of the worst probe, with a row for each in `report.probes`. A
-    probe that cannot be run is named and left out, or, with `strict`, ends it all; `keep_probes` is
-    a folder for files of the worst ones. `max_format_kl` and `min_format_snr` (decibels) limit what
+    probe that cannot be run is named and left out, or, with `strict`, ends it all; of a large set
+    most are screened, unless it is to be `thorough` (docs/probes.md); `keep_probes` is a folder for
+    files of the worst ones. `max_format_kl` and `min_format_snr` (decibels) limit what
     the format of a quantised candidate may cost at the outputs; beyond, it is drift. All other
     options are those of `verification.verify_all` (`allow_missing`, `cache`, `spill`, `witness`,
     `budget`, `command`, `progress`) and of `stage.Setting` (`blocks`, `trust_remote_code`, `batch`,
@@ -88,7 +90,8 @@ def verify_all(
             raise UsageError(f"A set of probes goes without {one}: that is of a single probe.")
         own = {"max_format_kl": max_format_kl, "min_format_snr": min_format_snr}
         told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
-        of_set: dict[str, Any] = {"strict": strict, "keep_probes": keep_probes}
+        of_set: dict[str, Any] = {"strict": strict, "thorough": thorough}
+        of_set |= {"keep_probes": keep_probes}
         return verify_probes(verify_all, model, candidates, reference, probes, **of_set, **told)
     limits = FormatLimits.asked(max_format_kl, min_format_snr, policy)
     additions = (

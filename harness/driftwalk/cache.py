@@ -16,6 +16,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -132,15 +133,20 @@ class FolderCache:
         return bool(self._entries(key))
 
     def read(
-        self, key: str, believed: Callable[[Mapping[str, bytes]], bool]
+        self,
+        key: str,
+        believed: Callable[[Mapping[str, bytes]], bool],
+        most: int | None = None,
     ) -> Mapping[str, bytes] | None:
         """The contents of the files stored for `key`, by name, for one who needs no files.
 
-        An entry that is damaged or disbelieved is removed.
+        An entry that is damaged or disbelieved is removed; one of more than `most` bytes is left.
         """
         for entry in self._entries(key):
             with contextlib.suppress(*_UNREADABLE):
                 checksums = _checksums(entry)
+                if most is not None and _size(checksums) > most:
+                    continue
                 files = {name: (entry / name).read_bytes() for name in checksums}
                 intact = all(_checksum_of(files[name]) == checksums[name] for name in files)
                 if intact and believed(files):
@@ -163,11 +169,12 @@ class FolderCache:
         finally:
             if folder is not None:
                 release(folder)
+                _unchanged(self._root)
 
     def _entries(self, key: str) -> list[Path]:
         """All entries for a key, the latest first: two processes may have made one each."""
         with contextlib.suppress(OSError):
-            named = [e for e in self._root.iterdir() if e.name.rpartition("-")[0] == key]
+            named = [self._root / name for name in _listing(self._root).get(key, ())]
             return sorted(named, key=_last_used, reverse=True)
         return []
 
@@ -213,13 +220,22 @@ class FolderCache:
                 os.rename(making, entry)
             finally:
                 release(making)
-            self._trim(keep=entry)
+            _published(self._root, key, entry.name)
+            self._trim(entry, _size(manifest))
         except OSError as error:
             return _reason(error)
         return ""
 
-    def _trim(self, keep: Path) -> None:
-        """Drop what killed processes left, then the least recently used entries over the budget."""
+    def _trim(self, keep: Path, added: int) -> None:
+        """Drop what killed processes left, then the least recently used entries over the budget.
+
+        All entries are looked at now and then; in between what is `added` is added up.
+        """
+        stored = _stored.get(self._root)
+        if stored is not None and stored.count < _LOOKED_AT_EVERY:
+            stored.count, stored.size = stored.count + 1, stored.size + added
+            if stored.size <= self._budget:
+                return
         used = []
         for folder in self._root.iterdir():
             with contextlib.suppress(OSError):
@@ -230,11 +246,64 @@ class FolderCache:
                 elif folder.is_dir():
                     size = sum(file.stat().st_size for file in folder.iterdir())
                     used.append((folder != keep, -age, size, folder))
-        total = 0
+        # Of many entries some more go, or all would be looked at again for the next.
+        most = self._budget if len(used) < _LOOKED_AT_EVERY else self._budget * 15 // 16
+        total = left = 0
         for _, _, size, folder in sorted(used, key=lambda item: item[:2]):
             total += size
-            if total > self._budget and folder != keep:
+            if total > most and folder != keep:
                 shutil.rmtree(folder, ignore_errors=True)
+            else:
+                left += size
+        _stored[self._root] = _Stored(left)
+
+
+_LOOKED_AT_EVERY = 256
+
+
+@dataclass
+class _Stored:
+    """What a cache holds, as far as this process knows."""
+
+    size: int
+    count: int = 0
+    """Entries that were added since all were looked at."""
+
+
+_stored: dict[Path, _Stored] = {}
+_listings: dict[Path, tuple[int, dict[str, list[str]]]] = {}
+"""Names of entries by their keys, and the time of the folder that they were read from: a cache of a
+hundred thousand entries is not read anew for each of them. What another process adds in the same
+instant is found later, or made twice."""
+
+
+def _listing(root: Path) -> dict[str, list[str]]:
+    time_of, known = _listings.get(root, (-1, {}))
+    changed = root.stat().st_mtime_ns
+    if time_of != changed:
+        known = {}
+        for name in os.listdir(root):
+            known.setdefault(name.rpartition("-")[0], []).append(name)
+        _listings[root] = changed, known
+    return known
+
+
+def _published(root: Path, key: str, name: str) -> None:
+    """An entry was added by this process."""
+    if root in _listings:
+        _listings[root][1].setdefault(key, []).append(name)
+        _unchanged(root)
+
+
+def _unchanged(root: Path) -> None:
+    """What this process did beside the entries of a folder is no reason to read it anew."""
+    with contextlib.suppress(OSError, KeyError):
+        _listings[root] = root.stat().st_mtime_ns, _listings[root][1]
+
+
+def _size(checksums: Mapping[str, str]) -> int:
+    """Bytes of all files of an entry, as its checksums say."""
+    return sum(int(one.partition(":")[0]) for one in checksums.values())
 
 
 def _filled(place: Path | None, make: Callable[[Path], None]) -> Path:

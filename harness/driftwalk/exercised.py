@@ -7,6 +7,7 @@ routed to, a sliding window longer than the probe: all of it can be wrong, and e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -128,6 +129,13 @@ class AddsUp(Protocol):
 
     def added_up(self) -> Exercised | None:
         """What they used; None where there was none."""
+
+
+@runtime_checkable
+class LooksUp(Protocol):
+    """A model that adds to that what a run uses which is not watched, as far as hooks tell."""
+
+    def looking_up(self, probe: Probe) -> AbstractContextManager[None]: ...
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:

@@ -36,6 +36,8 @@ class ProbeRow:
     """Why it is unverified."""
     file: Sparse[str] = ""
     """Its own probe file, below the folder that reports were written to."""
+    screened: Sparse[bool] = False
+    """Both sides ran once, and nothing gave reason to judge it whole; see docs/probes.md."""
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -97,3 +99,7 @@ class ProbeSet:
     """Probes of a large set that have no row: the best ones."""
     exercised: Sparse[Exercised | None] = None
     """What of the model the probes used, all of them together."""
+    screened: Sparse[int] = 0
+    """Probes that were screened, and not judged whole."""
+    stopped: Sparse[bool] = False
+    """Whether it was ended before all probes were run."""

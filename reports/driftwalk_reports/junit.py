@@ -28,7 +28,8 @@ def render(report: Report) -> str:
     said += (*view.format.wrong, *view.format.sentences) if view.format else ()
     if view.probes is not None:
         worst = (" ".join(map(str, row[:5])) for row in view.probes.worst)
-        said += (view.probes.sentence, *worst, *view.probes.refused, *view.probes.coverage)
+        said += (view.probes.sentence, *worst, *view.probes.refused)
+        said += (*view.probes.screened, *view.probes.coverage)
     return _rendered(report, view, view.rows, said)
 
 

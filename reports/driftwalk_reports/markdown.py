@@ -69,7 +69,7 @@ def _set(found: SetView) -> Iterator[Markdown]:
     if found.numbers:
         yield table(PERCENTILES, found.numbers, " rrrr")
     yield table(WORST, [tuple(map(str, row)) for row in found.worst], "  r  rr")
-    yield from map(paragraph, (*found.refused, *found.coverage))
+    yield from map(paragraph, (*found.refused, *found.screened, *found.coverage))
 
 
 def _details(run: Sequence[Row]) -> Markdown:

@@ -33,6 +33,8 @@ class SetView:
     rest: str
     """How many probes have no row; empty where all have one."""
     refused: tuple[str, ...]
+    screened: tuple[str, ...]
+    """How many probes were not judged whole, and what that means; none where all were."""
     coverage: tuple[str, ...]
     shares: tuple[tuple[str, str], ...]
     """Each kind of part of the model, and how much of it the probes used together."""
@@ -57,6 +59,7 @@ def set_view(report: Report) -> SetView | None:
         else (),
         rest=f"{count(left)} more are not listed here." if left > 0 else "",
         refused=tuple(_refused(told)),
+        screened=tuple(_screened(told)),
         coverage=tuple(_coverage(told)),
         shares=tuple((what, share(part)) for what, part in shares.items()),
         touched=exercised_rows(known),
@@ -67,6 +70,7 @@ def set_sentence(told: ProbeSet) -> str:
     """The verdicts of a set in one sentence."""
     total = f"{count(told.count)} probe{'s' if told.count != 1 else ''}"
     left = f", {count(told.refused_count)} more could not be run" if told.refused_count else ""
+    left += ", and then it was stopped" if told.stopped else ""
     if told.passed == told.count:
         return (f"all {total} pass" if told.count > 1 else "the one probe passes") + left
     words = {"drift": told.drifted, "cannot be verified": told.unverified}
@@ -87,7 +91,8 @@ def _values(found: Percentiles) -> tuple[float, ...]:
 
 
 def _row(row: ProbeRow) -> tuple[Cell, ...]:
-    sign = Sign(row.verdict, SYMBOLS[row.verdict], row.verdict, cut(row.reason, 120))
+    word = f"{row.verdict}, screened" if row.screened else row.verdict
+    sign = Sign(row.verdict, SYMBOLS[row.verdict], word, cut(row.reason, 120))
     return (
         f"{row.number}: {cut(row.name, 60)}",
         sign,
@@ -104,6 +109,20 @@ def _refused(told: ProbeSet) -> Iterator[str]:
         yield f"Not run: probe {one.number} ({cut(one.name, 60)}): {cut(one.why, 300)}."
     if told.refused_count > MOST_REFUSED:
         yield f"And {count(told.refused_count - MOST_REFUSED)} more probes were not run."
+
+
+def _screened(told: ProbeSet) -> Iterator[str]:
+    if not told.screened:
+        return
+    whole = told.count - told.screened
+    yield (
+        f"{count(whole)} of {count(told.count)} probes were judged whole: the first ones of each "
+        "shape, all that came near an allowance or were unlike the others, and the worst. The "
+        f"other {count(told.screened)} were screened: every state of both sides is within its "
+        "allowance and as far off as is usual; their layers were not run on each other's states, "
+        "and both sides ran only once. --thorough judges all whole. Rows of tables were counted in "
+        "all probes; experts, and what else only a watched run shows, in those judged whole."
+    )
 
 
 def _coverage(told: ProbeSet) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _set(found: SetView) -> Iterator[RenderableType]:
         yield table(PERCENTILES, found.numbers, " rrrr")
     yield table(WORST, found.worst, "llr  rr")
     yield from (Text(text, style="red") for text in found.refused)
-    yield from map(Text, found.coverage)
+    yield from map(Text, (*found.screened, *found.coverage))
 
 
 def _costs(found: CostView, width: int) -> Iterator[RenderableType]:

@@ -1,8 +1,10 @@
 """What a set of probes costs beside the plain runs of both sides, with stored calibrations.
 
     python tests/benchmarks/probe_sets.py FOLDER [--candidate SPEC] [--probes 256] [--length 32]
+        [--mixed] [--thorough]
 
-Made of random ids, each probe two rows. The set is run twice: the first run stores calibrations,
+Made of random ids, each probe two rows, or, mixed, one row of a length as texts have (log-normal,
+6 to 192). The set is run twice: the first run stores calibrations,
 the second is timed, by the wall clock and by the processor's, which neighbours on a shared machine
 disturb less. Then both sides run every probe plainly, taking turns. Memory is the resident set of
 the process after a quarter, a half and all of the second run.
@@ -69,21 +71,24 @@ def main() -> None:
     words.add_argument("--probes", type=int, default=256)
     words.add_argument("--length", type=int, default=32)
     words.add_argument("--rows", type=int, default=2)
+    words.add_argument("--mixed", action="store_true")
+    words.add_argument("--thorough", action="store_true")
     asked = words.parse_args()
     rng = np.random.default_rng(0)
     model = open_model(asked.folder)
-    shape = (asked.probes, asked.rows, asked.length)
-    mask = np.ones(shape[1:], dtype=np.int64)
-    probes = [
-        {"input_ids": ids, "attention_mask": mask}
-        for ids in rng.integers(1000, model.config.vocab_size, shape)
-    ]
+    probes = []
+    for _ in range(asked.probes):
+        longer = int(np.clip(np.exp(rng.normal(3.6, 0.6)), 6, 192))
+        shape = (1, longer) if asked.mixed else (asked.rows, asked.length)
+        ids = rng.integers(1000, model.config.vocab_size, shape)
+        probes.append({"input_ids": ids, "attention_mask": np.ones(shape, dtype=np.int64)})
+    how = {"thorough": asked.thorough}
     start = time.perf_counter()
-    driftwalk.verify(model, asked.candidate, probes=probes)
+    driftwalk.verify(model, asked.candidate, probes=probes, **how)
     tell(f"first run, calibrations made and stored: {time.perf_counter() - start:.1f} s")
     memory = Memory()
     start, busy = time.perf_counter(), time.process_time()
-    report = driftwalk.verify(model, asked.candidate, probes=probes, progress=memory)
+    report = driftwalk.verify(model, asked.candidate, probes=probes, progress=memory, **how)
     whole, whole_busy = time.perf_counter() - start, time.process_time() - busy
     sides = [driftwalk.backend(spec, model) for spec in ("torch", asked.candidate)]
     made = [make_probe(model, probe) for probe in probes]
@@ -97,7 +102,9 @@ def main() -> None:
             side.run(probe)
             plain[str(side.spec)] += time.perf_counter() - start
     both, both_busy = sum(plain.values()), time.process_time() - busy
-    tell(f"verdict {report.verdict}; {report.probe_set.count if report.probe_set else 0} probes")
+    told = report.probe_set
+    if told is not None:
+        tell(f"verdict {report.verdict}; {told.count} probes, {told.screened} screened")
     tell(f"set {whole:.1f} s; plain runs {both:.1f} s {dict(plain)}; ratio {whole / both:.2f}")
     tell(f"processor: {whole_busy:.1f} s, {both_busy:.1f} s; ratio {whole_busy / both_busy:.2f}")
     quarter = len(memory.seen) // 4
@@ -108,7 +115,7 @@ def main() -> None:
         counted(kind, spent)
     few = probes[: min(32, len(probes))]
     start = time.perf_counter()
-    driftwalk.verify(model, asked.candidate, probes=few)
+    driftwalk.verify(model, asked.candidate, probes=few, **how)
     tell(
         f"of {len(few)} probes, {time.perf_counter() - start:.1f} s: "
         + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.most_common())

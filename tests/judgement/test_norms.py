@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from driftwalk.judge.honest import NARROW, SAME, allowed, honest, own_share, steadied
-from driftwalk.measure import norms
+from driftwalk.measure import norms, spectral
 from driftwalk.measure.norms import (
     FAR,
     Norms,
@@ -347,7 +347,7 @@ def test_the_strongest_pattern_of_numbers_of_any_size(size, shape, compiled, mon
     """At least what it is, at most L2; and never an error."""
     if not compiled:
         monkeypatch.setattr(norms, "fast_difference", lambda *_: None)
-        monkeypatch.setattr(norms, "fast_products", lambda *_: None)
+        monkeypatch.setattr(spectral, "fast_products", lambda *_: None)
     rng = np.random.default_rng(0)
     patterns = {
         "noise": rng.standard_normal(shape),

@@ -14,7 +14,7 @@ from driftwalk import capabilities as protocols
 from driftwalk.registry import BUILT_IN, MIXED, load_target
 from meta.sources import ROOT, sources
 
-NOT_OF_BACKENDS = {"Held", "KnowsExercised", "AddsUp"}
+NOT_OF_BACKENDS = {"Held", "KnowsExercised", "AddsUp", "LooksUp"}
 """Checked at run time, too: a tensor left on its device, and a model."""
 
 

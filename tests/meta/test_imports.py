@@ -22,7 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("errors", "dtypes", "progress", "spec", "files", "json_tables", "jsonable", "cache"),
         "other_inputs",
         *("children", "names", "budget", "input_files", "cpu", "decoding"),
-        *("measure.ulp", "native", "workers", "measure.halves"),
+        *("measure.ulp", "native", "workers", "measure.halves", "measure.spectral"),
         *(
             "measure.norms",
             "point",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.measure import fused, norms
+from driftwalk.measure import fused, norms, spectral
 from driftwalk.measure.norms import FAR, NORM_NAMES, ZERO, Norms, Weights, distance
 from unit.material import seeds
 
@@ -23,7 +23,7 @@ def generally(
 ) -> Norms:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(norms, "fast_difference", lambda *_: None)
-        patch.setattr(norms, "fast_products", lambda *_: None)
+        patch.setattr(spectral, "fast_products", lambda *_: None)
         return distance(a, b, keep, weights)
 
 
@@ -114,8 +114,8 @@ def test_a_state_that_is_not_contiguous():
 def test_products_leave_nothing_out(shape):
     rng = np.random.default_rng(2)
     matrix = rng.standard_normal(shape).astype(np.float32)
-    both = norms.fast_products(matrix)
+    both = spectral.fast_products(matrix)
     assert both is not None
     for times, left in zip(both, (matrix, matrix.T), strict=True):
-        vectors = rng.standard_normal((left.shape[1], norms.VECTORS)).astype(np.float32)
+        vectors = rng.standard_normal((left.shape[1], spectral.VECTORS)).astype(np.float32)
         np.testing.assert_allclose(times(vectors), left @ vectors, rtol=1e-4, atol=1e-4)

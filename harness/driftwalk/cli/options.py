@@ -36,8 +36,8 @@ _PANELS = {
         "--reference --candidate --backend --blocks --depth --cache --trust-remote-code"
     ),
     "Inputs": (
-        "--prompt --ids --input --probe --probes --strict --shape --batch --length --seed --steps "
-        "--beams --chunk --draft"
+        "--prompt --ids --input --probe --probes --strict --thorough --shape --batch --length "
+        "--seed --steps --beams --chunk --draft"
     ),
     "What is allowed": (
         "--policy --rule --allow-missing --expected --fail-on --max-slowdown --max-format-kl "
@@ -106,6 +106,14 @@ ProbesOption = Annotated[
 ]
 StrictOption = Annotated[
     bool, option("--strict", "Of --probes: one that cannot be read ends it all, nothing is run.")
+]
+ThoroughOption = Annotated[
+    bool,
+    option(
+        "--thorough",
+        "Of --probes: judge each probe of a large set as it would be judged alone. Otherwise most "
+        "are screened first, and judged whole where anything gives reason to.",
+    ),
 ]
 MinCoverageOption = Annotated[
     str | None,

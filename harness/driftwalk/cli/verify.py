@@ -57,6 +57,7 @@ def verify(
     probe: options.ProbeOption = None,
     probes: options.ProbesOption = None,
     strict: options.StrictOption = False,
+    thorough: options.ThoroughOption = False,
     policy: options.PolicyOption = "calibrated",
     rule: options.RuleOption = None,
     allow_missing: options.AllowMissingOption = None,
@@ -123,8 +124,9 @@ def verify(
     least = failing.parse_share(min_coverage)
     if expected is not None and probes is not None:
         raise UsageError("--expected is about one probe: of a set, any probe may drift elsewhere.")
-    if strict and probes is None:
-        raise UsageError("--strict is about the probes of a set: it goes with --probes.")
+    for name, given in (("--strict", strict), ("--thorough", thorough)):
+        if given and probes is None:
+            raise UsageError(f"{name} is about the probes of a set: it goes with --probes.")
     configured.check_options(context, model)
     if report is not None:
         writable_folder(report)
@@ -167,6 +169,7 @@ def verify(
         trust_remote_code=trust_remote_code,
         probes=probes,
         strict=strict,
+        thorough=thorough,
         keep_probes=report if probes is not None else None,
     )
     reports, code = configured.gated([(expected, report) for report in reports], known)

@@ -5,6 +5,7 @@ outputs.py             what the model's outputs are: choices, or embeddings
 sides.py               one side compared with the truth, at its own dtype
 honest.py              how wrong honest arithmetic is at a point, and so what is allowed there
 calibrate.py           the truth, and that for every point of a model
+habit.py               what is usual for a side over many probes, and which probe is not
 conditioning.py        whether the truth can be trusted
 ties.py                choices that honest arithmetic may tip over, and where the other branch leads
 calibration_cache.py   what was measured once is kept

@@ -23,7 +23,7 @@ from ..files import release
 from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
 from ..states import Point, Probe, State, Trace
-from ..traces.tensor_file import read_tensors, write_tensors
+from ..traces.tensor_file import read_tensors, tensors_in, write_tensors
 from ..workers import in_threads
 from .calibrate import Calibration, Keep
 from .exact import ByChance
@@ -35,6 +35,9 @@ _ENTRIES, _CHOICE = "by_chance|", "choice|"
 _PARTS = ("total", "own", "tied", "tipped", "steady")
 _PLAIN = ("dtype", "dtypes", "convolutions", "sums", "doubt", "ties", "chance")
 """Fields of a calibration that are JSON as they are."""
+_NORMS = tuple(field.name for field in dataclasses.fields(Norms))
+SMALL = 32 << 20
+"""Bytes of states that are read, which takes less time than to have them mapped."""
 _CHOICE_ARRAYS = ("taken", "noise", "margins")
 
 
@@ -96,7 +99,10 @@ class _Truths:
 
     def read(self, backend: BackendInfo, evidence: str) -> Mapping[str, Array]:
         """The arrays by the names of their points; LookupError where there are none."""
-        folder = self._store.find(self._key(backend, evidence))
+        key = self._key(backend, evidence)
+        if (files := self._store.read(key, lambda files: _STATES in files, most=SMALL)) is not None:
+            return tensors_in(files[_STATES])
+        folder = self._store.find(key)
         if folder is None:
             raise LookupError("the truth is not stored")
         try:
@@ -174,8 +180,8 @@ def _read(
     kept: dict[str, Any] = {
         part: {
             name: Honest(
-                decode(Norms, noise),
-                decode(Norms, size),
+                _norms(noise),
+                _norms(size),
                 Weights(
                     arrays[f"{part}|{name}|tokens"],
                     arrays[f"{part}|{name}|channels"],
@@ -189,7 +195,7 @@ def _read(
         for part in _PARTS
     }
     truth = Trace(states(numbers["points"]), probe, backend)
-    errors = {name: decode(Norms, error) for name, error in numbers["model_errors"].items()}
+    errors = {name: _norms(error) for name, error in numbers["model_errors"].items()}
     plain = {name: numbers[name] for name in _PLAIN}
     whole = states(numbers["whole"])
     entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
@@ -204,6 +210,12 @@ def _read(
         by_chance=by_chance,
         choices=choices,
     )
+
+
+def _norms(stored: Any) -> Norms:
+    """As `decode` reads it, at once where all are finite: there are a hundred of them."""
+    values = [stored[name] for name in _NORMS]
+    return Norms(*values) if all(type(v) is float for v in values) else decode(Norms, stored)
 
 
 def _choice(at: int, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> HonestChoice:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from statistics import median
 
 import numpy as np
@@ -311,6 +312,7 @@ def _luck(rows: int, width: float) -> float:
     return min(MOST_LUCK, math.pow(max(1, rows), 1 / max(1, width)))
 
 
+@lru_cache(maxsize=256)
 def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
     """What an error may be at a point."""
     if known is None:

@@ -67,9 +67,14 @@ class JudgedSide:
         self._own_room = room if may_be_copy or room != SAME else LIKE_THE_YARDSTICK
 
     @property
+    def is_copy(self) -> bool:
+        """Whether most of its layers compute bit by bit what the reference's do."""
+        return self._own_room == SAME
+
+    @property
     def changed_layers(self) -> tuple[str, ...]:
         """Of a copy, the layers that do not compute bit by bit what the reference's do."""
-        if self._own_room != SAME:
+        if not self.is_copy:
             return ()
         return tuple(name for name, error in self._introduced.items() if error.max_abs > 0)
 

@@ -7,7 +7,8 @@ halves.py        float16 and bfloat16 to float32, and back
 reduction.py     on the device where both states live
 tokens.py        the error of each token, for heatmaps
 ulp.py           distances in units in the last place
-norms.py         norms of a state's error, the strongest pattern among them
+spectral.py      the strongest pattern of a state's error
+norms.py         norms of that error
 decisions.py     what a difference of logits changes: choices, ranks, KL
 embeddings.py    what one of embeddings changes: directions, nearest neighbours
 """

@@ -17,9 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, reduce
-from operator import add, mul
-from typing import Any
+from functools import reduce
+from operator import add, attrgetter, mul
 
 import numpy as np
 
@@ -28,20 +27,12 @@ from ..jsonable import Later, Size
 from ..native import library
 from ..workers import in_threads
 from .halves import widened
-
-Product = Callable[[Array], Array]
+from .spectral import spectral
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
-_PASSES, VECTORS = 3, 8
-"""Of the sketch that finds the largest singular value: products, and columns."""
 _TOGETHER, _PIECES = 1 << 18, 16
 """Elements that a thread looks at together, at least, and pieces that a state is cut into."""
-_PIECE = 1 << 18
-"""Products of two numbers up to which OpenBLAS stays in one thread."""
-_LOW, _HIGH = 1e-12, 1e12
-"""Where products of float32 stay in its range."""
-_TINIEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 _UPPER = 0.95
 """The quantile that stands for the upper tail of the tokens."""
 _WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
@@ -73,8 +64,7 @@ class Norms:
 
     def each(self, function: Callable[..., float], *others: Norms) -> Norms:
         """Norm by norm, of this and of others."""
-        sizes = (self, *others)
-        return Norms(*[function(*(getattr(s, f.name) for s in sizes)) for f in _FIELDS])
+        return Norms(*map(function, *map(_VALUES, (self, *others))))
 
     def scaled(self, factor: float) -> Norms:
         return self.each(lambda own: own * factor)
@@ -90,12 +80,13 @@ class Norms:
 
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all judged norms, and which one it is."""
-        ratios = {name: ratio(getattr(self, name), getattr(allowed, name)) for name in NORM_NAMES}
-        worst = max(ratios, key=lambda name: ratios[name])
-        return ratios[worst], worst
+        ratios = list(map(ratio, _VALUES(self)[2:], _VALUES(allowed)[2:]))
+        worst = max(ratios)
+        return worst, NORM_NAMES[ratios.index(worst)]
 
 
 _FIELDS = fields(Norms)
+_VALUES = attrgetter(*(f.name for f in _FIELDS))
 NORM_NAMES = tuple(f.name for f in _FIELDS[2:])
 """The norms that are judged."""
 ZERO = Norms(0.0, 0.0)
@@ -138,11 +129,16 @@ def norms_of(array: Array, keep: Array | None = None, weights: Weights | None = 
 
 
 def distance(
-    a: Array, b: Array | None, keep: Array | None = None, weights: Weights | None = None
+    a: Array,
+    b: Array | None,
+    keep: Array | None = None,
+    weights: Weights | None = None,
+    patterns: bool = True,
 ) -> Norms:
     """The norms of a - b in float64, over the positions that count; NaN anywhere gives inf.
 
-    Where both are the same infinity they differ by nothing.
+    Where both are the same infinity they differ by nothing. Without `patterns`, half of the work,
+    the spectral norm is left 0.
     """
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     width = a_rows.shape[1]
@@ -150,7 +146,7 @@ def distance(
     if not count or not width:
         return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
-    kept = b is not None and width <= _WIDEST
+    kept = patterns and b is not None and width <= _WIDEST
     whole = np.empty((count, width), np.float32) if kept else None
     found, squares = _measured(a_rows, b_rows, rows, weights or even(count, width), whole)
     plain, weighed, most, peaks = found.T
@@ -164,14 +160,21 @@ def distance(
         l2=math.sqrt(float(plain.sum())),
         max_abs=float(most.max()),
         channel=float(channels.max()),
-        spectral=_spectral(whole, peak, spread),
+        spectral=spectral(whole, peak, spread),
         spread=spread,
         peak=peak,
-        token_middle=float(np.median(typical)),
+        token_middle=_middle(typical),
         token_upper=float(np.partition(typical, upper)[upper]),
         token_worst=float(tokens.max()),
-        channel_middle=float(np.median(channels)),
+        channel_middle=_middle(channels),
     )
+
+
+def _middle(values: Float64) -> float:
+    """The median of numbers without NaN; `np.median` takes several times as long for few."""
+    half = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(values, half)
+    return float((ordered[half[0]] + ordered[half[1]]) / 2)
 
 
 def difference(a: Array, b: Array) -> Float64:
@@ -317,68 +320,6 @@ def fast_difference(
 
     squares = in_threads(look, range(0, len(chosen), step))
     return found, reduce(np.add, squares, np.zeros(width))
-
-
-def _spectral(whole: Array | None, largest: float, l2: float) -> float:
-    if whole is None or not largest:
-        return 0.0
-    # Beyond float32 (a flipped exponent bit, replayed in float64) or below it (what is left of a
-    # product of tiny numbers in float64), where `whole` is 0, L2 bounds it well enough.
-    if not _TINIEST <= largest <= _LARGEST:
-        return l2
-    if _LOW < largest < _HIGH:
-        found = _largest_singular_value(whole)
-    else:
-        found = _largest_singular_value(whole / np.float32(largest)) * largest
-    return found if math.isfinite(found) else l2
-
-
-def _largest_singular_value(matrix: Array) -> float:
-    """By a randomised range finder with a fixed seed: within a few per cent, in a few passes."""
-    times, times_back = fast_products(matrix) or (
-        lambda vectors: _times(matrix, vectors),
-        lambda vectors: _times(matrix.T, vectors),
-    )
-    sketch = _random_sketch(matrix.shape[1])
-    for _ in range(_PASSES):
-        basis, _ = np.linalg.qr(times(sketch))
-        sketch = times_back(basis)
-    try:
-        return math.sqrt(max(0.0, float(np.linalg.eigvalsh(sketch.T @ sketch)[-1])))
-    except np.linalg.LinAlgError:  # an iteration of LAPACK that did not end
-        # The L2 of the few strongest patterns: never less than the strongest alone.
-        return math.sqrt(float(np.square(sketch, dtype=np.float64).sum()))
-
-
-def fast_products(matrix: Array) -> tuple[Product, Product] | None:
-    """Products of a float32 matrix, and of its transpose, with `VECTORS` vectors."""
-    native = library()
-    if native is None or min(matrix.shape) < VECTORS:
-        return None
-    held = np.ascontiguousarray(matrix)
-
-    def product(compute: Any, length: int) -> Product:
-        def times(vectors: Array) -> Array:
-            given, out = np.ascontiguousarray(vectors), np.zeros((length, VECTORS), np.float32)
-            compute(held.ctypes.data, *held.shape, given.ctypes.data, out.ctypes.data)
-            return out
-
-        return times
-
-    rows, width = held.shape
-    return product(native.driftwalk_times, rows), product(native.driftwalk_times_back, width)
-
-
-def _times(matrix: Array, vectors: Array) -> Array:
-    """A product with few vectors, in pieces for which BLAS wakes no threads: they cost more."""
-    step = max(1, _PIECE // max(1, vectors.size))
-    pieces = [matrix[at : at + step] @ vectors for at in range(0, len(matrix), step)]
-    return np.concatenate(pieces)
-
-
-@lru_cache(maxsize=16)
-def _random_sketch(width: int) -> Array:
-    return np.random.default_rng(0).standard_normal((width, VECTORS), np.float32)
 
 
 def alive_in(array: Array, keep: Array | None = None) -> Array:

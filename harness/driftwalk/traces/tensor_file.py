@@ -8,6 +8,7 @@ somebody else wrote is checked before it is believed.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from ..dtypes import FORMATS, Array
 from ..errors import UsageError
 from ..workers import in_threads
 
+_Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
 MOST_HEADER = 64 << 20
 _MOST_AXES = 32
 
@@ -67,6 +69,17 @@ def read_tensors(path: Path) -> dict[str, Array]:
         raise UsageError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{str(path)!r} is no safetensors file: {error}") from None
+    return _arrays(data, start, found)
+
+
+def tensors_in(stored: bytes) -> dict[str, Array]:
+    """The same of a file that was read; ValueError where it is none."""
+    header, start = _header(io.BytesIO(stored), len(stored))
+    found = {name: _placed(name, entry, len(stored) - start) for name, entry in header.items()}
+    return _arrays(np.frombuffer(stored, np.uint8), start, found)
+
+
+def _arrays(data: Array, start: int, found: Mapping[str, _Place]) -> dict[str, Array]:
     return {
         name: np.require(
             data[start + first : start + last].view(np.ndarray).view(kind).reshape(shape),
@@ -89,7 +102,7 @@ def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _placed(name: str, entry: Any, room: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+def _placed(name: str, entry: Any, room: int) -> _Place:
     """Dtype, shape, first and last byte of a tensor: all as the header says, and all possible."""
     entry = entry if isinstance(entry, dict) else {}
     kind = _DTYPES.get(str(entry.get("dtype")))

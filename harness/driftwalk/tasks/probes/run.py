@@ -1,16 +1,17 @@
 """A set of probes verified: model and backends are opened once, one probe is held at a time.
 
-Each probe is judged as it would be alone, by the same checks: a verdict of a set can be had again
-from the probe's own file.
+A probe that is judged whole is judged as it would be alone, by the same checks: a verdict of a set
+can be had again from the probe's own file. Of a large set most probes are screened (screening.py);
+what gives any reason for it is judged whole, and so are the first and the worst ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,20 @@ from ...stage import Setting, check_names, make_probe, or_why_not, streamed
 from ...states import Probe
 from ...tolerance import make_policy
 from ..shapes.run import open_for_all
-from .collecting import MOST_REFUSED, Collected, row_of
+from .collecting import MOST_REFUSED, Collected, row_of, screened_row
 from .entries import Entry, Source, made, refusal, source_of
+from .screening import Glance, Screen
 
 Verify = Callable[..., list[Report]]
 """`api.verify_all`."""
+
+SMALL = 16
+"""Sets of no more probes than this are judged whole."""
+WORST_WHOLE, ONE_IN = 1, 256
+"""So many of the worst probes of a set are judged whole, and one more for each ..."""
+MOST_WHOLE = 10
+"""... and no more than these."""
+STOPPED = "it was stopped after {} probes, which pass; nothing is known of the others"
 
 
 def verify_probes(
@@ -40,6 +50,7 @@ def verify_probes(
     probes: object,
     *,
     strict: bool = False,
+    thorough: bool = False,
     keep_probes: str | Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -48,7 +59,8 @@ def verify_probes(
     """For each candidate the report of its worst probe, with a row for every probe of the set.
 
     A probe that cannot be read, or does not fit the model, is named, and the others run; with
-    `strict`, nothing runs. `keep_probes` is the folder that the worst probes are written to.
+    `strict`, nothing runs. `thorough` has every probe of a large set judged whole. `keep_probes` is
+    the folder that the worst probes are written to.
     """
     show = progress or Progress()
     of_model = {n: options[n] for n in ("blocks", "trust_remote_code") if n in options}
@@ -71,19 +83,33 @@ def verify_probes(
         if isinstance(opened, AddsUp):
             opened.add_up()
         given = {"keep_going": True, "seed": seed, **options}
-        run = _SetRun(verify, opened, first, others, given, show)
-        for entry, probe in made(source.read(), make):
-            run.add(entry, probe)
+        entries = source.read()
+        begun = list(islice(entries, SMALL + 1))
+        screens = not thorough and len(begun) > SMALL
+        screen = Screen.of(opened, (first, *others), given) if screens else None
+        run = _SetRun(verify, opened, first, others, given, show, screen)
+        stopped = run.all(made(chain(begun, entries), make))
         total = opened.added_up() if isinstance(opened, AddsUp) else None
     run.check(source)
     reports = []
     for number, collected in enumerate(run.collected, 1):
         report = collected.finished(source.origin, run.refused, run.refused_count, total)
+        report = _cut_short(report) if stopped else report
         if keep_probes is not None:
             prefix = f"candidate-{number}-" if len(run.collected) > 1 else ""
             report = collected.write(Path(keep_probes), report, prefix)
         reports.append(replace(report, notes=(*report.notes, *source.notes)))
     return reports
+
+
+def _cut_short(report: Report) -> Report:
+    """The report of a set that was stopped: what was not run does not pass."""
+    told = report.probe_set
+    assert told is not None
+    report = replace(report, probe_set=replace(told, stopped=True))
+    if report.verdict != "pass":
+        return report
+    return replace(report, verdict="unverified", reason=STOPPED.format(told.count))
 
 
 def own_set(model: Any, name: str, seed: int = 0) -> Source:
@@ -120,13 +146,15 @@ class _SetRun:
         others: Sequence[object],
         options: dict[str, Any],
         show: Progress,
+        screen: Screen | None = None,
     ) -> None:
         self._verify, self._model, self._first, self._others = verify, model, first, others
-        self._options, self._show = options, show
+        self._options, self._show, self._screen = options, show, screen
         self.collected = [Collected() for _ in others]
         self.refused: list[Refused] = []
         self.refused_count = 0
         self._ran = 0
+        self._glances: list[Glance] = []
 
     def add(self, entry: Entry, probe: Probe | str) -> None:
         """Verify one probe, or take note of why it cannot be."""
@@ -139,14 +167,42 @@ class _SetRun:
             if isinstance(side, Backend):
                 side.restart_clock()
         with self._show.stage(f"probe {entry.number}: {entry.name[:60]}"):
-            made_of = or_why_not(partial(self._one, probe), True)
-        if isinstance(made_of, DriftwalkError) and self._ran and not self._known:
-            self._refuse(entry, str(made_of))
-            return
-        reports = self._failed(probe, made_of) if isinstance(made_of, DriftwalkError) else made_of
-        for collected, report in zip(self.collected, reports, strict=True):
-            collected.add(row_of(entry.number, entry.name, report), report, probe)
+            if not self._is_clear(entry, probe):
+                made_of = or_why_not(partial(self._one, probe), True)
+                if isinstance(made_of, DriftwalkError) and self._ran and not self._known:
+                    self._refuse(entry, str(made_of))
+                    return
+                reports = self._whole(probe, made_of)
+                for collected, report in zip(self.collected, reports, strict=True):
+                    collected.add(row_of(entry.number, entry.name, report), report, probe)
         self._ran += 1
+
+    def all(self, probes: Iterable[tuple[Entry, Probe | str]]) -> bool:
+        """Every probe, then the worst ones whole; whether Ctrl-C ended that."""
+        try:
+            for entry, probe in probes:
+                self.add(entry, probe)
+            if self._screen is not None:
+                self._settle()
+        except KeyboardInterrupt:
+            if not self._ran:
+                raise
+            return True
+        return False
+
+    def _is_clear(self, entry: Entry, probe: Probe) -> bool:
+        """Whether a probe was screened and found clear, for all candidates; then it has rows."""
+        if self._screen is None:
+            return False
+        whole, self._glances = self._screen.wants_whole(probe), self._screen.look(probe)
+        if any(glance.never for glance in self._glances):
+            self._screen = None  # to look at each would be in vain
+        if whole or any(glance.why for glance in self._glances):
+            return False
+        for collected, glance in zip(self.collected, self._glances, strict=True):
+            given = entry.number, entry.name, probe, glance.used, glance.decided
+            collected.add(screened_row(*given), None, probe)
+        return True
 
     @property
     def _known(self) -> bool:
@@ -157,6 +213,28 @@ class _SetRun:
         self.refused_count += 1
         if len(self.refused) < MOST_REFUSED:
             self.refused.append(Refused(entry.number, entry.name, why))
+
+    def _whole(self, probe: Probe, made_of: list[Report] | DriftwalkError) -> list[Report]:
+        """The reports of a probe that was judged whole, or of why it could not be."""
+        reports = self._failed(probe, made_of) if isinstance(made_of, DriftwalkError) else made_of
+        if self._screen is not None and self._glances:
+            self._screen.learn(self._glances, reports)
+            self._glances = []
+        return reports
+
+    def _settle(self) -> None:
+        """Judge the worst of the screened probes whole: the report is that of the worst."""
+        few = min(MOST_WHOLE, WORST_WHOLE + self._ran // ONE_IN)
+        for _ in range(MOST_WHOLE):
+            worst = (pair for one in self.collected for pair in one.worst[:few])
+            chosen = next(((row, probe) for row, probe in worst if row.screened), None)
+            if chosen is None:
+                return
+            row, probe = chosen
+            with self._show.stage(f"probe {row.number}: {row.name[:60]}, judged whole", extra=True):
+                reports = self._whole(probe, or_why_not(partial(self._one, probe), True))
+            for collected, report in zip(self.collected, reports, strict=True):
+                collected.replace(row_of(row.number, row.name, report), report, probe)
 
     def _prime(self, probe: Probe) -> None:
         """Have graphs made at a usual shape, where the first probe has an axis of length one.

@@ -1,0 +1,102 @@
+"""What is usual for a side over many probes, and which probe is not.
+
+    size(n, norm)   =   e_c(n) / ( e_y(n) + floor_n / K )        about 1 for honest arithmetic
+
+A large set is screened: each probe is compared with the truth, and only a part of the set is judged
+by what each layer makes of its own input as well. That sharper judgement sees a fault in one layer
+which the noise of all layers before it hides. But such a fault, where only some probes show it,
+makes these probes unlike the others: at its layer the error is larger than it usually is, or at
+least it is by more than usual another one than at the layer before.
+
+    step(n)   =   ( c_n - x_n ) - ( c_n-1 - x_n-1 )        in units of what layer n introduces
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from statistics import median
+
+import numpy as np
+
+from ..dtypes import Array
+from ..measure.halves import widened
+from ..measure.norms import NORM_NAMES, Norms, distance, ratio
+from .honest import FLOOR, Honest, K
+
+Sizes = Mapping[str, tuple[float, ...]]
+"""By point, or step: an error in units of honest noise, in each judged norm."""
+Pair = tuple[Array, Array]
+
+UNUSUAL: Mapping[str, float] = {
+    "channel": 3.0,
+    "spectral": 2.5,
+    "spread": 1.75,
+    "peak": 4.5,
+    "token_middle": 1.5,
+    "token_upper": 2.0,
+    "token_worst": 2.5,
+    "channel_middle": 1.5,
+}
+"""Times the size in the middle of all probes, norm by norm: beyond it a probe is not like them.
+Chosen so that few clean probes are (docs/probes.md) ..."""
+BEYOND = 1.1
+"""... nor beyond this many times the largest that is known."""
+
+REMEMBERED = 64
+"""Probes that say what is usual: the latest ones."""
+
+
+def sizes_of(error: Norms, known: Honest) -> tuple[float, ...]:
+    """An error in units of honest noise."""
+    part = FLOOR * known.roundoff / K
+    return tuple(
+        ratio(getattr(error, name), getattr(known.noise, name) + part * getattr(known.size, name))
+        for name in NORM_NAMES
+    )
+
+
+def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> Norms:
+    """By how much the error of a layer is another one than that of the layer before.
+
+    Where a layer adds to a stream, the error that it was handed goes through: what is left is what
+    it made itself, and little more. Each pair is a state, and what it should be.
+    """
+    (state, true), (state_before, true_before) = now, before
+    ours, theirs = (
+        np.subtract(widened(one).astype(np.float64), widened(other))
+        for one, other in ((state, state_before), (true, true_before))
+    )
+    return distance(ours, theirs, keep, known.weights, patterns=False)
+
+
+STEP = " by itself"
+"""What follows the name of a point where a size is that of a step."""
+
+
+class Habit:
+    """The errors that one side usually has, point by point and norm by norm."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, ...]]] = defaultdict(
+            lambda: deque(maxlen=REMEMBERED)
+        )
+
+    def learn(self, sizes: Sizes) -> None:
+        """One more probe that is like the others."""
+        for point, found in sizes.items():
+            self._seen[point].append(found)
+
+    def unusual(self, sizes: Sizes) -> str:
+        """The first point at which an error is not like that of other probes; empty: all are."""
+        for point, found in sizes.items():
+            seen = self._seen.get(point)
+            if seen is None:
+                return point
+            for name, size, others in zip(NORM_NAMES, found, zip(*seen, strict=True), strict=True):
+                usual = median(others)
+                if point.endswith(STEP) and usual > K:
+                    continue  # what the layer was handed is more than it may make: it hides that
+                if not size <= max(UNUSUAL[name] * usual, BEYOND * max(others)):
+                    return point
+        return ""

@@ -1,0 +1,317 @@
+"""A probe of a large set, screened: both sides run once, and every state is compared.
+
+Judged whole, a probe takes more runs than that: the reference's blocks run on the candidate's
+states, both sides run with nothing instrumented, one run watched for what it exercises. A screened
+probe has none of these. It is clear where whatever they could find is known from other probes of
+the set, or shows here as well:
+
+- both sides give the same bits at every point: then the blocks cannot differ either;
+- or each error is well within its allowance and of the size that it usually has (judge/habit.py).
+
+A probe that is not clear is judged whole: a screen never says that something drifts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...adapter import Backend, Exercises, Prepares, Replays
+from ...errors import DriftwalkError
+from ...exercised import LooksUp
+from ...judge.attention import same_attention
+from ...judge.exact import is_exact
+from ...judge.habit import STEP, Habit, Pair, Sizes, sizes_of, step_of
+from ...judge.honest import LIKE_THE_YARDSTICK, allowed
+from ...judge.outputs import OutputNames
+from ...judge.replay import introduced_errors
+from ...judge.sides import JudgedSide
+from ...judge.witness import Witness, witness_device
+from ...make_report import Terms
+from ...measure.decisions import Decisions, decision_impact
+from ...meeting import Run, Standards
+from ...names import LOGITS
+from ...observing import observe
+from ...progress import Progress
+from ...result import Observer, Report
+from ...stage import Setting, Stage, is_graph, open_stage
+from ...states import Probe, State, Trace, same_bits
+from ...tolerance import Policy, Tolerance, make_policy
+from .collecting import largest_use_of
+
+NEAR = 0.75
+"""The share of an allowance that a screened probe may use."""
+
+LEARNED = 2
+"""Probes that are judged whole before one is screened."""
+
+_OWN_WAYS = ("spill", "budget", "stream", "max_format_kl", "min_format_snr")
+"""Options that ask for more than a screen looks at."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What one candidate came to on one probe, screened."""
+
+    why: str = ""
+    """Why the probe must be judged whole; empty where it is clear."""
+    used: float | None = None
+    decided: Decisions | None = None
+    sizes: Sizes = field(default_factory=dict)
+    never: bool = False
+    """No other probe of the set can be screened either."""
+
+
+@dataclass
+class _Known:
+    """What was learned of one candidate from probes that were judged whole."""
+
+    habit: Habit = field(default_factory=Habit)
+    differing: int = 0
+    """Probes on which its blocks were compared with the reference's ..."""
+    is_copy: bool = False
+    """... most of which compute the same bits: then any other difference counts."""
+    changed_by_looking: bool = False
+    """A side gave other bits when nothing was instrumented: that is checked for every probe."""
+
+
+class Screen:
+    """Screens the probes of one set, on backends that are open."""
+
+    def __init__(self, model: Any, sides: Sequence[Backend], options: Mapping[str, Any]) -> None:
+        self._model, self._sides = model, tuple(sides)
+        self._policy: Policy = make_policy(options.get("policy", "calibrated"))
+        self._allow = tuple(options.get("allow_missing", ()))
+        self._cache, self._place = options.get("cache", True), options.get("witness", "auto")
+        self._known = [_Known() for _ in sides[1:]]
+        self._kinds: set[tuple[object, ...]] = set()
+        self._learned = 0
+
+    @classmethod
+    def of(cls, model: Any, sides: Sequence[object], options: Mapping[str, Any]) -> Screen | None:
+        """None where probes cannot be screened: only blocks of a model that torch runs can be."""
+        plain = options.get("depth", "block") == "block"
+        plain = plain and options.get("blame", "auto") in ("auto", False)
+        more = any(options.get(name) not in (None, False) for name in _OWN_WAYS)
+        opened = [side for side in sides if isinstance(side, Backend)]
+        if not plain or more or is_graph(model) or len(opened) < len(sides):
+            return None
+        return cls(model, opened, options)
+
+    def wants_whole(self, probe: Probe) -> bool:
+        """Whether a probe must be judged whole whatever it shows: the first ones of each kind.
+
+        Whether looking at states changes what a backend gives, and which kernels it takes, depends
+        on shapes; those up to the same power of two are of one kind.
+        """
+        kind = _kind(probe)
+        is_first = kind not in self._kinds
+        self._kinds.add(kind)
+        return is_first or self._learned < LEARNED
+
+    def learn(self, glances: Sequence[Glance], reports: Sequence[Report]) -> None:
+        """A probe was judged whole, too: where it passes, it is as probes usually are."""
+        self._learned += 1
+        for known, glance, report in zip(self._known, glances, reports, strict=True):
+            if report.ok and glance.sizes:
+                known.habit.learn(glance.sizes)
+            seen = report.observer.values()
+            known.changed_by_looking |= any(one.checked and not one.bit_identical for one in seen)
+
+    def look(self, probe: Probe) -> list[Glance]:
+        """Each candidate on one probe."""
+        try:
+            with open_stage(Setting(self._model, probe), self._sides) as stage, ExitStack() as left:
+                return list(self._looked(stage, left))
+        except DriftwalkError as error:
+            return [Glance(f"it cannot be screened: {error}")] * len(self._known)
+
+    def _looked(self, stage: Stage, left: ExitStack) -> Iterator[Glance]:
+        reference, *candidates = stage.backends
+        trace = self._traced(reference, stage.probe, first=True)
+        stage.torch_model.evidence.offer(reference, trace)
+        place, quiet = witness_device(self._place, stage.backends), Progress()
+        witness = Witness(stage.torch_model, stage.probe, self._cache, quiet, device=place)
+        left.callback(witness.close)
+        run = Run(stage, trace, Observer(checked=False), witness, "block", quiet)
+        for known, candidate in zip(self._known, candidates, strict=True):
+            if isinstance(candidate, Prepares):
+                candidate.prepare(stage.probe)
+            standards = Standards.of(run, candidate, self._policy)
+            why = _beyond_a_screen(standards, self._policy)
+            if why:
+                ours = standards.ours
+                chooses = ours is not None and bool(ours.choices)
+                own = standards.witness.has_own_model
+                yield Glance(why, never=own or chooses or bool(self._policy.rules))
+                continue
+            met = self._traced(candidate, stage.probe, not isinstance(reference, Exercises))
+            why = self._watched(known, run, candidate, met)
+            if why:
+                yield Glance(why)
+            elif self._policy.calibrated:
+                yield _Look(run, met, standards, known).glance
+            else:
+                yield self._by_table(run, candidate, met, standards)
+
+    def _traced(self, side: Backend, probe: Probe, first: bool) -> Trace:
+        """The states of one side; rows of tables that the run looks up are added up once."""
+        adds = first and isinstance(side, Exercises) and isinstance(self._model, LooksUp)
+        with self._model.looking_up(probe) if adds else nullcontext():
+            return side.trace(probe)
+
+    def _watched(self, known: _Known, run: Run, candidate: Backend, met: Trace) -> str:
+        """Whether looking at states changes too much, of sides that are known to be changed."""
+        sides = {run.stage.backends[0]: run.trace, candidate: met}
+        for side, trace in sides.items() if known.changed_by_looking else ():
+            seen = observe(side, run.stage.probe, trace.outputs, self._policy, run.depth)
+            if not seen.within_tolerance:
+                return f"looking at states changes what {side.spec} gives"
+        return ""
+
+    def _by_table(self, run: Run, candidate: Backend, met: Trace, standards: Standards) -> Glance:
+        """By a policy without a truth, which asks for no further run: judged as it would be."""
+        walk = standards.walk(run, candidate, Terms(self._policy, self._allow))
+        walk.meet_trace(met)
+        layers = walk.layers()
+        bad = next((row for row in layers if not row.ok), None)
+        why = "" if bad is None else f"{bad.point.name} is beyond its tolerance"
+        return Glance(why, largest_use_of(layers), walk.decisions)
+
+
+def _kind(probe: Probe) -> tuple[object, ...]:
+    """Names, dtypes and rough shapes of the inputs, and whether there is padding."""
+    arrays = sorted(probe.inputs.items())
+    shapes = ((n, a.dtype.str, *(max(0, d - 1).bit_length() for d in a.shape)) for n, a in arrays)
+    masked = any("mask" in name and not array.all() for name, array in arrays)
+    return (masked, *sorted(probe.others), *shapes)
+
+
+def _beyond_a_screen(standards: Standards, policy: Policy) -> str:
+    """Why no probe like this can be screened; empty where it can."""
+    if standards.witness.has_own_model or standards.split is not None:
+        return "the candidate is quantised"
+    if not policy.calibrated:
+        return ""
+    if policy.rules:
+        return "points have rules of their own"
+    if standards.ours is None or standards.theirs is None or standards.doubt:
+        return "there is no calibration"
+    for one in (standards.ours, standards.theirs.calibration):
+        if one.tied or one.chance or one.choices or one.by_chance.entries or one.by_chance.shapes:
+            return "the model makes choices that honest arithmetic may tip over"
+    return ""
+
+
+class _Look:
+    """One candidate on one probe, both sides with a calibration."""
+
+    def __init__(self, run: Run, met: Trace, standards: Standards, known: _Known) -> None:
+        assert standards.ours is not None
+        assert standards.theirs is not None
+        self._run, self._met, self._known = run, met, known
+        self._ours, self._theirs = standards.ours, standards.theirs
+        self._sizes: dict[str, tuple[float, ...]] = {}
+        self._small: set[str] = set()
+        self._used: list[float] = []
+
+    @property
+    def glance(self) -> Glance:
+        why = self._reference() or self._candidate()
+        if not why and not all(self._is_equal(state) for state in self._met):
+            why = self._unusual()
+            if not why:
+                self._known.habit.learn(self._sizes)
+        decided = None if why else self._decided()
+        if decided is not None and decided.flips > decided.ties:
+            why = "a decision flips"
+        return Glance(why, max(self._used, default=None), decided, self._sizes if why else {})
+
+    def _reference(self) -> str:
+        """Why the reference is not within its own allowance."""
+        for name in self._theirs.errors:
+            used = self._theirs.judged(name)
+            if used is None or not used.needed <= 1:
+                return f"the reference is beyond its allowance at {name}"
+            self._used.append(used.needed)
+        return ""
+
+    def _candidate(self) -> str:
+        """Why the candidate is not well within its own: every state is compared with the truth."""
+        trace, near, before = self._run.trace, "", None
+        if set(self._met.names) != set(trace.names):
+            return "one side has points that the other lacks"
+        for state in self._met:
+            name, other = state.point.name, trace.state(state.point.name)
+            if other is None or other.shape != state.shape:
+                return f"{name} has another shape"
+            if is_exact(state) or is_exact(other):
+                if not self._is_equal(state):
+                    return f"{name} differs, and holds whole numbers"
+                continue
+            error, honest = self._ours.error(state), self._ours.total.get(name)
+            if error is None or honest is None:
+                return f"the truth has no {name}"
+            most = self._ours.allowed(name)
+            used = error.over(most)[0] if math.isfinite(most.max_abs) else math.inf
+            self._used.append(used)
+            self._sizes[name] = sizes_of(error, honest)
+            before = self._step(state, before)
+            near = near or ("" if used <= NEAR else name)
+        return f"{near} is near its allowance, or beyond it" if near else ""
+
+    def _step(self, state: State, before: Pair | None) -> Pair:
+        """Take note of what the error is beyond that of the state before, of the same stream.
+
+        Where that is well within what the layer may introduce, it is nothing to look into.
+        """
+        name, ours = state.point.name, self._ours
+        now = state.array, ours.truth[name]
+        known = ours.own.get(name)
+        if known is not None and before is not None and before[0].shape == state.shape:
+            keep = self._run.trace.probe.keep(name, state.shape)
+            step, most = step_of(now, before, keep, known), allowed(known, LIKE_THE_YARDSTICK)
+            self._sizes[f"{name}{STEP}"] = sizes_of(step, known)
+            if step.over(most)[0] <= NEAR:
+                self._small.add(f"{name}{STEP}")
+        return now
+
+    def _is_equal(self, state: State) -> bool:
+        other = self._run.trace.state(state.point.name)
+        return other is not None and same_bits({"": other.array}, {"": state.array})
+
+    def _unusual(self) -> str:
+        """Why it is not like the probes that were judged whole."""
+        known = self._known
+        if known.differing < LEARNED:
+            known.differing += 1
+            known.is_copy = known.is_copy or self._is_copy()
+        if known.is_copy:
+            return "the candidate is a copy of the reference, and differs from it"
+        point = known.habit.unusual({n: s for n, s in self._sizes.items() if n not in self._small})
+        return f"{point} is farther off than it usually is" if point else ""
+
+    def _is_copy(self) -> bool:
+        """Whether most of its layers compute bit by bit what the reference's blocks do.
+
+        Then the layers of a probe that is judged whole are allowed less (judge/sides.py).
+        """
+        blocks, infos = self._run.stage.backends[0], (self._met.backend, self._run.trace.backend)
+        if not isinstance(blocks, Replays) or not same_attention(*infos):
+            return False
+        side = JudgedSide("candidate", self._ours)
+        own = introduced_errors(blocks, self._met, self._ours.own_error)
+        side.judge_layers(own, same_code=infos[0].name == infos[1].name)
+        return side.is_copy
+
+    def _decided(self) -> Decisions | None:
+        trace = self._run.trace
+        ours, theirs = trace.state(LOGITS), self._met.state(LOGITS)
+        if ours is None or theirs is None or not OutputNames.of(trace).decides:
+            return None
+        room = self._ours.most_allowed(LOGITS).max_abs
+        keep = trace.probe.keep(LOGITS, ours.shape)
+        return decision_impact(ours.array, theirs.array, keep, Tolerance(room), 1.0)
