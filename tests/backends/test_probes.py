@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers as tf
 from torch import nn
 
 import driftwalk
@@ -20,7 +18,6 @@ from driftwalk.states import same_bits
 from driftwalk_backends.demo import PAD, START
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
-from zoo import every
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "bird", "in", "the", "hand"]
 
@@ -106,34 +103,9 @@ def test_default_probes_are_seeded_and_do_not_depend_on_optimum(
     assert make_probe(model).sha256 == probe.sha256
 
 
-def test_a_default_probe_has_a_row_with_padding_on_both_sides() -> None:
-    model = open_model("demo:encoder")
-    mask = make_probe(model).inputs["attention_mask"]
-    assert mask.tolist() == [[1] * 16, [0] * 2 + [1] * 10 + [0] * 4]
-    assert make_probe(model, batch=1).inputs["attention_mask"].all()
-    short = make_probe(model, length=4).inputs["attention_mask"]
-    assert short.tolist() == [[1] * 4, [1] * 3 + [0]]
-
-
-def test_placeholders_at_the_beginning_are_never_padded() -> None:
-    model = open_model(every.build(tf.LlavaForConditionalGeneration).model)
-    mask = make_probe(model).inputs["attention_mask"]
-    assert mask[:, 0].all()
-    assert not mask.all()
-
-
-def test_a_mask_that_is_ignored_on_the_left_is_drift_by_default() -> None:
-    model = zoo.build("gpt2")
-    other = copy.deepcopy(model)
-    plain = other.forward
-
-    def forward(*args: Any, attention_mask: Any = None, **more: Any) -> Any:
-        shown = torch.ones_like(attention_mask) if (attention_mask[:, 0] == 0).any() else None
-        return plain(*args, attention_mask=attention_mask if shown is None else shown, **more)
-
-    other.forward = forward
-    assert driftwalk.verify(model, copy.deepcopy(model), policy="dtype").ok
-    assert driftwalk.verify(model, other, policy="dtype").verdict == "drift"
+def test_a_default_probe_has_a_padded_row() -> None:
+    mask = make_probe(open_model("demo:encoder")).inputs["attention_mask"]
+    assert mask.tolist() == [[1] * 16, [1] * 12 + [0] * 4]
 
 
 def test_a_default_probe_fits_the_positions_there_are() -> None:

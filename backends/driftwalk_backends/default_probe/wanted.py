@@ -31,10 +31,9 @@ class Wanted:
     """An input to be made: the kind of its values, and its shape.
 
     Kinds: `normal` floats, `uniform` floats from 0 to 1, `ids` below `high`, `mask` (ones, every
-    second row padded at its end and, without placeholders, at its beginning), `ones`, `zeros`,
-    `bools`, `boxes` (corners in order, up to `high`), `steps` (0, 1, 2 ...), `places` (row and
-    column in a square), `types` (which ids of `input_ids` are placeholders of what), and `given`
-    values.
+    second row padded at its end), `ones`, `zeros`, `bools`, `boxes` (corners in order, up to
+    `high`), `steps` (0, 1, 2 ...), `places` (row and column in a square), `types` (which ids of
+    `input_ids` are placeholders of what), and `given` values.
     """
 
     kind: str
@@ -156,7 +155,5 @@ def _beside_ids(
         length = ids.shape[-1]
         if length >= 4 and array.ndim > 1:
             mask[1::2, ..., array.shape[-1] - length // 4 :] = 0
-            if not ids.placeholders:  # they stand at the beginning
-                mask[1::2, ..., : length // 8] = 0
         return mask
     return _array(one.resized((*array.shape, *one.shape[array.ndim :])), rng)
