@@ -144,6 +144,7 @@ def is_mapped(array):
 
 def test_what_the_truth_gave_is_mapped_once_it_is_stored(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration_cache, "SMALL", 0)  # what is small is read
     model = open_model("demo:decoder")
     probe = make_probe(model)
     with create("truth", model) as truth:
@@ -167,6 +168,7 @@ def _full(*_: object) -> None:
 
 def test_a_cold_run_calibrates_with_a_mapped_truth(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTWALK_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration_cache, "SMALL", 0)  # what is small is read
     seen = []
 
     def calibrated(*given):

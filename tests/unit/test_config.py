@@ -72,6 +72,7 @@ def test_everything(tmp_path: Path) -> None:
     assert short.arguments == {
         "reference": "torch:cpu:fp64",
         "probe": ["one", "two"],
+        "probes": None,
         "policy": config.common.policy,
         "depth": "sublayer",
         "allow_missing": ("norm",),

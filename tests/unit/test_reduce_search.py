@@ -100,6 +100,12 @@ class Simulated:
     def keeping(self, state: Form, parts: Sequence[int]) -> Form | None:
         return self._same(replace(state, nodes=tuple(parts)))
 
+    def idle(self, state: Form) -> list[int]:
+        return []
+
+    def passing(self, state: Form, part: int) -> Form | None:
+        return None
+
     def lengths(self, state: Form) -> list[int]:
         return [state.longest]
 
@@ -199,18 +205,34 @@ def test_an_allowance_ends_by_its_clock_too() -> None:
     assert allowance.runs == 1
 
 
-@pytest.mark.parametrize(("long", "left"), [(1000, 100), (400, 64), (60, 30)])
-def test_a_drift_that_fades_with_a_short_axis_is_kept_at_half_and_with_a_long_one_at_a_tenth(
-    long: int, left: int
+@pytest.mark.parametrize(
+    ("long", "power", "left"), [(1000, 1, 63), (400, 1, 50), (60, 1, 30), (1000, 2, 317)]
+)
+def test_a_drift_may_fade_with_its_axis_until_that_is_short_and_if_faster_to_a_tenth(
+    long: int, power: int, left: int
 ) -> None:
     class Fading(Simulated):
         def shortened(self, state: Form, length: int, size: int) -> Form | None:
-            return replace(state, longest=size, ratio=float(size))
+            return replace(state, longest=size, ratio=long * (size / long) ** power)
 
     begin = Form(30, (1,), long, 1, ratio=float(long))
     search = Search(Fading(frozenset({1}), 1), begin, Allowance())
     search.run()
     assert search.state.longest == left
+
+
+def test_parts_that_hand_on_what_they_take_are_left_out() -> None:
+    class Idle(Simulated):
+        def idle(self, state: Form) -> list[int]:
+            return [2, 3]
+
+        def passing(self, state: Form, part: int) -> Form | None:
+            return replace(state, nodes=tuple(n for n in state.nodes if n != part))
+
+    search = Search(Idle(frozenset({1, 2, 3}), 1), Form(3, (0, 1, 2, 3), 4, 1), Allowance())
+    search._fewer_parts()
+    search._no_idle_parts()
+    assert search.state.nodes == (1,)
 
 
 def test_where_halving_ends_above_what_is_short_some_odd_lengths_are_tried() -> None:
