@@ -45,7 +45,7 @@ class _Contiguous(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class BiasSums(EachOp):  # type: ignore[no-untyped-call]
+class BiasSums(EachOp):
     """Linear layers and convolutions in float32 whose sums begin with the bias."""
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:

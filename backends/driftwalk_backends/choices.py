@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .op_mode import OpMode
 from .op_values import leaves_of, tensors_of, written
 from .widening import Args, Kwargs
 
@@ -66,7 +66,7 @@ class Ranking:
         return cls(takes["dim"], int(best or 0), descending)
 
 
-class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorded(OpMode):
     """Sees every choice that is made of computed numbers, in order, and keeps those numbers."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
 
-class Tipped(Recorded):  # type: ignore[no-untyped-call]
+class Tipped(Recorded):
     """Takes the other branch wherever the noise of the numbers could."""
 
     def __init__(self, noisy: Mapping[Key, torch.Tensor], reach: float) -> None:

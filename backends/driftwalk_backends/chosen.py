@@ -72,7 +72,7 @@ def _rows(tensor: torch.Tensor, ranking: Ranking, shape: torch.Size) -> Array:
     return last.reshape(-1, shape[axis] if axis is not None else 1).double().cpu().numpy()
 
 
-class Choosing(Recorded):  # type: ignore[no-untyped-call]
+class Choosing(Recorded):
     """Notes every choice; those that are `forced` are made as they are given, by name."""
 
     def __init__(self, module: nn.Module, forced: Mapping[str, Array]) -> None:

@@ -54,7 +54,7 @@ MATMULS = {
 """Matrix-product-like ops, and which arguments their multipliers take."""
 
 
-class HalfArithmetic(EachOp):  # type: ignore[no-untyped-call]
+class HalfArithmetic(EachOp):
     """Every op on `dtype` tensors computes in float32 and rounds its results to the dtype it would
     have had."""
 
@@ -157,7 +157,7 @@ def _rounded(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if fits and dtype.itemsize < value.dtype.itemsize else value
 
 
-class Tf32Arithmetic(EachOp):  # type: ignore[no-untyped-call]
+class Tf32Arithmetic(EachOp):
     """Matrix products see their float32 inputs rounded to TF32's 10 mantissa bits."""
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:

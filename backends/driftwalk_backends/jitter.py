@@ -28,7 +28,7 @@ _EXACT = MOVES | {
 is one of them (keypoints are where an image is equal to its own maximum nearby)."""
 
 
-class Jittered(EachOp):  # type: ignore[no-untyped-call]
+class Jittered(EachOp):
     """Every float64 result is off by a random part of `roundoff`, relatively.
 
     Moves are exact, and so are whole numbers that the format can hold (a floor, a count), and those

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .op_mode import OpMode
 from .tensors import Slot
 
 Marks = Mapping[str, tuple[int, frozenset[Slot]]]
@@ -17,7 +17,7 @@ Marks = Mapping[str, tuple[int, frozenset[Slot]]]
 _UNMARKED: Marks = {}
 
 
-class Lineage(TorchDispatchMode):
+class Lineage(OpMode):
     """Marks tensors: every operation hands the marks of what it takes on to what it gives.
 
     Operations are seen between blocks alone, since to see one costs as much as a small one itself:

@@ -74,7 +74,7 @@ class _Metered(TorchEager):
             return super()._watched(module, inputs, layout, sink)
 
 
-class _Meter(EachOp):  # type: ignore[no-untyped-call]
+class _Meter(EachOp):
     """Follows every tensor that operations make until it is gone."""
 
     def __init__(self) -> None:

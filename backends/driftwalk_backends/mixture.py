@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from driftwalk.adapter import BackendInfo
@@ -33,6 +32,7 @@ from .emulated import HalfArithmetic, attention_for_floats
 from .hooks import TensorSink
 from .layout import Layout
 from .loaded import LoadedModel
+from .op_mode import OpMode
 from .precision import castable, converted
 from .randomness import begin_alike
 from .tensors import TORCH_DTYPES, from_call, is_float, stream_slot, with_call
@@ -173,7 +173,7 @@ class _Course:
                 tensor.data = original
 
 
-class _Rounds(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Rounds(OpMode):
     """Rounds to the dtype of the moment; float inputs of the model are cast where they are used."""
 
     def __init__(self) -> None:

@@ -180,7 +180,7 @@ def on_one_device() -> Iterator[None]:
         yield
 
 
-class _Operations(EachOp):  # type: ignore[no-untyped-call]
+class _Operations(EachOp):
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if func in _TAKES_BOTH or not _are_apart(args, kwargs):
             return func(*args, **kwargs)

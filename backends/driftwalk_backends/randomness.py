@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from .op_mode import OpMode
 from .op_values import is_random, tensors_of
 from .tensors import tensors_in, to_numpy
 from .watching import Hook, hooked
@@ -161,7 +161,7 @@ def _hooks(module: nn.Module, enter: Any, leave: Any) -> Iterator[Hook]:
             yield part, enter and partial(enter, path), partial(leave, path)
 
 
-class DrawnAlike(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrawnAlike(OpMode):
     """Random numbers are those that a float32 model draws on the CPU, cast to what is asked for.
 
     For one seed, a GPU has other numbers, and so has every dtype.

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from .op_mode import OpMode
 from .op_values import (
     called_with,
     changed,
@@ -58,7 +58,7 @@ MOVES = {
 """Ops that only move numbers: exact in any dtype."""
 
 
-class EachOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EachOp(OpMode):
     """Sees every operation; in inference mode also those that others are made of.
 
     Some functions refuse a dtype, or a mixture of dtypes, before any operation is seen: Fourier
@@ -146,7 +146,7 @@ class _Retrying(TorchFunctionMode):
             return self._narrowed(given, taken)
 
 
-class MixedOps(EachOp):  # type: ignore[no-untyped-call]
+class MixedOps(EachOp):
     """An op on float32 and float64 tensors computes in float64, also where PyTorch refuses to."""
 
     wider = _WIDER
@@ -166,7 +166,7 @@ class _Own(NamedTuple):
     alive: list[bool]
 
 
-class WidenedCasts(EachOp):  # type: ignore[no-untyped-call]
+class WidenedCasts(EachOp):
     """Casts to float32 and complex64 keep 64 bits a number; jumps stay where the model has them."""
 
     wider = _WIDER

@@ -256,7 +256,8 @@ def test_a_reference_that_is_a_module_is_run_as_it_is() -> None:
     report = driftwalk.verify(model, candidate=half, reference=half, probe=PROBE)
     assert report.ok
     assert report.reference.dtypes["layer.2"] == "bf16"
-    assert all(row.metrics and row.metrics.max_abs == 0 for row in report.layers)
+    # Two runs of one module: not always the same bits, but far from what bf16 rounds.
+    assert all(row.metrics and row.metrics.rel_l2 < 1e-6 for row in report.layers)
     overflows = mixed(overflowing(net()), {"blocks.1": FP16})
     report = driftwalk.verify(model, candidate="torch", reference=overflows, probe=PROBE)
     assert report.verdict != "pass"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from driftwalk.adapter import Backend
 from driftwalk.dtypes import Array
 from driftwalk.states import Probe
 
+from ..op_mode import OpMode
 from ..tensors import call_tensors
 from .showing import error_of, norm
 
@@ -49,7 +49,7 @@ class Made:
         return self.op.partition(".")[0] in _VIEWS
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(OpMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept: list[Made] = []
