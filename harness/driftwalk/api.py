@@ -90,9 +90,8 @@ def verify_all(
             raise UsageError(f"A set of probes goes without {one}: that is of a single probe.")
         own = {"max_format_kl": max_format_kl, "min_format_snr": min_format_snr}
         told = {"policy": policy, "depth": depth, "blame": blame, **own, **options}
-        of_set: dict[str, Any] = {"strict": strict, "thorough": thorough}
-        of_set |= {"keep_probes": keep_probes}
-        return verify_probes(verify_all, model, candidates, reference, probes, **of_set, **told)
+        told |= {"strict": strict, "thorough": thorough, "keep_probes": keep_probes}
+        return verify_probes(verify_all, model, candidates, reference, probes, **told)
     limits = FormatLimits.asked(max_format_kl, min_format_snr, policy)
     additions = (
         WeightsOfGuilty(),

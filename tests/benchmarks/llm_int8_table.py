@@ -9,20 +9,16 @@ Globs choose among `model/dtype`.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import logging
 import sys
-import warnings
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import nn
 
 import driftwalk
-from benchmarks.quantised_matrix import real, tiny, used
+from benchmarks.quantised_matrix import asked, is_asked, models, used
 
 HEADS = ("lm_head", "decoder", "classifier")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -125,23 +121,15 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 def main() -> int:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    for seed in range(1 if options.real else options.seeds):
-        for name, model in real() if options.real else tiny(seed):
-            if name == "GPT-2":  # its layers are no nn.Linear
-                continue
-            given = model.eval() if options.real else with_outliers(model.eval())
-            for word, dtype in DTYPES.items():
-                label = f"{name}/{word}"
-                if not options.names or any(fnmatchcase(label, one) for one in options.names):
-                    row(given, dtype, f"{name} | {word} | {seed}", options.faults)
+    options = asked(__doc__)
+    for seed, name, model in models(options):
+        if name == "GPT-2":  # its layers are no nn.Linear
+            continue
+        given = model.eval() if options.real else with_outliers(model.eval())
+        for word, dtype in DTYPES.items():
+            label = f"{name}/{word}"
+            if is_asked(options, label):
+                row(given, dtype, f"{name} | {word} | {seed}", options.faults)
     return 0
 
 

@@ -10,14 +10,10 @@ algorithm. With --faults one tensor of the middle block is changed. Globs choose
 
 from __future__ import annotations
 
-import argparse
-import logging
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 import driftwalk
 import packed_folders as pack
-from benchmarks.quantised_matrix import real, tiny, used
+from benchmarks.quantised_matrix import asked, is_asked, models, real, used
 from driftwalk_backends.sources import as_saved
 
 SUMS = "sums in fp16"
@@ -198,23 +194,15 @@ def half_sums(module: nn.Module, path: str) -> nn.Module:
 
 
 def main() -> int:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    for seed in range(1 if options.real else options.seeds):
-        for name, model in whole(real()) if options.real else tiny(seed):
-            for word, (rounder, says) in formats(model.eval(), options.real).items():
-                label = f"{name}/{word}"
-                if options.names and not any(fnmatchcase(label, one) for one in options.names):
-                    continue
-                with tempfile.TemporaryDirectory() as where:
-                    folder = pack.written(model, Path(where) / "m", rounder, says, leave=HEADS)
-                    row(model, folder, word, f"{name} | {word} | {seed}", options.faults)
+    options = asked(__doc__)
+    for seed, name, model in models(options, whole(real())):
+        for word, (rounder, says) in formats(model.eval(), options.real).items():
+            label = f"{name}/{word}"
+            if not is_asked(options, label):
+                continue
+            with tempfile.TemporaryDirectory() as where:
+                folder = pack.written(model, Path(where) / "m", rounder, says, leave=HEADS)
+                row(model, folder, word, f"{name} | {word} | {seed}", options.faults)
     return 0
 
 

@@ -10,12 +10,8 @@ linear layer of the middle block. Globs choose among `model/quantiser`.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import warnings
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -24,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 import driftwalk
 import exported_programs as programs
-from benchmarks.quantised_matrix import real, tiny, used
+from benchmarks.quantised_matrix import asked, is_asked, models, used
 
 Change = Callable[[fx.GraphModule, str], None]
 QUANTISERS: dict[str, Callable[[], Any]] = {
@@ -172,23 +168,13 @@ def linear(model: nn.Module) -> str:
 
 
 def main() -> int:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    for seed in range(1 if options.real else options.seeds):
-        for name, model in real() if options.real else tiny(seed):
-            model.eval().config.use_cache = False
-            for word, make in QUANTISERS.items():
-                label = f"{name}/{word}"
-                if not options.names or any(fnmatchcase(label, one) for one in options.names):
-                    row(
-                        model, make, inputs(model, name, seed), f"{name} | {word} | {seed}", options
-                    )
+    options = asked(__doc__)
+    for seed, name, model in models(options):
+        model.eval().config.use_cache = False
+        for word, make in QUANTISERS.items():
+            label = f"{name}/{word}"
+            if is_asked(options, label):
+                row(model, make, inputs(model, name, seed), f"{name} | {word} | {seed}", options)
     return 0
 
 

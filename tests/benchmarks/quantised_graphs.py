@@ -9,11 +9,8 @@ one tensor of the middle block's graph is changed. Globs choose among `model/for
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,7 +29,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 import driftwalk
 import graphs
-from benchmarks.quantised_matrix import real, tiny, used
+from benchmarks.quantised_matrix import asked, models, used
 from driftwalk.states import Probe
 from driftwalk_backends.onnx.exposed import silence
 from driftwalk_backends.probes import make_probe
@@ -133,29 +130,21 @@ def changed(graph: onnx.ModelProto, tensor: str, change: Change, target: Path) -
 
 
 def main() -> int:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    for seed in range(1 if options.real else options.seeds):
-        for name, module in real() if options.real else tiny(seed):
-            model = open_model(module.eval())
-            probe = make_probe(model)
-            with tempfile.TemporaryDirectory() as folder:
-                plain = graphs.export(model.module, probe, Path(folder))
-                for word in FORMATS:
-                    label = f"{name}/{word}"
-                    if options.names and not any(fnmatchcase(label, g) for g in options.names):
-                        continue
-                    path = quantised(plain, probe, word, Path(folder) / "quantised.onnx")
-                    row = clean_row(model, path, probe)
-                    found = fault_row(model, path, probe) if options.faults else ""
-                    sys.stdout.write(f"| {name} | {word} | {seed} | {row} |{found}\n")
-                    sys.stdout.flush()
+    options = asked(__doc__)
+    for seed, name, module in models(options):
+        model = open_model(module.eval())
+        probe = make_probe(model)
+        with tempfile.TemporaryDirectory() as folder:
+            plain = graphs.export(model.module, probe, Path(folder))
+            for word in FORMATS:
+                label = f"{name}/{word}"
+                if options.names and not any(fnmatchcase(label, g) for g in options.names):
+                    continue
+                path = quantised(plain, probe, word, Path(folder) / "quantised.onnx")
+                row = clean_row(model, path, probe)
+                found = fault_row(model, path, probe) if options.faults else ""
+                sys.stdout.write(f"| {name} | {word} | {seed} | {row} |{found}\n")
+                sys.stdout.flush()
     return 0
 
 

@@ -14,7 +14,7 @@ import copy
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,20 +133,38 @@ FAULTS: dict[str, tuple[Change, str]] = {
 }
 
 
-def main() -> int:
+def asked(description: str | None, faults: bool = True) -> argparse.Namespace:
+    """What tables of quantised models are asked for; whatever libraries say is left out."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("names", nargs="*", help="globs of MODEL/FORMAT")
     parser.add_argument("--real", action="store_true")
+    if faults:
+        parser.add_argument("--faults", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def models(
+    options: argparse.Namespace, of_real: Iterable[tuple[str, nn.Module]] | None = None
+) -> Iterator[tuple[int, str, nn.Module]]:
+    """Seeds, names and models: tiny ones, or those with real weights, which have one seed."""
     for seed in range(1 if options.real else options.seeds):
-        for name, model in real() if options.real else tiny(seed):
-            for word, make in formats().items():
-                label = f"{name}/{word}"
-                if not options.names or any(fnmatchcase(label, one) for one in options.names):
-                    row(model.eval(), make, f"{name} | {word} | {seed}")
+        for name, model in (of_real or real()) if options.real else tiny(seed):
+            yield seed, name, model
+
+
+def is_asked(options: argparse.Namespace, label: str) -> bool:
+    return not options.names or any(fnmatchcase(label, one) for one in options.names)
+
+
+def main() -> int:
+    options = asked(__doc__, faults=False)
+    for seed, name, model in models(options):
+        for word, make in formats().items():
+            if is_asked(options, f"{name}/{word}"):
+                row(model.eval(), make, f"{name} | {word} | {seed}")
     return 0
 
 

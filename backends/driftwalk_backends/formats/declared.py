@@ -33,7 +33,8 @@ def declared_by(module: nn.Module, model: LoadedModel) -> LoadedModel | None:
 
 
 def _undeclared(module: nn.Module) -> dict[str, Misstored]:
-    """Modules in float that a folder says are packed (folders/undeclared.py)."""
+    """Modules marked as they were read: in float where a folder says packed, or read by another
+    step than rounded by (folders/undeclared.py, programs/stored.py)."""
     parts = ((path, getattr(part, "undeclared", None)) for path, part in module.named_modules())
     return {path: wrong for path, wrong in parts if isinstance(wrong, Misstored)}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..calls import call, inputs_for
 from ..formats.declared import declared_by
 from ..loaded import LoadedModel
 from ..tensors import output_tensors
+from ..watching import hooked
 from ..widening import WidenedCasts
 from .nested import DECLARED, UNROUNDED, Part, Program
 from .stored import Found
@@ -128,7 +128,7 @@ def _outputs(
     calls: dict[str, int] = {}
 
     def noting(path: str) -> Any:
-        def hook(part: nn.Module, args: Any, output: Any) -> None:
+        def hook(part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             number = calls[path] = calls.get(path, -1) + 1
             given = output_tensors(output)
             if given:
@@ -136,21 +136,12 @@ def _outputs(
 
         return hook
 
-    with _hooked(module, noting), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    hooks = [(part, None, noting(path)) for path, part in module.named_modules()]
+    with hooked(hooks), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         inputs = inputs_for(module, probe, "cpu")
         with WidenedCasts():
             call(module, inputs)
     return iter(seen)
-
-
-@contextmanager
-def _hooked(module: nn.Module, noting: Any) -> Iterator[None]:
-    hooks = [part.register_forward_hook(noting(path)) for path, part in module.named_modules()]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -83,7 +83,7 @@ NARROW = 8
 """With fewer numbers of its own a token's noise is a guess, too: a pooled image has one number a
 line, and where all numbers of a line are next to equal they are rounded alike, as one."""
 
-SOME = 4096
+SOME = 512
 """How many tokens tell how much alike the numbers of a token are rounded."""
 
 MOST_LUCK = 8.0
