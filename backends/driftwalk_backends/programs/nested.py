@@ -131,7 +131,8 @@ class Program(Part):
         flat = self._flat(named)
         self._check(flat)
         if self.mode == AS_IT_IS and not any(_is_watched(part) for part in self.modules()):
-            return self._whole.graph(**named)
+            positions, others = self._as_exported(named)
+            return self._whole.graph(*positions, **others)
         values = self._ran(self._plan.root, dict(flat))
 
         def at(name: str) -> Any:
@@ -146,15 +147,19 @@ class Program(Part):
             else pytree.tree_unflatten(ends, self._whole.outputs)
         )
 
+    def _as_exported(self, named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """By place and by name, as the program was exported with: it takes them no other way."""
+        if self._whole.inputs is None:
+            return [], named
+        by_place, by_name = self._whole.inputs.children()
+        positions = [named[name] for name in list(named)[: by_place.num_children]]
+        return positions, {name: named[name] for name in (by_name.context or ())}
+
     def _flat(self, named: dict[str, Any]) -> dict[str, Any]:
         """By the name that the graph has for it."""
         if self._whole.inputs is None:
             return named
-        by_place, by_name = self._whole.inputs.children()
-        names = list(named)
-        positions = [named[name] for name in names[: by_place.num_children]]
-        others = {name: named[name] for name in (by_name.context or ())}
-        leaves = fx_pytree.tree_flatten_spec((positions, others), self._whole.inputs)
+        leaves = fx_pytree.tree_flatten_spec(self._as_exported(named), self._whole.inputs)
         return dict(zip(self._inputs, leaves, strict=True))
 
     def _check(self, flat: Mapping[str, Any]) -> None:

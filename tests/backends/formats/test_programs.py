@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import fx
+from torch import fx, nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401 - has the operations registered
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -151,3 +151,13 @@ def test_roundings_in_float_are_the_operations_themselves(seed: int, way: str) -
     more = (torch.float32,) if way == "token" else ()
     read = in_float(pair[1], (numbers, *given, *more), {}, torch.float64)
     torch.testing.assert_close(read, pair[1](numbers, *given, *more).double(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_inputs_are_given_as_the_program_was_exported_with_them(by_name: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    x = torch.randn(2, 3, 8)
+    args, kwargs = ((), {"input": x}) if by_name else ((x,), {})
+    program = torch.export.export(model, args, kwargs).module()
+    assert driftwalk.verify(model, program, probe={"input": x}).verdict == "pass"
