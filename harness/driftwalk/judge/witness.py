@@ -32,7 +32,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "22"
+CACHE_VERSION = "23"
 
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
