@@ -25,24 +25,35 @@ from ..randomness import begin_alike
 from ..tensors import tensors_in, to_numpy
 
 STEPS = 4
-"""Steps of one climb; each is one run forward and one back."""
-MOST_PLACES, BEST = 64, 4
+"""Steps of one climb of floats; each is one run forward and one back."""
+LENGTHS, SHARES = (0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
+"""Other forms of a climb: how far along its way, and what share of the values goes it."""
+MOST_PLACES, BEST = 64, 64
 """Places of tokens that are looked at, and ids to choose from for each."""
+COUNTS = (1, 2, 4)
+"""Tokens of a row that are exchanged."""
 IDS, MASK = "input_ids", "attention_mask"
 
 
 def climbed(
-    model: LoadedModel, probe: Probe, path: str, share: float, bounds: Mapping[str, float]
-) -> dict[str, Array]:
+    model: LoadedModel,
+    probe: Probe,
+    path: str,
+    share: float,
+    bounds: Mapping[str, float],
+    wanted: int,
+    rng: np.random.Generator,
+) -> list[dict[str, Array]]:
     """The probe's inputs after some steps uphill, each as large as a `share` of the bounds.
 
-    No value is beyond its bound. Empty where there is no gradient to go by.
+    Then others on the way there, or beyond it. No value is beyond its bound. Empty where there is
+    no gradient to go by.
     """
     module = model.on_host()
     part = dict(module.named_modules()).get(path)
     floats = [name for name, bound in bounds.items() if name in probe.inputs and bound > 0]
     if part is None or not floats:
-        return {}
+        return []
     inputs: dict[str, Any] = {}
     with suppress(Exception), quietly(module):  # whatever a model raises that has no gradients
         inputs = model.inputs(module, probe, "cpu")
@@ -52,42 +63,52 @@ def climbed(
                 inputs[name] = (inputs[name] + step).clamp(-bounds[name], bounds[name])
     made = {n: to_numpy(inputs[n]).astype(probe.inputs[n].dtype) for n in floats if n in inputs}
     if all((made[name] == probe.inputs[name]).all() for name in made):
-        return {}
-    return {**probe.inputs, **made}
+        return []
+    others = (_on_the_way(probe, made, bounds, rng) for _ in range(wanted - 1))
+    return [{**probe.inputs, **one} for one in (made, *others)]
+
+
+def _on_the_way(
+    probe: Probe, made: Mapping[str, Array], bounds: Mapping[str, float], rng: np.random.Generator
+) -> dict[str, Array]:
+    length, share = float(rng.choice(LENGTHS)), float(rng.choice(SHARES))
+    found = {}
+    for name, array in made.items():
+        start, bound = probe.inputs[name], bounds[name]
+        way = (array - start) * length * (rng.random(array.shape) < share)
+        found[name] = np.clip(start + way, -bound, bound).astype(array.dtype)
+    return found
 
 
 def reworded(
-    model: LoadedModel, probe: Probe, path: str, count: int, rng: np.random.Generator
-) -> dict[str, Array]:
-    """The probe's inputs with other ids, up to `count` of them after each of some steps.
+    model: LoadedModel, probe: Probe, path: str, wanted: int, rng: np.random.Generator
+) -> list[dict[str, Array]]:
+    """The probe's inputs with some ids exchanged, in so many ways, all by one gradient.
 
-    That of the steps which drives the module farthest; empty where none does.
+    Which of them drives the module farther than the probe does is seen when they are run. Empty
+    where there is no gradient to go by.
     """
     module = model.on_host()
     part, table = dict(module.named_modules()).get(path), input_table(module)
     ids = probe.inputs.get(IDS)
     if part is None or not isinstance(table, nn.Embedding) or ids is None or ids.ndim != 2:
-        return {}
-    best = first = -np.inf
-    made = ids
+        return []
+    made: list[dict[str, Array]] = []
     with suppress(Exception), quietly(module):  # whatever a model raises that has no gradients
         inputs = model.inputs(module, probe, "cpu")
         keep = inputs.get(MASK)
         keep = keep if keep is not None and keep.shape == ids.shape else None
-        tokens = inputs[IDS].clone()
-        for step in range(STEPS + 1):
-            most, slope, rows = _table_slope(module, part, table, {**inputs, IDS: tokens})
-            first = most if step == 0 else first
-            if most > best:
-                best, made = most, to_numpy(tokens).astype(ids.dtype)
-            tokens = _exchanged(tokens, slope, rows, table.weight, keep, count, rng)
-    return {**probe.inputs, IDS: made} if best > first else {}
+        slope, rows = _table_slope(module, part, table, inputs)
+        places, better = _better(slope, rows, table.weight, keep)
+        exchanged = (_exchanged(ids, places, better, rng) for _ in range(wanted))
+        made = [{**probe.inputs, IDS: one} for one in exchanged if len(places)]
+    return made
 
 
 def _table_slope(
     module: nn.Module, part: nn.Module, table: nn.Embedding, inputs: Mapping[str, Any]
-) -> tuple[float, torch.Tensor, torch.Tensor]:
-    """What a module gives at most, how that changes with each token's row, and the rows."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How what a module gives at most changes with each token's row, and the rows."""
     rows: list[torch.Tensor] = []
 
     def cut(_: nn.Module, __: Any, out: torch.Tensor) -> torch.Tensor:
@@ -101,29 +122,30 @@ def _table_slope(
             (slope,) = torch.autograd.grad(most, rows[:1])
     finally:
         handle.remove()
-    return float(most), slope, rows[0].detach()
+    return slope, rows[0].detach()
 
 
-def _exchanged(
-    ids: torch.Tensor,
-    slope: torch.Tensor,
-    rows: torch.Tensor,
-    table: torch.Tensor,
-    keep: torch.Tensor | None,
-    count: int,
-    rng: np.random.Generator,
-) -> torch.Tensor:
-    """The ids with some of those exchanged that matter most, by one of the best few for each."""
+def _better(
+    slope: torch.Tensor, rows: torch.Tensor, table: torch.Tensor, keep: torch.Tensor | None
+) -> tuple[Array, Array]:
+    """The places of tokens that matter most, and for each the ids that promise most."""
     size = slope.norm(dim=-1)
     size = size if keep is None else size * (keep != 0)
     places = size.flatten().topk(min(MOST_PLACES, int((size > 0).sum()))).indices
     along = slope.flatten(0, 1)[places]
     gains = along @ table.detach().T - (along * rows.flatten(0, 1)[places]).sum(1, keepdim=True)
     best = gains.topk(min(BEST, gains.shape[1]), dim=1).indices
-    order = rng.permutation(len(places))[:count]
-    made = ids.clone().flatten()
-    for number in order:
-        made[places[number]] = best[number, int(rng.integers(best.shape[1]))]
+    return to_numpy(places), to_numpy(best)
+
+
+def _exchanged(ids: Array, places: Array, better: Array, rng: np.random.Generator) -> Array:
+    """The ids with some of those exchanged that matter most, each by one that promises more."""
+    count = int(rng.choice(COUNTS)) * len(ids)
+    made = ids.copy().reshape(-1)
+    for number in rng.permutation(len(places))[:count]:
+        # Of the best ids those in front are taken more often.
+        at = int(better.shape[1] * rng.random() ** 2)
+        made[places[number]] = better[number, at]
     return made.reshape(ids.shape)
 
 

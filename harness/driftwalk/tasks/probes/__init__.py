@@ -6,6 +6,8 @@ run             a set verified: model and backends opened once
 screening       most probes of a large set: both sides run once, what is unusual is judged whole
 mutation        one probe made of another, and simpler forms of one
 corpus          what a search keeps between runs
+looks           many inputs in one run of each side, without a truth
+weighing        a probe of a search judged as ever, or many of them looked at
 search          the worst input
 suggesting      a small set that covers most of a model, as a file
 """

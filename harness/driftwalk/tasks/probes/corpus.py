@@ -21,7 +21,7 @@ from ...jsonable import Later, Size, decode, encode
 from ...states import Probe
 
 LIST, PROBES = "search.json", "probes"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,14 @@ class Kept:
     file: str
     name: str
     used: Size
-    """The largest share of its allowance that a point used."""
+    """The largest share of its allowance that a point used; 0 where it was kept for its reach and
+    not judged."""
     quick: Size
-    """The same by the dtype table, which needs no truth: what mutants are screened by."""
+    """The same by a tolerance that needs no truth: what mutants are looked at for."""
     run: int = 0
     """The run that found it; 0 for the set that the search began with."""
     reach: Mapping[str, float] = field(default_factory=dict)
-    """The largest number of the reference at each of its modules."""
+    """The largest number of the reference at each point where no probe before had a larger one."""
     worst: Later[str] = ""
     """The module whose state used most of its allowance; empty where the point has none."""
 
@@ -60,6 +61,7 @@ class _Stored:
     version: int
     question: Question
     runs: int
+    tried: int
     kept: tuple[Kept, ...]
 
 
@@ -68,7 +70,7 @@ class Corpus:
 
     def __init__(self, folder: Path, question: Question) -> None:
         self._folder, self._question = folder, question
-        self.runs = 0
+        self.runs = self.tried = 0
         self.kept: list[Kept] = []
         self._probes: dict[str, Probe] = {}
         writable_folder(folder / PROBES)
@@ -88,7 +90,7 @@ class Corpus:
         if differ := [key for key in ours if ours[key] != theirs.get(key)]:
             what = ", ".join(f"{key} {theirs.get(key)!r}" for key in differ)
             raise UsageError(f"{where} is of a search with {what}: choose another --corpus.")
-        self.runs, self.kept = stored.runs, list(stored.kept)
+        self.runs, self.tried, self.kept = stored.runs, stored.tried, list(stored.kept)
 
     def probe(self, kept: Kept) -> Probe:
         if kept.file not in self._probes:
@@ -100,11 +102,17 @@ class Corpus:
         file = f"{len(self.kept):06d}-{probe.sha256[:12]}.safetensors"
         probe.save(self._folder / PROBES / file)
         self._probes[file] = probe
-        self.kept.append(replace(kept, file=file))
+        before = self.champions
+        farthest = {
+            point: value
+            for point, value in kept.reach.items()
+            if point not in before or value > before[point].reach[point]
+        }
+        self.kept.append(replace(kept, file=file, reach=farthest))
 
     def save(self, runs: int) -> None:
         self.runs = runs
-        stored = _Stored(VERSION, self._question, runs, tuple(self.kept))
+        stored = _Stored(VERSION, self._question, runs, self.tried, tuple(self.kept))
         write_atomically(self._folder / LIST, json.dumps(encode(stored), indent=1) + "\n")
 
     @property

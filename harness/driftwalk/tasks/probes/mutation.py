@@ -16,7 +16,8 @@ from ...states import Probe
 Inputs = dict[str, Array]
 Generator = np.random.Generator
 IDS, MASK = "input_ids", "attention_mask"
-MOST_ROWS = 4
+RESIZED = 0.4
+"""The share of runs whose mutants have another length than the probe that they are made of."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,22 @@ class Room:
     positions: int
 
 
-def mutated(probe: Probe, others: Sequence[Probe], room: Room, rng: Generator) -> Inputs:
-    """The inputs of a probe after one to three changes; `others` are probes to take tokens from."""
-    inputs = {name: array.copy() for name, array in probe.inputs.items()}
+def mutants(
+    probe: Probe, others: Sequence[Probe], room: Room, rng: Generator, fit: Callable[[Inputs], int]
+) -> list[Inputs]:
+    """Mutants of a probe that are all of one shape, as many as `fit` says of the first of them.
+
+    `others` are probes to take tokens from.
+    """
+    stem = {name: array.copy() for name, array in probe.inputs.items()}
+    if IDS in stem and stem[IDS].ndim == 2 and rng.random() < RESIZED:
+        stem = _resized(room)(stem, rng)
+    return [mutated(stem, others, room, rng) for _ in range(fit(stem))]
+
+
+def mutated(stem: Inputs, others: Sequence[Probe], room: Room, rng: Generator) -> Inputs:
+    """Inputs after one to three changes, none of their shape."""
+    inputs = stem
     for _ in range(int(rng.integers(1, 4))):
         changes = _changes(inputs, others, room)
         if not changes:
@@ -46,7 +60,7 @@ def _changes(inputs: Inputs, others: Sequence[Probe], room: Room) -> list[Change
     found: list[Change] = []
     ids = inputs.get(IDS)
     if ids is not None and ids.ndim == 2 and room.vocabulary > 1:
-        found += [_some_tokens(room), _one_token(room), _shuffled, _resized(room)]
+        found += [_some_tokens(room), _one_token(room), _shuffled]
         found += [_from_another(others)] if others else []
         found += [_padded] if MASK in inputs else []
     if any(array.dtype.kind == "f" for array in inputs.values()):

@@ -1,21 +1,24 @@
 """The worst input: the probe that uses most of its allowance, found by changing those of a set.
 
-A mutant of a good probe is screened first, by the dtype table, for which no truth is run. One that
-is worse than its parent by that, or that drives some module of the reference farther than any
-probe before it, is judged as ever. It is kept if it uses more of its allowance than its parent did,
-or for its reach: what saturates or overflows shows nothing until it does.
+A run makes some mutants of one good probe, all of one shape, and looks at them at once (looks.py):
+both sides run with all of them as rows of one batch, and no truth is run. That in which the sides
+differ most is judged as ever, if they differ more than in its parent, and kept if it uses more of
+its allowance. Kept is also the mutant that drives some module of the reference farther than any
+probe before it: what saturates or overflows shows nothing until it does.
 
 Each run has random numbers of its own, made of the seed and its number: a search that was stopped
 goes on as if it had not been.
 
-Some mutants go uphill, by the gradient of what a module gives at most: of an activation, or of the
-module where most of the allowance is used.
+The mutants of some runs go uphill, by the gradient of what a module gives at most: of an
+activation, or of the module where most of the allowance is used. Their parent is the probe that
+drives it farthest.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,35 +26,39 @@ from typing import Any
 
 import numpy as np
 
-from ...adapter import Backend
 from ...errors import DriftwalkError, UsageError
-from ...judge.drill import looking
 from ...progress import Progress
 from ...result import Report
-from ...stage import Setting, check_names, is_graph, make_probe, torch_model
-from ...states import Probe, State
+from ...stage import Setting, check_names, is_graph, torch_model
+from ...states import Probe
 from ...tolerance import make_policy
 from ..shapes.run import open_for_all
-from .collecting import largest_use
 from .corpus import Corpus, Kept, Question
 from .entries import made, source_of
-from .mutation import Room, mutated, smaller
+from .looks import Look, fit
+from .mutation import Room, mutants, smaller
 from .run import Verify, own_set
+from .weighing import Weighing
 
 LONGEST = 512
 """Positions of a mutant at most."""
 FARTHER = 1.02
-"""By how much a number must be larger than all before it at its module, to be worth keeping."""
+"""By how much a number must be larger than all before it at its module, to be worth keeping; ..."""
+UPWARD = 1.0005
+"""... at the module that the run is to drive farther. Some units are near their most for any input,
+and climb by small steps."""
 UNSCREENED = 0.2
-"""The share of mutants that are judged as ever, whatever the dtype table says of them."""
+"""The share of runs of which a mutant is judged as ever, whatever a look says of it."""
 UPHILL = 0.5
-"""The share of mutants that a gradient makes."""
-STEPS = (0.01, 0.05, 0.2)
-"""How long a step uphill is, as a share of the largest value in the set."""
-TOKENS = (1, 4, 16)
-"""How many tokens are exchanged in a step uphill."""
-SHRINKS = 80
+"""The share of runs whose mutants a gradient makes ..."""
+OF_THE_FARTHEST = 0.75
+"""... and of these, the share whose parent is the probe that drives the module farthest."""
+SHRINKING = 0.15
+"""The share of the minutes that is kept for shrinking."""
+SHRINKS = 160
 """Smaller forms of the worst probe that are tried."""
+PROMISING = 0.5
+"""A smaller form is not judged where the sides differ by less than this share of what it takes."""
 STILL = 0.95
 """The share of its use that a smaller form of a probe without drift must keep."""
 WORST, SMALLEST = "worst.safetensors", "smallest.safetensors"
@@ -69,6 +76,8 @@ class Found:
     smallest: Probe
     smallest_used: float
     runs: int
+    tried: int
+    """Mutants that both sides were run with."""
     interrupted: bool
 
 
@@ -91,6 +100,8 @@ def search(
     """Look for the probe with the largest drift relative to its allowance.
 
     So many `runs`, counted from the beginning of the corpus, or `minutes`; whichever ends first.
+    The minutes are those of all but the loading of the model and the last report; the set that the
+    search begins with is judged whole, however long that takes.
     """
     if runs is None and minutes is None:
         raise UsageError("A search ends after so many runs or minutes: say how many.")
@@ -114,12 +125,14 @@ def search(
     )
     kept = Corpus(Path(corpus), question)
     with open_for_all(opened, reference, [candidate]) as (first, (other,)):
-        judge = _Judge(verify, opened, first, other, options)
+        began = time.monotonic()
+        ends = math.inf if minutes is None else began + 60 * minutes
+        judge = Weighing(verify, opened, first, other, options)
         climb = _Climb(judge, kept, _room(opened), seed, show)
         if not kept.kept:
             climb.begin(probes)
-        climb.climb(runs, minutes)
-        return climb.end()
+        climb.climb(runs, ends - SHRINKING * (ends - began) if minutes is not None else ends)
+        return climb.end(ends)
 
 
 def _room(model: Any) -> Room:
@@ -129,88 +142,9 @@ def _room(model: Any) -> Room:
     return Room(table_size(model.module) or 0, min(positions, LONGEST))
 
 
-class _Judge:
-    """A probe judged, quickly or as ever; both sides stay open."""
-
-    def __init__(
-        self, verify: Verify, model: Any, first: object, other: object, options: dict[str, Any]
-    ) -> None:
-        self._verify, self._model, self._sides = verify, model, (first, other)
-        self._options = options
-        self._activations: list[str] | None = None
-
-    @property
-    def model(self) -> Any:
-        return self._model
-
-    def make(self, given: object) -> Probe:
-        return make_probe(self._model, given)
-
-    def quick(self, probe: Probe) -> float:
-        return _use(self._report(probe, policy="dtype", blame=False))
-
-    def reach(self, probe: Probe) -> dict[str, float]:
-        """The largest number at each module of the reference, where that can be looked at."""
-        first, found = self._sides[0], dict[str, float]()
-
-        def note(state: State) -> None:
-            if state.array.dtype.kind == "f" and state.array.size:
-                keep = probe.keep(state.point.name, state.shape)
-                array = state.array if keep is None else state.array[keep]
-                most = float(np.abs(array).max())
-                found[state.point.name] = most if math.isfinite(most) else 0.0
-
-        if isinstance(first, Backend):
-            with suppress(DriftwalkError), looking(first, "module"):
-                first.stream(probe, note)
-        return found
-
-    def used(self, probe: Probe) -> tuple[float, str]:
-        """What the search goes by, and the module that has it; nothing is stored of probes that
-        are soon forgotten."""
-        report = self._report(probe, cache=False, **{**self._options, "blame": False})
-        needed = (
-            (row.tolerance.needed, row.point.module) for row in report.layers if row.tolerance
-        )
-        return _use(report), max(needed, key=lambda one: one[0], default=(0.0, ""))[1] or ""
-
-    def uphill(
-        self, probe: Probe, worst: str, bounds: dict[str, float], rng: Any
-    ) -> dict[str, Any]:
-        """Inputs that drive some module farther; empty where no gradient says how."""
-        from driftwalk_backends.probe_sets.gradients import climbed, reworded
-
-        paths = self.activations(probe)
-        path = str(worst if not paths or (worst and rng.random() < 0.25) else rng.choice(paths))
-        if any(name in bounds for name in probe.inputs):
-            return climbed(self._model, probe, path, float(rng.choice(STEPS)), bounds)
-        return reworded(self._model, probe, path, int(rng.choice(TOKENS)), rng)
-
-    def activations(self, probe: Probe) -> list[str]:
-        """The modules that a run was seen to call as activations, or before one."""
-        if self._activations is None:
-            report = self._report(probe, policy="dtype", blame=False)
-            seen = report.coverage.exercised
-            self._activations = sorted({one.where for one in seen.driven}) if seen else []
-        return self._activations
-
-    def report(self, probe: Probe) -> Report:
-        return self._report(probe, **self._options)
-
-    def _report(self, probe: Probe, **options: Any) -> Report:
-        first, other = self._sides
-        return self._verify(self._model, [other], first, probe, **options)[0]
-
-
-def _use(report: Report) -> float:
-    """The largest share of an allowance; what could not be verified is no drift."""
-    found = largest_use(report)
-    return 0.0 if found is None or report.verdict == "unverified" else found
-
-
 class _Climb:
     def __init__(
-        self, judge: _Judge, corpus: Corpus, room: Room, seed: int, show: Progress
+        self, judge: Weighing, corpus: Corpus, room: Room, seed: int, show: Progress
     ) -> None:
         self._judge, self._corpus, self._room = judge, corpus, room
         self._seed, self._show = seed, show
@@ -226,17 +160,19 @@ class _Climb:
                 continue
             stage = self._show.stage(f"probe {entry.number}: {entry.name[:60]}", extra=True)
             with stage, suppress(DriftwalkError):
-                (used, worst), quick = self._judge.used(probe), self._judge.quick(probe)
-                reach = self._judge.reach(probe)
-                self._corpus.add(probe, Kept("", entry.name, used, quick, 0, reach, worst))
+                used, worst = self._judge.used(probe)
+                look = self._judge.looks([probe])[0] or Look(0.0, {})
+                kept = Kept("", entry.name, used, look.quick, 0, look.reach, worst)
+                self._corpus.add(probe, kept)
         if not self._corpus.kept:
             raise UsageError(f"The set ({source.origin}) has no probe that could be run.")
         self._corpus.save(0)
 
-    def climb(self, runs: int | None, minutes: float | None) -> None:
-        ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    def climb(self, runs: int | None, ends: float) -> None:
         last = math.inf if runs is None else runs
         try:
+            if self._corpus.runs < last and time.monotonic() < ends:
+                self._judge.prepare(self._corpus.probe(self._corpus.kept[0]))
             while self._corpus.runs < last and time.monotonic() < ends:
                 number = self._corpus.runs + 1
                 with self._show.stage(f"run {number}: {self._words}", extra=True):
@@ -250,36 +186,73 @@ class _Climb:
         return f"worst so far {self._corpus.ranked[0].used:.3g} of its allowance"
 
     def _one(self, number: int) -> None:
-        """One mutant: screened, judged where it is worth it, and kept where it is worse."""
+        """The mutants of one probe: looked at, judged where it is worth it, kept where worse."""
         rng = np.random.default_rng([self._seed, number])
-        parent, champions = self._parent(rng), self._corpus.champions
-        others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
-        tokens = [self._corpus.probe(one) for one in others]
-        inputs = self._uphill(parent, number) or mutated(
-            self._corpus.probe(parent), tokens, self._room, rng
-        )
-        with suppress(DriftwalkError):  # the model does not take it
-            probe = self._judge.make(Probe(inputs, f"search (run {number})"))
-            quick, reach = self._judge.quick(probe), self._judge.reach(probe)
-            farther = any(
-                point in champions and value > FARTHER * champions[point].reach[point]
-                for point, value in reach.items()
-            )
-            if farther or quick > parent.quick or rng.random() < UNSCREENED:
-                used, worst = self._judge.used(probe)
-                if farther or used > parent.used:
-                    kept = Kept("", f"run {number}", used, quick, number, reach, worst)
-                    self._corpus.add(probe, kept)
+        parent, goal, inputs = self._made(number, rng)
+        probes = []
+        for one in inputs:
+            with suppress(DriftwalkError):  # the model does not take it
+                probes.append(self._judge.make(Probe(one, f"search (run {number})")))
+        looks = self._judge.looks(probes) if probes else ()
+        seen = [(p, look) for p, look in zip(probes, looks, strict=True) if look is not None]
+        self._corpus.tried += len(seen)
+        if not seen:
+            return
+        farthest = self._farthest([look for _, look in seen], goal)
+        judged = self._worth_judging([look.quick for _, look in seen], parent, farthest, rng)
+        for n, (probe, look) in enumerate(seen):
+            used, worst = self._used(probe) if n in judged else (0.0, "")
+            if n == farthest or used > parent.used:
+                kept = Kept("", f"run {number}", used, look.quick, number, look.reach, worst)
+                self._corpus.add(probe, kept)
 
-    def _uphill(self, parent: Kept, number: int) -> dict[str, Any]:
-        """Inputs that drive some module farther than those of a probe; by chance, or without a
-        gradient, none."""
-        rng = np.random.default_rng([self._seed, number, 1])
-        if rng.random() >= UPHILL:
-            return {}
-        return self._judge.uphill(
-            self._corpus.probe(parent), parent.worst, self._corpus.bounds, rng
-        )
+    def _used(self, probe: Probe) -> tuple[float, str]:
+        with suppress(DriftwalkError):
+            return self._judge.used(probe)
+        return 0.0, ""
+
+    @staticmethod
+    def _worth_judging(
+        quick: Sequence[float], parent: Kept, farthest: int | None, rng: np.random.Generator
+    ) -> set[int]:
+        """The mutant in which the sides differ most, if it is by more than in the parent; now and
+        then another, for a look does not see all that a judgement does."""
+        most = int(np.argmax(quick))
+        judged = {most} if quick[most] > parent.quick else set()
+        if rng.random() < UNSCREENED:
+            judged.add(int(rng.integers(len(quick))) if farthest is None else farthest)
+        return judged
+
+    def _made(self, number: int, rng: Any) -> tuple[Kept, str, list[dict[str, Any]]]:
+        """A parent, the point that is to be driven farther, if any, and mutants."""
+        parent = self._parent(rng)
+        others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
+        own = np.random.default_rng([self._seed, number, 1])
+        if own.random() < UPHILL:
+            path = self._judge.goal(parent.worst, own)
+            point, champions = self._judge.point_of(path), self._corpus.champions
+            if point in champions and own.random() < OF_THE_FARTHEST:
+                parent = champions[point]
+            probe, bounds = self._corpus.probe(parent), self._corpus.bounds
+            if inputs := self._judge.uphill(probe, path, bounds, own):
+                return parent, point, inputs
+        tokens = [self._corpus.probe(one) for one in others]
+        return parent, "", mutants(self._corpus.probe(parent), tokens, self._room, rng, fit)
+
+    def _farthest(self, looks: Sequence[Look], goal: str) -> int | None:
+        """The mutant that drives a module farther than any probe before it: first of all the goal;
+        None where none does."""
+        champions = self._corpus.champions
+        before = {point: one.reach[point] for point, one in champions.items()}
+        for points, least in (({goal} & before.keys(), UPWARD), (before.keys(), FARTHER)):
+            gains = [
+                max((one.reach.get(p, 0.0) / before[p] for p in points if before[p]), default=0.0)
+                for one in looks
+            ]
+            best = int(np.argmax(gains))
+            if gains[best] > least:
+                return best
+        return None
 
     def _parent(self, rng: np.random.Generator) -> Kept:
         """One of the worst, or the probe that reaches farthest at some module."""
@@ -289,47 +262,55 @@ class _Climb:
         # The worst probes have most offspring, and every probe some.
         return ranked[min(int(rng.exponential(max(2.0, len(ranked) / 4))), len(ranked) - 1)]
 
-    def end(self) -> Found:
+    def end(self, ends: float) -> Found:
         worst = self._corpus.ranked[0]
         probe = self._corpus.probe(worst)
-        smallest, used = (probe, worst.used) if self._interrupted else self._smallest(worst, probe)
+        smallest, used = self._smallest(worst, probe, ends)
         self._corpus.write(WORST, probe)
         self._corpus.write(SMALLEST, smallest)
         start = max(one.used for one in self._corpus.kept if one.run == 0)
         report = self._judge.report(probe)
-        found = Found(report, worst, start, smallest, used, self._corpus.runs, self._interrupted)
+        done = self._corpus.runs, self._corpus.tried, self._interrupted
+        found = Found(report, worst, start, smallest, used, *done)
         return replace(found, report=replace(report, notes=(*report.notes, *_notes(found))))
 
-    def _smallest(self, worst: Kept, probe: Probe) -> tuple[Probe, float]:
+    def _smallest(self, worst: Kept, probe: Probe, ends: float) -> tuple[Probe, float]:
         """The smallest form that is still drift; without drift, that still uses most of it."""
-        least = 1.0 if worst.used > 1 else worst.used * STILL
         best, used, tried = probe, worst.used, 0
-        again = True
-        while again and tried < SHRINKS:
-            again = False
-            for inputs in smaller(best):
-                if tried >= SHRINKS:
-                    break
-                tried += 1
-                with self._show.stage(f"a smaller form: try {tried}", extra=True):
-                    found = self._still(inputs, least)
-                if found is not None:
-                    (best, used), again = found, True
-                    break
+        try:
+            again = not self._interrupted
+            while again:
+                again = False
+                for inputs in smaller(best):
+                    if tried >= SHRINKS or time.monotonic() >= ends:
+                        break
+                    tried += 1
+                    with self._show.stage(f"a smaller form: try {tried}", extra=True):
+                        found = self._still(inputs, worst)
+                    if found is not None:
+                        (best, used), again = found, True
+                        break
+        except KeyboardInterrupt:
+            self._interrupted = True
         return best, used
 
-    def _still(self, inputs: dict[str, Any], least: float) -> tuple[Probe, float] | None:
+    def _still(self, inputs: dict[str, Any], worst: Kept) -> tuple[Probe, float] | None:
+        """A smaller form, if it is as bad as it has to be; most that are not show it in a look."""
+        least = 1.0 if worst.used > 1 else worst.used * STILL
+        share = least / worst.used if 0 < worst.used < math.inf else 1.0
         with suppress(DriftwalkError):
             probe = self._judge.make(Probe(inputs, "search (smallest form)"))
-            used, _ = self._judge.used(probe)
-            if used > least:
-                return probe, used
+            look = self._judge.looks([probe])[0]
+            if look is not None and look.quick >= PROMISING * share * worst.quick:
+                used, _ = self._judge.used(probe)
+                if used > least:
+                    return probe, used
         return None
 
 
 def _notes(found: Found) -> tuple[str, ...]:
     where = "is in the set" if found.worst.run == 0 else f"was found by run {found.worst.run}"
-    whole = f"The worst of {found.runs} runs {where} ({found.worst.name})"
+    whole = f"The worst of {found.tried} mutants in {found.runs} runs {where} ({found.worst.name})"
     shape = "x".join(map(str, next(iter(found.smallest.inputs.values())).shape))
     stopped = " The search was interrupted." if found.interrupted else ""
     return (

@@ -1,0 +1,163 @@
+"""Many inputs looked at in one run of each side: the rows of one batch, without a truth.
+
+    quick   =   max over points of   |c - r| / ( atol * scale + rtol * |r| )
+    reach   =   at each module of the reference, the largest number without its sign
+
+A look says which of some probes are worth judging, and never that one drifts: a probe that is
+judged is run alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...adapter import Backend, LooksInside
+from ...dtypes import FORMATS, Array, Format, format_of
+from ...errors import DriftwalkError
+from ...judge.drill import looking
+from ...measure.halves import widened
+from ...states import Probe, State
+from ...tolerance import Policy, Tolerance
+
+TOKENS = 512
+"""Tokens that are run at once, about ..."""
+LEAST, MOST = 2, 32
+"""... and probes."""
+PER_TOKEN = 256
+"""Numbers of an image or a sound that are counted as one token."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one probe came to."""
+
+    quick: float
+    """The largest difference of the two sides, in units of the tolerance that needs no truth."""
+    reach: Mapping[str, float]
+    """By point: the largest number of the reference."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Some probes looked at, and the module that each point was taken from."""
+
+    looks: tuple[Look | None, ...]
+    """None for a probe that a side does not take."""
+    modules: Mapping[str, str]
+
+
+def fit(inputs: Mapping[str, Array]) -> int:
+    """How many probes like this one are run at once."""
+    tokens = sum(a.size for n, a in inputs.items() if n.endswith("ids") and a.ndim == 2)
+    floats = sum(a.size for a in inputs.values() if a.dtype.kind == "f")
+    return min(max(TOKENS // max(1, tokens, floats // PER_TOKEN), LEAST), MOST)
+
+
+def look_at(
+    reference: Backend, candidate: Backend, probes: Sequence[Probe], policy: Policy
+) -> Looked:
+    """Both sides on all probes at once, or one by one where they are no rows of one batch."""
+    batch = stacked(probes)
+    if batch is not None:
+        try:
+            return _Pair(reference, candidate, policy).look(batch, len(probes))
+        except DriftwalkError:
+            if len(probes) == 1:
+                return Looked((None,), {})
+    each = [look_at(reference, candidate, [probe], policy) for probe in probes]
+    modules = {name: path for one in each for name, path in one.modules.items()}
+    return Looked(tuple(look for one in each for look in one.looks), modules)
+
+
+def stacked(probes: Sequence[Probe]) -> Probe | None:
+    """One probe whose rows are those of all; None where they do not fit together."""
+    first = probes[0]
+    if len(probes) == 1:
+        return first
+    if len({tuple(probe.forms()) for probe in probes}) > 1 or first.others:
+        return None
+    rows = {array.shape[:1] for array in first.inputs.values()}
+    if len(rows) > 1 or () in rows or any(probe.kept is not None for probe in probes):
+        return None
+    joined = {name: np.concatenate([p.inputs[name] for p in probes]) for name in first.inputs}
+    return Probe(joined, first.origin)
+
+
+class _Pair:
+    """Both sides run once on a batch of several probes."""
+
+    def __init__(self, reference: Backend, candidate: Backend, policy: Policy) -> None:
+        self._reference, self._candidate, self._policy = reference, candidate, policy
+
+    def look(self, batch: Probe, count: int) -> Looked:
+        met = {state.point.name: state for state in self._candidate.trace(batch)}
+        formats = self._formats()
+        quick, reach, modules = np.zeros(count), dict[str, Array](), dict[str, str]()
+
+        def note(state: State) -> None:
+            name = state.point.name
+            modules[name] = state.point.module
+            rows = _rows(state, batch, count)
+            if rows is None:
+                return
+            if rows.dtype.kind == "f":
+                reach[name] = np.abs(rows).max(axis=1, initial=0.0)
+            other = met.pop(name, None)
+            if other is not None:
+                own = [one for s in (state, other) if (one := format_of(s.array)) is not None]
+                tolerance = self._policy.tolerance(name, *own, *formats)
+                theirs = _rows(other, batch, count) if other.shape == state.shape else None
+                np.maximum(quick, _beyond(rows, theirs, tolerance), out=quick)
+
+        inside = isinstance(self._reference, LooksInside)
+        with looking(self._reference, "module") if inside else nullcontext():
+            self._reference.stream(batch, note)
+        looks = (
+            Look(float(quick[n]), {k: float(v[n]) for k, v in reach.items() if _finite(v[n])})
+            for n in range(count)
+        )
+        return Looked(tuple(looks), modules)
+
+    def _formats(self) -> list[Format]:
+        """What the sides compute in: their states may be stored wider."""
+        names = (side.info.dtype for side in (self._reference, self._candidate))
+        return [FORMATS[name] for name in names if name in FORMATS]
+
+
+def _rows(state: State, batch: Probe, count: int) -> Array | None:
+    """A state with one row for each probe, padding set to zero; None where it has no rows."""
+    shape = state.shape
+    if not shape or not shape[0] or shape[0] % count:
+        return None
+    array = widened(state.array)
+    keep = batch.keep(state.point.name, shape)
+    if keep is not None:
+        array = np.where(keep.reshape(*keep.shape, *[1] * (array.ndim - 2)), array, 0)
+    return array.reshape(count, -1)
+
+
+def _beyond(ours: Array, theirs: Array | None, tolerance: Tolerance) -> Array:
+    """For each row the largest difference in units of the tolerance; what is wrong without a number
+    is without limit."""
+    if theirs is None:
+        return np.full(len(ours), math.inf)
+    if ours.dtype.kind != "f" or theirs.dtype.kind != "f":
+        return np.where((ours == theirs).all(axis=1), 0.0, math.inf)
+    with np.errstate(all="ignore"):
+        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        scale = np.ones((len(ours), 1))
+        if tolerance.scale == "rms":
+            scale = np.sqrt(np.mean(np.square(ours, dtype=np.float64), axis=1, keepdims=True))
+        room = tolerance.atol * scale + tolerance.rtol * np.abs(ours)
+        share = np.where(same, 0.0, np.abs(ours - theirs) / room)
+    most = np.where(np.isnan(share), math.inf, share).max(axis=1, initial=0.0)
+    return np.asarray(most)
+
+
+def _finite(value: float) -> bool:
+    return math.isfinite(value)
