@@ -21,8 +21,9 @@ from driftwalk.errors import UsageError
 from driftwalk.stage import open_model
 from driftwalk.states import Probe
 from driftwalk.tasks.probes import search as searching
-from driftwalk.tasks.probes.mutation import Room, mutated, smaller
+from driftwalk.tasks.probes.mutation import Room, mutants, smaller
 from driftwalk.tasks.probes.search import search
+from driftwalk.tasks.probes.weighing import Weighing
 from driftwalk_backends.probe_sets.suggest import suggest
 from probes.test_sets import SET, SIZES, WRONG, gpt2, with_wrong_row
 
@@ -43,11 +44,12 @@ def test_a_fault_of_one_token_is_found_and_shrunk_to_that_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "SHRINKS", 20)
-    made = found(tmp_path, 20, seed=20)
+    made = found(tmp_path, 6)
     assert made.start < 1 < made.worst.used
     assert made.smallest.inputs["input_ids"].tolist() == [[WRONG]]
     assert made.report.verdict == "drift"
-    assert "The worst of 20 runs was found by run" in made.report.notes[-2]
+    note = f"The worst of {made.tried} mutants in {made.runs} runs was found by run"
+    assert note in made.report.notes[-2]
     smallest = Probe.load(tmp_path / "smallest.safetensors")
     assert smallest.sha256 == made.smallest.sha256
     # What was kept is a set, to be run again as a regression.
@@ -62,31 +64,60 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "SHRINKS", 0)
-    whole = found(tmp_path / "whole", 14)
-    found(tmp_path / "parts", 6)
-    parts = found(tmp_path / "parts", 14)
+    whole = found(tmp_path / "whole", 9)
+    found(tmp_path / "parts", 4)
+    parts = found(tmp_path / "parts", 9)
     assert kept(tmp_path / "whole") == kept(tmp_path / "parts")
     assert whole.worst == parts.worst
-    other = found(tmp_path / "other", 14, seed=4)
+    other = found(tmp_path / "other", 9, seed=4)
     assert kept(tmp_path / "other")["kept"] != kept(tmp_path / "whole")["kept"]
     assert min(whole.worst.used, other.worst.used) >= whole.start == other.start
     with pytest.raises(UsageError, match="is of a search with seed 3: choose another"):
-        found(tmp_path / "whole", 14, seed=4)
+        found(tmp_path / "whole", 9, seed=4)
 
 
 def test_an_interrupt_keeps_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = searching.mutated
+    plain = searching.mutants
 
     def interrupted(*given: Any) -> Any:
-        if (tmp_path / "search.json").exists() and kept(tmp_path)["runs"] == 7:
+        if (tmp_path / "search.json").exists() and kept(tmp_path)["runs"] >= 5:
             raise KeyboardInterrupt
         return plain(*given)
 
-    monkeypatch.setattr(searching, "mutated", interrupted)
+    monkeypatch.setattr(searching, "mutants", interrupted)
     made = found(tmp_path, 30)
     assert made.interrupted
-    assert (made.runs, kept(tmp_path)["runs"]) == (7, 7)
+    assert 5 <= made.runs == kept(tmp_path)["runs"] < 30
     assert "The search was interrupted." in made.report.notes[-2]
+
+
+def test_few_of_many_mutants_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "SHRINKS", 0)
+    plain, judged = Weighing.used, list[str]()
+
+    def counted(self: Weighing, probe: Probe) -> Any:
+        judged.append(probe.sha256)
+        return plain(self, probe)
+
+    monkeypatch.setattr(Weighing, "used", counted)
+    made = found(tmp_path, 10)
+    assert kept(tmp_path)["tried"] == made.tried > 100
+    assert len(judged) <= 1 + 2 * 10
+    # What was kept for its reach alone was not judged, and is never called the worst.
+    assert {one["used"] == 0 for one in kept(tmp_path)["kept"]} == {True, False}
+    assert made.worst.used > 0
+
+
+def test_minutes_are_kept_for_shrinking_and_bound_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(searching.time, "monotonic", lambda: float(next(clock)))
+    made = found(tmp_path, 10**6, minutes=0.5)
+    # Read at the beginning, before the first run, and before each run until 25.5 s have passed;
+    # then before each smaller form until 30 have.
+    assert made.runs == len(range(2, 26))
+    assert next(clock) == 31
 
 
 def test_a_damaged_corpus_is_refused(tmp_path: Path) -> None:
@@ -109,7 +140,10 @@ def test_mutants_and_smaller_forms_are_probes_inside_the_room(
         "pixel_values": rng.standard_normal((rows, 3, 4, 4)).astype(np.float32),
     }
     probe = Probe(arrays)
-    for inputs in (mutated(probe, [probe], room, rng), *smaller(probe)):
+    many = mutants(probe, [probe], room, rng, lambda inputs: 3)
+    assert len(many) == 3
+    assert len({one["input_ids"].shape for one in many}) == 1
+    for inputs in (*many, *smaller(probe)):
         got, mask = inputs["input_ids"], inputs["attention_mask"]
         assert got.shape == mask.shape
         assert 1 <= got.shape[1] <= 12
@@ -164,5 +198,5 @@ def test_the_command_line_suggests_and_searches(
     given = ("search", "demo:decoder", "-c", "emulated:bf16", "--policy", "dtype", "--runs", 2)
     made = run(*given, "--probes", tmp_path / "one.jsonl", "--corpus", tmp_path / "corpus")
     assert made.exit_code == 0, made.output
-    assert "The worst of 2 runs" in made.output
+    assert "mutants in 2 runs" in made.output
     assert (tmp_path / "corpus" / "smallest.safetensors").is_file()

@@ -28,8 +28,8 @@ STEPS = 4
 """Steps of one climb of floats; each is one run forward and one back."""
 LENGTHS, SHARES = (0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
 """Other forms of a climb: how far along its way, and what share of the values goes it."""
-MOST_PLACES, BEST = 64, 64
-"""Places of tokens that are looked at, and ids to choose from for each."""
+MOST_PLACES, BEST, ONE_IN = 64, 64, 16
+"""Places of tokens that are looked at, and ids to choose from for each: no more than one of 16."""
 COUNTS = (1, 2, 4)
 """Tokens of a row that are exchanged."""
 IDS, MASK = "input_ids", "attention_mask"
@@ -134,7 +134,7 @@ def _better(
     places = size.flatten().topk(min(MOST_PLACES, int((size > 0).sum()))).indices
     along = slope.flatten(0, 1)[places]
     gains = along @ table.detach().T - (along * rows.flatten(0, 1)[places]).sum(1, keepdim=True)
-    best = gains.topk(min(BEST, gains.shape[1]), dim=1).indices
+    best = gains.topk(min(BEST, -(-gains.shape[1] // ONE_IN)), dim=1).indices
     return to_numpy(places), to_numpy(best)
 
 

@@ -73,10 +73,12 @@ def search(
         str, option("--probes SET", "The set to begin with, as `verify --probes` takes it.")
     ] = "builtin:edge",
     minutes: Annotated[
-        float | None, option("--minutes", "How long to search; 10, if not said.", min=0.0)
+        float | None,
+        option("--minutes", "How long to search and to shrink; 10, if not said.", min=0.0),
     ] = None,
     runs: Annotated[
-        int | None, option("--runs", "How many mutants to try: the same seed, the same end.", min=0)
+        int | None,
+        option("--runs", "How many runs; the same seed, the same end.", min=0),
     ] = None,
     corpus: Annotated[
         Path, option("--corpus DIR", "Where probes are kept; one that is there is gone on with.")

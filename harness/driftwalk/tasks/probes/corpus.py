@@ -116,6 +116,11 @@ class Corpus:
         write_atomically(self._folder / LIST, json.dumps(encode(stored), indent=1) + "\n")
 
     @property
+    def set(self) -> Sequence[Kept]:
+        """The probes that the search began with."""
+        return [one for one in self.kept if one.run == 0]
+
+    @property
     def ranked(self) -> Sequence[Kept]:
         """The worst first; of equals, that which was found first."""
         return sorted(self.kept, key=lambda one: -one.used)
@@ -134,8 +139,8 @@ class Corpus:
     def bounds(self) -> dict[str, float]:
         """The largest value, without its sign, that each float input has in the set."""
         found: dict[str, float] = {}
-        for one in self.kept:
-            for name, array in self.probe(one).inputs.items() if one.run == 0 else ():
+        for one in self.set:
+            for name, array in self.probe(one).inputs.items():
                 if array.dtype.kind == "f" and array.size:
                     most = float(np.abs(array).max())
                     found[name] = max(found.get(name, 0.0), most if math.isfinite(most) else 0.0)

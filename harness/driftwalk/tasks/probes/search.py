@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -211,15 +212,16 @@ class _Climb:
             return self._judge.used(probe)
         return 0.0, ""
 
-    @staticmethod
     def _worth_judging(
-        quick: Sequence[float], parent: Kept, farthest: int | None, rng: np.random.Generator
+        self, quick: Sequence[float], parent: Kept, farthest: int | None, rng: np.random.Generator
     ) -> set[int]:
         """The mutant in which the sides differ most, if it is by more than in the parent; now and
         then another, for a look does not see all that a judgement does."""
         most = int(np.argmax(quick))
         judged = {most} if quick[most] > parent.quick else set()
-        if rng.random() < UNSCREENED:
+        # As a look costs less for a short probe, so does a judgement: a long one is rarer.
+        usual = median(fit(self._corpus.probe(one).inputs) for one in self._corpus.set)
+        if rng.random() < UNSCREENED * min(1.0, len(quick) / usual):
             judged.add(int(rng.integers(len(quick))) if farthest is None else farthest)
         return judged
 
@@ -268,7 +270,7 @@ class _Climb:
         smallest, used = self._smallest(worst, probe, ends)
         self._corpus.write(WORST, probe)
         self._corpus.write(SMALLEST, smallest)
-        start = max(one.used for one in self._corpus.kept if one.run == 0)
+        start = max(one.used for one in self._corpus.set)
         report = self._judge.report(probe)
         done = self._corpus.runs, self._corpus.tried, self._interrupted
         found = Found(report, worst, start, smallest, used, *done)
