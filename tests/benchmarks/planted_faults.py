@@ -1,11 +1,11 @@
 """Faults that the default probe passes: which of them do sets of probes and the search find?
 
     python tests/benchmarks/planted_faults.py [--model FOLDER] [--decoder FILE.gguf]
-                                              [--minutes 10] [--only WORDS]
+                                              [--minutes 10] [--seed 0] [--only WORDS]
 
 Each fault is planted in a copy of a model, an nn.Module, which is the candidate. Without weights
-the models are tiny and random. With a folder (a BERT, such as MiniLM) the six faults that apply to
-it are planted there; with the GGUF file of a Llama (such as SmolLM2) the two others: its first
+the models are tiny and random. With a folder (a BERT, such as MiniLM) the faults that apply to it
+are planted there; with the GGUF file of a Llama (such as SmolLM2) the two others: its first
 layers as a Mistral with a window, and as a Mixtral whose experts are copies of its MLP, each times
 a factor of its own. A line says which of the default probe, builtin:edge, builtin:text, suggest and
 a search from builtin:edge found drift, and what the default probe's report said beforehand was not
@@ -229,11 +229,11 @@ def largest(model: Any, part: nn.Module, ids: np.ndarray) -> np.ndarray:
     return np.array(seen)
 
 
-def saturates(model: Any) -> Any:
+def saturates(model: Any, at: float = 1.0) -> Any:
     """The last activation is cut off a little above all that the default probe has there."""
-    most = float(largest(model, activation_of(model, 1.0), default_ids(model)).max()) * 1.02
+    most = float(largest(model, activation_of(model, at), default_ids(model)).max()) * 1.02
     other = copy.deepcopy(model)
-    activation_of(other, 1.0).register_forward_hook(lambda _, __, out: out.clamp(max=most))
+    activation_of(other, at).register_forward_hook(lambda _, __, out: out.clamp(max=most))
     return other
 
 
@@ -269,6 +269,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module] | None, Callable[[Any], Any]]] =
     "positions beyond 400": (gpt2, far_positions),
     "a window off by one": (mistral, window_off_by_one),
     "an activation that saturates": (gpt2, saturates),
+    "the middle activation saturates": (gpt2, partial(saturates, at=0.5)),
     "one token id mapped wrongly": (gpt2, wrong_id),
     "a mask ignored under left padding": (gpt2, ignores_left_padding),
     "overflow at 1 of 2,000 inputs": (gpt2, overflows),
@@ -295,12 +296,15 @@ def verdict(model: Any, candidate: nn.Module, probes: object) -> str:
     return f"{report.verdict}{worst}{drifted} ({time.perf_counter() - start:.0f} s)"
 
 
-def searched(model: Any, candidate: nn.Module, minutes: float) -> str:
+def searched(model: Any, candidate: nn.Module, asked: Any) -> str:
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        given = {"probes": "builtin:edge", "minutes": minutes, "blame": False}
-        found = search(verify_all, model, candidate, folder, **given)  # type: ignore[arg-type]
+        given = {"probes": "builtin:edge", "minutes": asked.minutes, "blame": False}
+        found = search(verify_all, model, candidate, folder, seed=asked.seed, **given)
     word = "drift" if found.worst.used > 1 else "pass"
-    return f"{word} by {found.worst.name}, {found.runs} runs"
+    spent = f"{found.tried} mutants, {found.runs} runs, {time.perf_counter() - start:.0f} s"
+    ids = found.smallest.inputs["input_ids"].shape
+    return f"{word} by {found.worst.name}, {found.worst.used:.3g} (smallest form {ids}); {spent}"
 
 
 def makers(asked: Any) -> dict[str, Callable[[], Any]]:
@@ -343,7 +347,7 @@ def show(name: str, model: Any, sets: dict[str, Any], asked: Any) -> None:
         found = found or word.startswith("drift")
         tell(f"    {one}: {word}")
     if asked.always_search or not found:
-        tell(f"    search: {searched(model, candidate, asked.minutes)}")
+        tell(f"    search: {searched(model, candidate, asked)}")
 
 
 def main() -> None:
@@ -351,6 +355,7 @@ def main() -> None:
     words.add_argument("--model")
     words.add_argument("--decoder")
     words.add_argument("--minutes", type=float, default=10)
+    words.add_argument("--seed", type=int, default=0, help="of the search")
     words.add_argument("--only", default="")
     words.add_argument("--always-search", action="store_true")
     words.add_argument("--first", action="store_true", help="no farther than the first drift")

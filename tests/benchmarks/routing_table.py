@@ -1,6 +1,7 @@
 """Mixtures of experts: ties told as such, router faults placed. The tables of docs/routing.md.
 
-PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/routing_table.py [seeds]
+PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/routing_table.py \\
+    [seeds] [clean] [faults] [elsewhere]
 """
 
 from __future__ import annotations
@@ -114,8 +115,7 @@ def elsewhere(seeds: int) -> None:
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    clean(count)
-    say("")
-    faults(count)
-    say("")
-    elsewhere(count)
+    for part in (clean, faults, elsewhere):
+        if part.__name__ in sys.argv[2:] or not sys.argv[2:]:
+            part(count)
+            say("")

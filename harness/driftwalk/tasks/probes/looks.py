@@ -9,14 +9,14 @@ judged is run alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
 
-from ...adapter import Backend, LooksInside
+from ...adapter import Backend, LooksInside, Prepares
 from ...dtypes import FORMATS, Array, Format, format_of
 from ...errors import DriftwalkError
 from ...judge.drill import looking
@@ -95,30 +95,36 @@ class _Pair:
         self._reference, self._candidate, self._policy = reference, candidate, policy
 
     def look(self, batch: Probe, count: int) -> Looked:
+        if isinstance(self._candidate, Prepares):
+            self._candidate.prepare(batch)
         met = {state.point.name: state for state in self._candidate.trace(batch)}
+        if isinstance(self._reference, LooksInside):
+            with suppress(DriftwalkError), looking(self._reference, "module"):
+                return self._compared(batch, count, met)
+        return self._compared(batch, count, met)
+
+    def _compared(self, batch: Probe, count: int, met: Mapping[str, State]) -> Looked:
+        """The reference run beside the states that the candidate gave."""
         formats = self._formats()
         quick, reach, modules = np.zeros(count), dict[str, Array](), dict[str, str]()
 
         def note(state: State) -> None:
-            name = state.point.name
+            name, other = state.point.name, met.get(state.point.name)
             modules[name] = state.point.module
             rows = _rows(state, batch, count)
             if rows is None:
                 return
             if rows.dtype.kind == "f":
                 reach[name] = np.abs(rows).max(axis=1, initial=0.0)
-            other = met.pop(name, None)
             if other is not None:
                 own = [one for s in (state, other) if (one := format_of(s.array)) is not None]
                 tolerance = self._policy.tolerance(name, *own, *formats)
                 theirs = _rows(other, batch, count) if other.shape == state.shape else None
                 np.maximum(quick, _beyond(rows, theirs, tolerance), out=quick)
 
-        inside = isinstance(self._reference, LooksInside)
-        with looking(self._reference, "module") if inside else nullcontext():
-            self._reference.stream(batch, note)
+        self._reference.stream(batch, note)
         looks = (
-            Look(float(quick[n]), {k: float(v[n]) for k, v in reach.items() if _finite(v[n])})
+            Look(float(quick[n]), {k: float(v[n]) for k, v in reach.items() if isfinite(v[n])})
             for n in range(count)
         )
         return Looked(tuple(looks), modules)
@@ -145,9 +151,9 @@ def _beyond(ours: Array, theirs: Array | None, tolerance: Tolerance) -> Array:
     """For each row the largest difference in units of the tolerance; what is wrong without a number
     is without limit."""
     if theirs is None:
-        return np.full(len(ours), math.inf)
+        return np.full(len(ours), inf)
     if ours.dtype.kind != "f" or theirs.dtype.kind != "f":
-        return np.where((ours == theirs).all(axis=1), 0.0, math.inf)
+        return np.where((ours == theirs).all(axis=1), 0.0, inf)
     with np.errstate(all="ignore"):
         same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         scale = np.ones((len(ours), 1))
@@ -155,9 +161,5 @@ def _beyond(ours: Array, theirs: Array | None, tolerance: Tolerance) -> Array:
             scale = np.sqrt(np.mean(np.square(ours, dtype=np.float64), axis=1, keepdims=True))
         room = tolerance.atol * scale + tolerance.rtol * np.abs(ours)
         share = np.where(same, 0.0, np.abs(ours - theirs) / room)
-    most = np.where(np.isnan(share), math.inf, share).max(axis=1, initial=0.0)
+    most = np.where(np.isnan(share), inf, share).max(axis=1, initial=0.0)
     return np.asarray(most)
-
-
-def _finite(value: float) -> bool:
-    return math.isfinite(value)
