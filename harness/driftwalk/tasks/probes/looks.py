@@ -53,7 +53,7 @@ class Looked:
 
 def fit(inputs: Mapping[str, Array]) -> int:
     """How many probes like this one are run at once."""
-    tokens = sum(a.size for n, a in inputs.items() if n.endswith("ids") and a.ndim == 2)
+    tokens = max((a.size for n, a in inputs.items() if n.endswith("ids")), default=0)
     floats = sum(a.size for a in inputs.values() if a.dtype.kind == "f")
     return min(max(TOKENS // max(1, tokens, floats // PER_TOKEN), LEAST), MOST)
 
