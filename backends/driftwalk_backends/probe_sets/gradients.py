@@ -25,7 +25,7 @@ from ..randomness import begin_alike
 from ..tensors import tensors_in, to_numpy
 
 STEPS = 4
-"""Steps of one climb of floats; each is one run forward and one back."""
+"""Steps of one climb; each is one run forward and one back."""
 LENGTHS, SHARES = (0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
 """Other forms of a climb: how far along its way, and what share of the values goes it."""
 MOST_PLACES, BEST, ONE_IN = 64, 64, 16
@@ -83,10 +83,10 @@ def _on_the_way(
 def reworded(
     model: LoadedModel, probe: Probe, path: str, wanted: int, rng: np.random.Generator
 ) -> list[dict[str, Array]]:
-    """The probe's inputs with some ids exchanged, in so many ways, all by one gradient.
+    """The probe's inputs with some ids exchanged, in so many ways, after some steps uphill.
 
-    Which of them drives the module farther than the probe does is seen when they are run. Empty
-    where there is no gradient to go by.
+    Each step makes so many by one gradient, and goes on from those that drive the module farthest,
+    row by row; the last one's are not run here. Empty where there is no gradient to go by.
     """
     module = model.on_host()
     part, table = dict(module.named_modules()).get(path), input_table(module)
@@ -98,11 +98,42 @@ def reworded(
         inputs = model.inputs(module, probe, "cpu")
         keep = inputs.get(MASK)
         keep = keep if keep is not None and keep.shape == ids.shape else None
-        slope, rows = _table_slope(module, part, table, inputs)
-        places, better = _better(slope, rows, table.weight, keep)
-        exchanged = (_exchanged(ids, places, better, rng) for _ in range(wanted))
-        made = [{**probe.inputs, IDS: one} for one in exchanged if len(places)]
-    return made
+        calls = _calls(module, part, inputs)
+        for step in range(STEPS):
+            now = torch.tensor(ids).to(inputs[IDS])
+            slope, rows = _table_slope(module, part, table, {**inputs, IDS: now})
+            places, better = _better(slope, rows, table.weight, keep)
+            others = [_exchanged(ids, places, better, rng) for _ in range(wanted)]
+            made = [{**probe.inputs, IDS: one} for one in (ids, *others) if len(places)]
+            if step < STEPS - 1 and made:
+                ids = _farthest_rows(module, part, inputs, np.stack([ids, *others]), calls)
+    return made[-wanted:]
+
+
+def _farthest_rows(
+    module: nn.Module, part: nn.Module, inputs: Mapping[str, Any], forms: Array, calls: int
+) -> Array:
+    """Of several forms of some ids, each row as the form has it that drives a module farthest."""
+    count, rows, length = forms.shape
+    batch = {n: t.repeat(count, *[1] * (t.ndim - 1)) for n, t in inputs.items()}
+    batch[IDS] = torch.tensor(forms.reshape(-1, length)).to(inputs[IDS])
+    most = torch.zeros(count, rows)
+    with torch.no_grad():
+        for one in _given(module, part, batch, calls):
+            most += _rows_most(one, batch.get(MASK)).reshape(count, rows, -1).amax(2)
+    return np.asarray(forms[to_numpy(most.argmax(0)), np.arange(rows)])
+
+
+def _calls(module: nn.Module, part: nn.Module, inputs: Mapping[str, Any]) -> int:
+    """How often a run calls a module."""
+    calls: list[None] = []
+    handle = part.register_forward_hook(lambda *_: calls.append(None))
+    try:
+        with torch.no_grad():
+            call_as_it_is(module, inputs)
+    finally:
+        handle.remove()
+    return len(calls)
 
 
 def _table_slope(
@@ -163,18 +194,36 @@ def _slopes(
 
 def _most(module: nn.Module, part: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
     """The largest number that a module gives in each row, the rows added up."""
+    given = [one for one in _given(module, part, inputs) if one.requires_grad]
+    return torch.stack([_rows_most(one, inputs.get(MASK)).sum() for one in given]).sum()
+
+
+class _Enough(Exception):  # noqa: N818 - a way out, not a failure
+    pass
+
+
+def _given(
+    module: nn.Module, part: nn.Module, inputs: Mapping[str, Any], calls: int = 0
+) -> list[torch.Tensor]:
+    """The float tensors that a module gives; after so many calls of it, if any, nothing is run."""
     given: list[torch.Tensor] = []
+    seen = 0
 
     def note(_: nn.Module, __: Any, out: Any) -> None:
-        given.extend(t for _, t in tensors_in(out) if t.is_floating_point() and t.requires_grad)
+        nonlocal seen
+        seen += 1
+        given.extend(t for _, t in tensors_in(out) if t.is_floating_point())
+        if seen == calls:
+            raise _Enough
 
     handle = part.register_forward_hook(note)
     try:
         begin_alike()
-        call_as_it_is(module, inputs)
+        with suppress(_Enough):
+            call_as_it_is(module, inputs)
     finally:
         handle.remove()
-    return torch.stack([_rows_most(one, inputs.get(MASK)).sum() for one in given]).sum()
+    return given
 
 
 def _rows_most(given: torch.Tensor, mask: Any) -> torch.Tensor:
