@@ -18,6 +18,7 @@ from driftwalk.stage import make_probe, open_model
 from driftwalk.states import Probe
 from driftwalk.tasks.probes import search as searching
 from driftwalk.tasks.probes.run import own_set
+from driftwalk_backends.probe_sets import gradients
 from driftwalk_backends.probe_sets.gradients import climbed, reworded
 from probes.test_sets import gpt2
 
@@ -126,7 +127,9 @@ def test_where_there_is_no_gradient_nothing_is_climbed() -> None:
     assert climbed(model, probe, "layer", 0.2, {"x": 0.0}, 3, rng) == []
 
 
-def test_tokens_are_exchanged_for_those_that_drive_a_module_farther() -> None:
+def test_tokens_are_exchanged_for_those_that_drive_a_module_farther(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = open_model(gpt2())
     path = "transformer.h.1.mlp.act"
     probe = make_probe(model)
@@ -144,6 +147,10 @@ def test_tokens_are_exchanged_for_those_that_drive_a_module_farther() -> None:
     )
     assert max(drives) > 1.05 * before
     assert np.median(drives) > before
+    monkeypatch.setattr(gradients, "STEPS", 1)
+    one_step = reworded(model, probe, path, 8, np.random.default_rng(0))
+    assert max(_driven(model.module, path, Probe(made)) for made in one_step) < max(drives)
+    monkeypatch.undo()
     floats = Probe({"input_ids": np.ones(3, dtype=np.int64)})
     assert reworded(model, floats, path, 4, np.random.default_rng(0)) == []
 
