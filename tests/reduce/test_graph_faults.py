@@ -29,7 +29,7 @@ from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graph_runs import by_definition, wide
 from driftwalk_backends.reducing.right import Made, Right
 from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
-from driftwalk_backends.reducing.states import with_right_numbers
+from driftwalk_backends.reducing.states import is_order_alone, with_right_numbers
 from driftwalk_backends.sources import torch_model
 
 WEIGHT = "transformer.h.3.mlp.c_fc.weight"
@@ -169,6 +169,15 @@ def test_rows_in_another_order_are_looked_up_in_what_is_left(kind: str, begin: i
     assert whole is not None
     assert left is not None
     assert np.array_equal(left, whole[:, begin : begin + 6])
+
+
+def test_a_wrong_order_keeps_what_is_right() -> None:
+    right = np.array([0.0, 2.0, -1.0])
+    assert is_order_alone(np.float32([2.0, 0.0, -1.0]), right)
+    assert is_order_alone(right + 1e-7, right)
+    assert not is_order_alone(right[:1] + 2, right[:1])
+    assert not is_order_alone(np.array([2.0, 2.0, -1.0]), right)
+    assert not is_order_alone(right, None)
 
 
 def test_a_stored_size_is_a_length_and_the_number_of_an_axis_is_none() -> None:
