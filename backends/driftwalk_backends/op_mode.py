@@ -1,21 +1,20 @@
 """Modes that see every operation, without torch's compiler where nobody compiles.
 
 PyTorch keeps its compiler out of such a mode, and imports all of it to do so: that takes as long as
-to import the rest of PyTorch. Where it was never imported, nothing is being compiled.
+to import the rest of PyTorch. Where no function is being called that shall be compiled, there is
+nothing to keep out.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.utils._python_dispatch import TorchDispatchMode
-
-_COMPILER = "torch._dynamo"
 
 
 class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that asks for the compiler only where that has been imported."""
+    """A dispatch mode that asks for the compiler only where that is at work."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
@@ -25,7 +24,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
 
         def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen = guarded if _COMPILER in sys.modules else plain
+            seen = plain if get_eval_frame_callback() is None else guarded
             return seen(self, func, types, args, kwargs)
 
         cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
