@@ -28,6 +28,7 @@ _NOT_OURS = (
 def pytest_configure(config: pytest.Config) -> None:
     # Read when transformers is first imported: no test, nor a process it starts, asks a hub.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    gc.set_threshold(50_000, 20, 20)  # imports make many objects, too: see rare_collections
     # Where the tests run is no business of the program they test: it would annotate that build.
     for name in [name for name in os.environ if name.startswith("GITHUB_")]:
         del os.environ[name]
@@ -111,11 +112,8 @@ def rare_collections() -> Iterator[None]:
     """An export and a calibration make far more objects than they leave, few of them in cycles:
     the collector would walk all that was kept, again and again, and find next to nothing.
     """
-    usual = gc.get_threshold()
     gc.freeze()  # what was imported stays
-    gc.set_threshold(50_000, 20, 20)
     yield
-    gc.set_threshold(*usual)
     gc.unfreeze()
 
 

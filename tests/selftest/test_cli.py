@@ -28,7 +28,7 @@ def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = invoke(
         "selftest",
-        "demo:encoder",
+        "cli.factories:Tiny",
         "--faults",
         "3",
         "--json",
