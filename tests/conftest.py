@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rewriting import rewrite_own_share
+
 pytest_plugins = ["pytester", "time_limit"]  # the first for the tests of our own plugin
 
 _NOT_OURS = (
@@ -34,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     for line in _NOT_OURS:
         config.addinivalue_line("filterwarnings", line)
+    rewrite_own_share(config, Path(__file__).resolve().parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ STEPS = ("probe", "self", "bf16", "fault")
 PATIENCE = 5.0
 LARGEST = 3_000_000
 """Parameters of a model in the sample; larger ones are left to the whole."""
-SIDE = 64
+SIDE = 128
 """Pixels of an image's side in the sample; the whole has larger ones."""
 
 
