@@ -57,7 +57,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def quick_exports() -> Iterator[None]:
     """torch builds its tables of operators anew for every export, which takes longer than a model
-    of a few layers does; here no operator is added between two exports. And each rule by which a
+    of a few layers does; here no operator is added between two exports. What a node may be given is
+    read from ONNX's own tables for every node anew. And each rule by which a
     graph is rewritten is tried on each node, to see at the end that it is one of another kind.
     """
     if "torch" not in sys.modules:
@@ -73,6 +74,17 @@ def quick_exports() -> Iterator[None]:
             listed = functools.cache(utils._materialize_cpp_cia_ops)
             patch.setattr(ONNXRegistry, "from_torchlib", classmethod(build))
             patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
+        with contextlib.suppress(ImportError, AttributeError):
+            from onnx_ir.schemas import OpSignature
+
+            read, signatures = OpSignature.from_op_schema, {}
+
+            def known(schema: Any) -> Any:
+                if (which := (schema.domain, schema.name, schema.since_version)) not in signatures:
+                    signatures[which] = read(schema)
+                return signatures[which]
+
+            patch.setattr(OpSignature, "from_op_schema", staticmethod(known))
         with contextlib.suppress(ImportError, AttributeError):
             from onnxscript.rewriter import _matcher, _rewrite_rule
 
