@@ -45,15 +45,17 @@ def used_by_parts(
     `middle`: whether few tokens of a part have a number that may tip over. `yardstick`: the same
     parts of honest arithmetic at a coarser format.
     """
+    own = [part for name, part in (yardstick or {}).items() if layer_of(name) is not None]
+    whole = max((K * ratio(part.error.l2, part.scale.l2) for part in own), default=0.0)
+    limit, middles = max(LIMIT, whole), max(MIDDLE, _middle_limit(roundoff, yardstick or {}))
     worst: dict[str, float] = {}
     for name, part in found.items():
         layer = layer_of(name)
         if layer is None:
             continue
-        used = ratio(part.error.l2, part.scale.l2) / LIMIT
+        used = ratio(part.error.l2, part.scale.l2) / limit
         if middle and part.tokens >= TOKENS and _is_smallest(name, found):
-            limit = _middle_limit(roundoff, (yardstick or {}).get(name))
-            used = max(used, _middle_error(part) / limit)
+            used = max(used, _middle_error(part) / middles)
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
 
@@ -62,11 +64,15 @@ def _middle_error(part: Introduced) -> float:
     return ratio(part.error.token_middle, part.scale.token_middle)
 
 
-def _middle_limit(roundoff: float, yardstick: Introduced | None) -> float:
+def _middle_limit(roundoff: float, yardstick: Mapping[str, Introduced]) -> float:
+    """Of all parts alike: that no number tipped over in one of them is chance."""
     most = IN_ROUNDOFFS * roundoff
-    if yardstick is not None:
-        most = min(most, K * _middle_error(yardstick) + ROUNDED * roundoff)
-    return max(MIDDLE, most)
+    own = [
+        _middle_error(part)
+        for name, part in yardstick.items()
+        if part.tokens >= TOKENS and _is_smallest(name, yardstick)
+    ]
+    return min(most, K * max(own) + ROUNDED * roundoff) if own else most
 
 
 def _is_smallest(name: str, all_names: Iterable[str]) -> bool:
