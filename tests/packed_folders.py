@@ -125,8 +125,9 @@ def unpacked_awq(words: torch.Tensor) -> torch.Tensor:
 def farthest(tensors: Mapping[str, torch.Tensor], weight: torch.Tensor, says: Any) -> float:
     """In steps: how far a stored number is from its weight (a row for each output), at most.
 
-    A number at an end of its range stands for all weights beyond it. Any number within half a step
-    is what rounding to the nearest gives: whatever its step was meant to be, nobody can tell.
+    Less what a step may be off that is stored in half precision. A number at an end of its range
+    stands for all weights beyond it. Any number within half a step is what rounding to the nearest
+    gives: whatever its step was meant to be, nobody can tell.
     """
     weight = weight.detach().double()
     if says["quant_method"] == "fp8":
@@ -145,6 +146,8 @@ def farthest(tensors: Mapping[str, torch.Tensor], weight: torch.Tensor, says: An
         of = torch.arange(weight.shape[1]) // says["group_size"]
         of = tensors.get("g_idx", of).long()
         off = weight / tensors["scales"].double().T[:, of] + zeros[:, of] - numbers
+        slack = 2.0**-11 * (numbers - zeros[:, of]).abs()
+        off = off.sign() * (off.abs() - slack).clamp(min=0)
         low, high_end = 0, (1 << bits) - 1
     beyond = (numbers >= high_end) & (off > 0) | (numbers <= low) & (off < 0)
     return float(torch.where(beyond, 0.0, off).abs().max())

@@ -55,11 +55,9 @@ def used(calibration: Calibration, made: np.ndarray) -> float:
 def test_one_number_may_tip_over_as_far_as_any(true: np.ndarray, calibration: Calibration) -> None:
     made = true.copy()
     made[0, 3, 7] += 0.3
-    error = calibration.error(State(LOGITS, made))
     plain = replace(calibration.total["logits"], alone=1.0)
     strict = replace(calibration, total={"logits": plain})
     assert used(calibration, made) < 1 < used(strict, made)
-    assert error is not None and error.channel > 0
 
 
 def test_a_channel_that_is_off_in_all_tokens_is_no_number_that_tipped_over(

@@ -274,7 +274,6 @@ def test_inputs_that_llm_int8_must_round_are_missed_in_half_precision_too() -> N
 
     model, path = table.with_outliers(_small()), "model.layers.1.self_attn.q_proj"
     made = table.eight_bits(model, torch.float16)
-    assert driftwalk.verify(model, made).verdict == "pass"
     table.float_weight(made.get_submodule(path))
     report = driftwalk.verify(model, made)
     assert report.root_cause is not None
