@@ -177,6 +177,36 @@ def test_one_token_far_off_is_seen_among_tokens_rounded_alike():
     assert distance(other, truth, None, known.weights).over(allowed(known))[0] > 1
 
 
+@pytest.mark.parametrize("shape", [(2, 900, 4), (1, 64, 6), (4, 300, 33)])
+@pytest.mark.parametrize("constant", [1, 2])
+def test_two_draws_of_channels_that_are_one_number_are_within_what_is_allowed(shape, constant):
+    """Boxes that begin as one size: all tokens are rounded alike (seen: Grounding DINO)."""
+
+    def errors(rng):
+        found = rng.standard_normal(shape)
+        found[..., :constant] = rng.standard_normal(constant)
+        return 3e-6 * found
+
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth = rng.standard_normal(shape)
+        truth[..., :constant] = 0.05
+        known = honest(truth + errors(rng), truth, None, 2.0**-24)
+        off = errors(rng)
+        assert distance(truth + off, truth, None, known.weights).over(allowed(known))[0] < 1, seed
+        many = distance(truth + 12 * off, truth, None, known.weights)
+        assert many.over(allowed(known))[0] > 1, seed
+
+
+def test_a_channel_with_errors_of_its_own_weighs_what_it_did():
+    rng, shape = np.random.default_rng(0), (4, 300, 33)
+    truth = rng.standard_normal(shape)
+    scale = 10.0 ** rng.uniform(-5.5, -4.5, shape[-1])
+    made = truth + scale * rng.standard_normal(shape)
+    known = honest(made, truth, None, 2.0**-24)
+    np.testing.assert_allclose(known.weights.channels * scale, np.median(scale), rtol=0.2)
+
+
 def test_the_share_of_numbers_that_are_rounded_on_their_own():
     rng, shape = np.random.default_rng(0), (4, 500, 64)
     truth = np.zeros(shape)

@@ -26,10 +26,10 @@ from driftwalk_backends.reducing.changes import (
     windows,
 )
 from driftwalk_backends.reducing.cuts import Cut
-from driftwalk_backends.reducing.graph_runs import wide
+from driftwalk_backends.reducing.graph_runs import by_definition, wide
 from driftwalk_backends.reducing.right import Made, Right
 from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
-from driftwalk_backends.reducing.states import with_right_numbers
+from driftwalk_backends.reducing.states import is_order_alone, with_right_numbers
 from driftwalk_backends.sources import torch_model
 
 WEIGHT = "transformer.h.3.mlp.c_fc.weight"
@@ -150,6 +150,34 @@ def test_a_table_keeps_only_rows_that_are_looked_up() -> None:
     assert np.array_equal(small.stored["table"][small.given["ids"]], table[ids])
     assert len(small.stored["table"]) == 2
     assert rows_used(small) is None
+
+
+@pytest.mark.parametrize("kind", ["Gather", "GatherElements"])
+@pytest.mark.parametrize("begin", [0, 5, 34])
+def test_rows_in_another_order_are_looked_up_in_what_is_left(kind: str, begin: int) -> None:
+    """Half of a window's rows may lie outside of it."""
+    x = np.random.default_rng(0).normal(size=(2, 40, 3)).astype(np.float32)
+    order = np.arange(40).reshape(2, 20).T.reshape(40)
+    order[7] -= 40  # counted from the end
+    if kind == "GatherElements":
+        order = np.broadcast_to(order[:, None], x.shape).copy()
+    node = helper.make_node(kind, ["x", "order"], ["y"], axis=-2)
+    cut = Cut((node,), {"order": order}, {"x": x}, "y", (("", 18),), 9)
+    small = shorter(cut, Window(40, begin, 6))
+    assert small.given["x"].shape == (2, 6, 3)
+    whole, left = (by_definition(one.model(), one.given) for one in (cut, small))
+    assert whole is not None
+    assert left is not None
+    assert np.array_equal(left, whole[:, begin : begin + 6])
+
+
+def test_a_wrong_order_keeps_what_is_right() -> None:
+    right = np.array([0.0, 2.0, -1.0])
+    assert is_order_alone(np.float32([2.0, 0.0, -1.0]), right)
+    assert is_order_alone(right + 1e-7, right)
+    assert not is_order_alone(right[:1] + 2, right[:1])
+    assert not is_order_alone(np.array([2.0, 2.0, -1.0]), right)
+    assert not is_order_alone(right, None)
 
 
 def test_a_stored_size_is_a_length_and_the_number_of_an_axis_is_none() -> None:

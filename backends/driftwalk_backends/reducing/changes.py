@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,10 +67,21 @@ def shorter(cut: Cut, window: Window) -> Cut:
             return np.array(made, np.int64).reshape(array.shape)
         return np.ascontiguousarray(array[window.slices(array.shape)]) if array.ndim else array
 
+    arrays = {**cut.stored, **cut.given}
+    made = {name: sized(array) for name, array in arrays.items()}
+    for table, rows, axis in _lookups(cut):
+        if arrays[table].shape[axis] == window.length in arrays[rows].shape:
+            # Some of its rows are asked for by now: they may be anywhere in it.
+            others = tuple(
+                slice(None) if place == axis else part
+                for place, part in enumerate(window.slices(arrays[table].shape))
+            )
+            some = arrays[rows][window.slices(arrays[rows].shape)]
+            made[table], made[rows] = _asked_for(arrays[table][others], some, axis)
     return replace(
         cut.resized(window.number),
-        stored={name: sized(array) for name, array in cut.stored.items()},
-        given={name: sized(array) for name, array in cut.given.items()},
+        stored={name: made[name] for name in cut.stored},
+        given={name: made[name] for name in cut.given},
     )
 
 
@@ -125,24 +137,30 @@ def drawn(array: Array, seed: int) -> Array:
 
 
 def rows_used(cut: Cut) -> Cut | None:
-    """Tables that `Gather` looks rows up in, without those that nobody asks for; None: no such."""
+    """Tables that rows are looked up in, without those that nobody asks for; None: no such."""
     made = cut
-    for node in cut.nodes:
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        if node.op_type != "Gather" or axis != 0:
-            continue
-        table, rows = (made.stored.get(name, made.given.get(name)) for name in node.input)
-        if table is None or rows is None or any(_uses(cut, name) != 1 for name in node.input):
-            continue
-        kept, numbers = np.unique(rows, return_inverse=True)
-        if len(kept) < len(table):
-            changed = {
-                node.input[0]: table[kept],
-                node.input[1]: numbers.reshape(rows.shape).astype(rows.dtype),
-            }
-            made = made.with_values(changed)
+    for table, rows, axis in _lookups(cut):
+        values = {name: made.stored.get(name, made.given.get(name)) for name in (table, rows)}
+        asked = _asked_for(values[table], values[rows], axis)
+        if asked[0].shape[axis] < values[table].shape[axis]:
+            made = made.with_values({table: asked[0], rows: asked[1]})
     return None if made is cut else made
 
 
-def _uses(cut: Cut, tensor: str) -> int:
-    return sum(name == tensor for node in cut.nodes for name in node.input)
+def _lookups(cut: Cut) -> Iterator[tuple[str, str, int]]:
+    """A table, the numbers of its rows, and the axis that they count along; used for that alone."""
+    arrays = {**cut.stored, **cut.given}
+    uses = Counter(name for node in cut.nodes for name in node.input)
+    for node in cut.nodes:
+        if node.op_type not in ("Gather", "GatherElements"):
+            continue
+        table, rows = node.input
+        if table in arrays and rows in arrays and uses[table] == uses[rows] == 1:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            yield table, rows, axis % arrays[table].ndim
+
+
+def _asked_for(table: Array, rows: Array, axis: int) -> tuple[Array, Array]:
+    """The rows of a table that are looked up, and their numbers among these."""
+    kept, numbers = np.unique(rows, return_inverse=True)
+    return np.take(table, kept, axis), numbers.reshape(rows.shape).astype(rows.dtype)

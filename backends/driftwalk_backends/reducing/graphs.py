@@ -26,7 +26,7 @@ from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, 
 from .cuts import Cut, Cutting, is_own
 from .right import Partner, Right, partners
 from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
-from .states import State, differing, with_right_numbers
+from .states import State, differing, is_order_alone, with_right_numbers
 from .writing import write_graph
 
 Fault = Literal["runtime", "graph", "module"]
@@ -317,6 +317,7 @@ class GraphSubject:
         peaks = peak(error, length) + [
             place for array in differing(state).values() for place in peak(array, length)
         ]
+        reordered = is_order_alone(state.shown.found, state.expected)
         together = lengths(state.cut) if "DFT" in state.cut.operations else []
         for window in windows(length, size, peaks, together):
             made = shorter(state.cut, window)
@@ -332,6 +333,8 @@ class GraphSubject:
             shown = self._judge.show(made, expected)
             if shown is None or not shown.drifts:
                 continue
+            if reordered and not is_order_alone(shown.found, expected):
+                continue  # of a wrong order, both places: one number alone is not wrong
             left, free = error[slices], expected is None or right is not None
             aligned = left.shape == shown.error.shape and same_place(shown.error, left)
             if aligned or (free and state.is_kind_of(shown, size / length)):

@@ -64,6 +64,15 @@ class State:
         return len(self.cut.nodes), longest, self.cut.values
 
 
+def is_order_alone(found: Array, expected: Array | None) -> bool:
+    """Whether the right numbers are all there, in another order or in their own."""
+    if expected is None or found.shape != expected.shape or not expected.size:
+        return False
+    one, other = np.sort(found, axis=None), np.sort(expected, axis=None)
+    near = SAME_NUMBERS * float(np.abs(other).max())
+    return bool((np.abs(one - other) <= near).all())
+
+
 def differing(state: State) -> dict[str, Array]:
     """Stored tensors that differ from what the model has in their place, and by how much."""
     if state.right is None:

@@ -168,7 +168,8 @@ def honest(
         by_channel.append(factor * of_run)
         one, another = (steadied(size, alive, width, own) for size in (typical, factor * other))
         apart = max(apart, _apart(one, another, lowest))
-    channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep))
+    own_tokens = own_rows(made, true, keep)
+    channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep), own_tokens)
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
     noisy = steadied(np.max(by_token, axis=0), alive, width, own)
@@ -211,13 +212,27 @@ def own_share(made: Array, true: Array, keep: Array | None = None) -> float:
     The square of a sum of n independent errors is that of one of them, n times; of n equal ones
     n * n times. Seen in the yardstick's errors alone, so that no candidate can bring it about.
     """
-    errors = error_rows(made, true, keep, SOME)
-    squares = np.square(errors).sum(axis=1)
+    alike = _alike(error_rows(made, true, keep, SOME), axis=1)
+    return 1 / max(1.0, float(alike.mean())) if alike.size else 1.0
+
+
+def own_rows(made: Array, true: Array, keep: Array | None = None) -> Float64:
+    """How many tokens tell the noise of each channel: fewer than there are where they are alike.
+
+    A channel that is one number in all tokens, as the first size of all boxes is, is rounded once.
+    """
+    rows, errors = _rows(true, keep), error_rows(made, true, keep, SOME)
+    share = (_alike(errors, axis=0, unknown=1.0) - 1) / max(1, len(errors) - 1)
+    return rows / (1 + max(0, rows - 1) * share.clip(0, 1))
+
+
+def _alike(errors: Float64, axis: int, unknown: float | None = None) -> Float64:
+    """Of lines of errors, those that have any: about 1 where they are independent, n of n equal."""
+    squares = np.square(errors).sum(axis=axis)
     known = (squares > 0) & np.isfinite(squares)
-    if not known.any():
-        return 1.0
-    alike = np.square(errors[known].sum(axis=1)) / squares[known]
-    return 1 / max(1.0, float(alike.mean()))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        alike = np.square(errors.sum(axis=axis)) / squares
+    return alike[known] if unknown is None else np.where(known, alike, unknown)
 
 
 def _of_many(jumps: Float64, noise: Float64) -> Float64:
@@ -267,11 +282,18 @@ def gain(typical: Float64, other: Float64) -> float:
     return min(MOST_GAIN, float(np.median(typical[both] / other[both]))) if both.any() else 1.0
 
 
-def _channel_weights(noise: Float64, rows: int) -> Float64:
-    """The noise of a channel over few tokens is a guess: it is mixed with that of the others."""
+def _channel_weights(noise: Float64, rows: int, own: Float64) -> Float64:
+    """The noise of a channel over few tokens is a guess: it is mixed with that of the others.
+
+    `own` is how many tell that of each channel: of what that makes of it, the larger is believed.
+    """
     finite = np.where(np.isfinite(noise), noise, 0.0)
     middle = float(np.median(finite)) if finite.size else 0.0
-    return inverse(np.sqrt((rows * finite**2 + GUESSES * middle**2) / (rows + GUESSES)))
+
+    def mixed(told: Float64 | int) -> Float64:
+        return np.sqrt((told * finite**2 + GUESSES * middle**2) / (told + GUESSES))
+
+    return inverse(np.maximum(mixed(rows), mixed(own)))
 
 
 def _rows(array: Array, keep: Array | None) -> int:

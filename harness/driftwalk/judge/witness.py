@@ -33,7 +33,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "23"
+CACHE_VERSION = "24"
 
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
