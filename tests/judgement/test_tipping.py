@@ -107,3 +107,12 @@ def test_a_yardstick_that_is_exact_leaves_what_rounding_leaves() -> None:
     for times, drifts in ((0.3, False), (0.6, True)):
         found = {"layer.1.mlp.up": part(times * FP16)}
         assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
+
+
+def test_a_part_may_be_as_far_off_as_the_same_part_of_the_yardstick_and_no_other() -> None:
+    noisy, quiet = "layer.1.mlp.down", "layer.1.mlp.up"
+    own = {noisy: part(0.011), quiet: part(0.001)}
+    for name, drifts in ((noisy, False), (quiet, True)):
+        found = own | {name: part(0.015)}
+        assert (used_by_parts(found, 2.0**-8, True, own)["layer.1"] > 1) == drifts
+    assert used_by_parts({noisy: part(0.015)}, 2.0**-8, True)["layer.1"] > 1

@@ -17,13 +17,14 @@ from .drill import Introduced, introduced, looking
 from .honest import ROUNDED, K
 
 LIMIT = 0.01
-"""How far, relatively, a part may be off what its whole numbers give: a few may tip over."""
+"""How far, relatively, a part may be off what its whole numbers give: a few may tip over. In a
+coarser format, where more do, K times what the same part of the yardstick is off."""
 MIDDLE = 5e-5
 """The same of its median token, where few tokens have a number that does: only arithmetic is left.
 Sums in float32 are off by 1e-6, sums in float16 by 3e-4."""
 IN_ROUNDOFFS = 16
-"""The same for coarser formats, at most: K times what the yardstick's own part is off, and what
-rounding its result leaves. Clean parts of LLM.int8 were seen to be off by up to 1.4 times that."""
+"""The same for coarser formats, at most: K times what the yardstick's noisiest part is off, and
+what rounding a result leaves."""
 TOKENS = 8
 """With fewer, one that tips over may be the median."""
 
@@ -45,19 +46,22 @@ def used_by_parts(
     `middle`: whether few tokens of a part have a number that may tip over. `yardstick`: the same
     parts of honest arithmetic at a coarser format.
     """
-    own = [part for name, part in (yardstick or {}).items() if layer_of(name) is not None]
-    whole = max((K * ratio(part.error.l2, part.scale.l2) for part in own), default=0.0)
-    limit, middles = max(LIMIT, whole), max(MIDDLE, _middle_limit(roundoff, yardstick or {}))
+    own = yardstick or {}
+    middles = max(MIDDLE, _middle_limit(roundoff, own))
     worst: dict[str, float] = {}
     for name, part in found.items():
         layer = layer_of(name)
         if layer is None:
             continue
-        used = ratio(part.error.l2, part.scale.l2) / limit
+        used = _error(part) / max(LIMIT, K * _error(own[name]) if name in own else 0.0)
         if middle and part.tokens >= TOKENS and _is_smallest(name, found):
             used = max(used, _middle_error(part) / middles)
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
+
+
+def _error(part: Introduced) -> float:
+    return ratio(part.error.l2, part.scale.l2)
 
 
 def _middle_error(part: Introduced) -> float:
