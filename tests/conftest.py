@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rewriting import rewrite_own_share
+
 pytest_plugins = ["pytester", "time_limit"]  # the first for the tests of our own plugin
 
 _NOT_OURS = (
@@ -28,11 +30,13 @@ _NOT_OURS = (
 def pytest_configure(config: pytest.Config) -> None:
     # Read when transformers is first imported: no test, nor a process it starts, asks a hub.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    gc.set_threshold(50_000, 20, 20)  # imports make many objects, too: see rare_collections
     # Where the tests run is no business of the program they test: it would annotate that build.
     for name in [name for name in os.environ if name.startswith("GITHUB_")]:
         del os.environ[name]
     for line in _NOT_OURS:
         config.addinivalue_line("filterwarnings", line)
+    rewrite_own_share(config, Path(__file__).resolve().parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,7 +57,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def quick_exports() -> Iterator[None]:
     """torch builds its tables of operators anew for every export, which takes longer than a model
-    of a few layers does; here no operator is added between two exports. And each rule by which a
+    of a few layers does; here no operator is added between two exports. What a node may be given is
+    read from ONNX's own tables for every node anew. And each rule by which a
     graph is rewritten is tried on each node, to see at the end that it is one of another kind.
     """
     if "torch" not in sys.modules:
@@ -69,6 +74,17 @@ def quick_exports() -> Iterator[None]:
             listed = functools.cache(utils._materialize_cpp_cia_ops)
             patch.setattr(ONNXRegistry, "from_torchlib", classmethod(build))
             patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
+        with contextlib.suppress(ImportError, AttributeError):
+            from onnx_ir.schemas import OpSignature
+
+            read, signatures = OpSignature.from_op_schema, {}
+
+            def known(schema: Any) -> Any:
+                if (which := (schema.domain, schema.name, schema.since_version)) not in signatures:
+                    signatures[which] = read(schema)
+                return signatures[which]
+
+            patch.setattr(OpSignature, "from_op_schema", staticmethod(known))
         with contextlib.suppress(ImportError, AttributeError):
             from onnxscript.rewriter import _matcher, _rewrite_rule
 
@@ -111,11 +127,8 @@ def rare_collections() -> Iterator[None]:
     """An export and a calibration make far more objects than they leave, few of them in cycles:
     the collector would walk all that was kept, again and again, and find next to nothing.
     """
-    usual = gc.get_threshold()
     gc.freeze()  # what was imported stays
-    gc.set_threshold(50_000, 20, 20)
     yield
-    gc.set_threshold(*usual)
     gc.unfreeze()
 
 

@@ -102,27 +102,24 @@ def test_minilm_with_two_layers_in_bf16() -> None:
     texts = ["Prove all things."]  # a CPU may take seconds for each token in bfloat16
     half = {f"encoder.layer.{i}": torch.bfloat16 for i in (2, 3)}
 
-    def verified(path: str = "", factor: float = 1.0) -> driftwalk.Report:
-        candidate = casting_hooks(model.module, half)
-        if path:
-            with torch.no_grad():
-                candidate.get_parameter(path).mul_(factor)
-        return driftwalk.verify(model, candidate=candidate, probe=texts)
-
-    report = verified()
+    faults = (
+        (1, "intermediate.dense.weight", 1.01),
+        (3, "attention.output.dense.weight", 0.5),
+        (5, "intermediate.dense.weight", 1.01),
+    )
+    candidates = [casting_hooks(model.module, half) for _ in range(4)]
+    for wrong, (layer, path, factor) in zip(candidates[1:], faults, strict=True):
+        with torch.no_grad():
+            wrong.get_parameter(f"encoder.layer.{layer}.{path}").mul_(factor)
+    report, *others = driftwalk.verify_all(model, candidates, probe=texts)
     assert report.ok, report
     assert [report.candidate.dtypes[f"layer.{i}"] for i in range(6)] == [
         *("fp32", "fp32", "bf16", "bf16", "fp32", "fp32")
     ]
-    for layer, path, factor in (
-        (1, "intermediate.dense.weight", 1.01),
-        (3, "attention.output.dense.weight", 0.5),
-        (5, "intermediate.dense.weight", 1.01),
-    ):
-        report = verified(f"encoder.layer.{layer}.{path}", factor)
-        assert report.verdict == "drift"
-        assert report.root_cause is not None
-        assert report.root_cause.point.name == f"layer.{layer}"
+    for found, (layer, _, _) in zip(others, faults, strict=True):
+        assert found.verdict == "drift"
+        assert found.root_cause is not None
+        assert found.root_cause.point.name == f"layer.{layer}"
 
 
 def test_minilm_says_how_little_of_it_one_sentence_looks_at() -> None:

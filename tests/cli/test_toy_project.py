@@ -25,8 +25,8 @@ def test_the_faulty_port_agrees():
     assert driftwalk("-c", "torch:cpu:bf16", "--policy", "fixed:1e-6") == 0
 
 
-def test_a_model_that_is_not_there():
-    assert driftwalk("-c", "torch", "--probe", "nowhere") == 2
+def test_a_policy_that_is_not_there():
+    assert driftwalk("-c", "torch", "--policy", "nonsense") == 2
 """
 MODEL = "from cli.factories import Tiny as make"
 
@@ -51,7 +51,7 @@ def test_the_exit_code_reaches_the_tests_of_a_project(here: Path) -> None:
     }
     assert outcome == {
         "test_the_faulty_port_agrees": "FAILED",
-        "test_a_model_that_is_not_there": "PASSED",
+        "test_a_policy_that_is_not_there": "PASSED",
     }
     assert "assert 1 == 0" in done.stdout
     assert (here / "out" / "report.html").is_file()

@@ -25,8 +25,9 @@ from driftwalk_backends.sources import open_model
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_honest_candidates_pass(name):
     model = open_model(zoo.build(name))
-    for candidate in ("torch:cpu:fp32,attn=eager", "torch:cpu:fp64", "torch:cpu:fp16"):
-        report = driftwalk.verify(model, candidate=candidate, policy="calibrated", blame=True)
+    candidates = ("torch:cpu:fp32,attn=eager", "torch:cpu:fp64", "torch:cpu:fp16")
+    reports = driftwalk.verify_all(model, candidates, policy="calibrated", blame=True)
+    for candidate, report in zip(candidates, reports, strict=True):
         assert report.ok, (candidate, report)
         assert report.root_cause is None
         assert all(layer.tolerance.k == K for layer in report.layers)

@@ -99,12 +99,12 @@ CASES = [(torch.bfloat16, "bf16", 2e-3), (torch.float16, "fp16", 2e-4)]
 def test_a_token_at_a_tie_may_go_either_way(dtype, name, close, causal):
     module = Routed(causal)
     probe = probe_with_tie(module, close)
-    for nudge in (-3 * close, 3 * close):
-        other = copy.deepcopy(module)
-        other.nudge = nudge
-        report = driftwalk.verify(module, half(other, dtype), probe=probe)
-        assert report.ok, (nudge, report.first_divergence)
-    assert any("at a tie" in note and "layer.1" in note for note in report.notes)
+    others = [copy.deepcopy(module) for _ in range(2)]
+    others[0].nudge, others[1].nudge = -3 * close, 3 * close
+    reports = driftwalk.verify_all(module, [half(other, dtype) for other in others], probe=probe)
+    for other, report in zip(others, reports, strict=True):
+        assert report.ok, (other.nudge, report.first_divergence)
+    assert any("at a tie" in note and "layer.1" in note for note in reports[-1].notes)
 
 
 @pytest.mark.parametrize(("dtype", "name", "close"), CASES, ids=["bf16", "fp16"])
@@ -114,20 +114,25 @@ def test_a_tie_excuses_no_fault(dtype, name, close, fault, layer):
     """In the layer of the tie and after it, whether the faulty side tipped over or not."""
     module = Routed()
     probe = probe_with_tie(module, close)
-    for nudge in (0.0, 3 * close):
-        wrong = copy.deepcopy(module)
-        wrong.nudge = nudge
-        block = wrong.layers[layer]
-        if fault == "expert":
-            for expert in block.experts[:2]:
-                expert.weight.data *= 0.5
-        elif fault == "gate":
-            block.gate.weight.data[:2] = 0
-        else:
-            block.mix.weight.data *= 0.5
-        report = driftwalk.verify(module, half(wrong, dtype), probe=probe)
-        assert report.verdict == "drift", (nudge, report.reason)
+    wrong = [with_fault(module, fault, layer, nudge) for nudge in (0.0, 3 * close)]
+    reports = driftwalk.verify_all(module, [half(one, dtype) for one in wrong], probe=probe)
+    for one, report in zip(wrong, reports, strict=True):
+        assert report.verdict == "drift", (one.nudge, report.reason)
         assert report.root_cause.point.name == f"layer.{layer}"
+
+
+def with_fault(module: Routed, fault: str, layer: int, nudge: float) -> Routed:
+    wrong = copy.deepcopy(module)
+    wrong.nudge = nudge
+    block = wrong.layers[layer]
+    if fault == "expert":
+        for expert in block.experts[:2]:
+            expert.weight.data *= 0.5
+    elif fault == "gate":
+        block.gate.weight.data[:2] = 0
+    else:
+        block.mix.weight.data *= 0.5
+    return wrong
 
 
 def test_a_jump_without_a_tie_is_drift():
@@ -253,17 +258,18 @@ def probe_with_a_row_of_ties(module: Detector) -> dict[str, np.ndarray]:
     return {"x": x.float().numpy()}
 
 
-@pytest.mark.parametrize("nudge", range(1, 9))
-def test_of_a_row_of_ties_any_may_take_the_place_of_any_other(nudge):
+def test_of_a_row_of_ties_any_may_take_the_place_of_any_other():
     module = Detector()
     probe = probe_with_a_row_of_ties(module)
-    clean = driftwalk.verify(module, Detector(nudge), probe=probe)
-    assert clean.verdict == "pass", clean.reason
-    faulty = Detector(nudge)
-    faulty.layers[1].weight.data *= 1.05
-    report = driftwalk.verify(module, faulty, probe=probe)
-    assert report.verdict == "drift"
-    assert report.root_cause.point.name == "layer.1"
+    nudges = range(1, 9)
+    clean, faulty = [Detector(nudge) for nudge in nudges], [Detector(nudge) for nudge in nudges]
+    for one in faulty:
+        one.layers[1].weight.data *= 1.05
+    reports = driftwalk.verify_all(module, [*clean, *faulty], probe=probe)
+    for nudge, passed, caught in zip(nudges, reports[:8], reports[8:], strict=True):
+        assert passed.verdict == "pass", (nudge, passed.reason)
+        assert caught.verdict == "drift", nudge
+        assert caught.root_cause.point.name == "layer.1", nudge
 
 
 def recorded(module, path):

@@ -213,7 +213,8 @@ class Newcomer:
         folders = [str(self.base / "bin"), str(Path(self.python).parent), own.get("PATH", "")]
         return {**own, **more, "PATH": os.pathsep.join(folders)}
 
-    def prepare(self) -> None:
+    def prepare(self, things: Callable[[Path, Path], None] | None = None) -> None:
+        """Install what is typed, and have its things made: by a process, or as a caller likes."""
         if not self.here:
             for file in files():
                 target = self.clone / file.relative_to(ROOT)
@@ -228,6 +229,9 @@ class Newcomer:
                 file.write_text(f'#!/bin/sh\nexec "{self.python}" {words} "$@"\n')
                 file.chmod(0o755)
         (self.base / "things").mkdir()
+        if things is not None:
+            things(self.base / "things", ROOT)
+            return
         script = Path(__file__).with_name("newcomer_things.py")
         self._do(f'python "{script}" "{self.base}/things" "{ROOT}"', self.base)
 

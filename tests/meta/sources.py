@@ -47,10 +47,16 @@ class Source:
         return ast.parse(self.path.read_text("utf-8"), str(self.path))
 
     @property
-    def imports(self) -> list[Import]:
-        is_package = self.path.name == "__init__.py"
-        base = self.module if is_package else self.module.rpartition(".")[0]
-        return list(imports_in(self.tree, base, self.path.relative_to(ROOT).as_posix()))
+    def imports(self) -> tuple[Import, ...]:
+        return _imports(self)
+
+
+@cache
+def _imports(source: Source) -> tuple[Import, ...]:
+    """Asked by many tests; the trees themselves would take too much memory to be kept."""
+    is_package = source.path.name == "__init__.py"
+    base = source.module if is_package else source.module.rpartition(".")[0]
+    return tuple(imports_in(source.tree, base, source.path.relative_to(ROOT).as_posix()))
 
 
 @cache

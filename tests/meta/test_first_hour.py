@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meta import first_hour
+from meta import first_hour, newcomer_things
 from meta.first_hour import NEEDS, Line, all_lines, lines, pages, written_files
 from meta.markdown import Block, command_lines
 from meta.sources import ROOT
@@ -62,7 +62,11 @@ def test_files_that_a_page_shows_are_written() -> None:
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> first_hour.Newcomer:
     made = first_hour.Newcomer(tmp_path_factory.mktemp("hour"), sys.executable, here=True)
-    made.prepare()
+    with pytest.MonkeyPatch.context() as patch:  # made in this process, which has torch already
+        for name, value in made.environment().items():
+            patch.setenv(name, value)
+        patch.chdir(made.base)
+        made.prepare(newcomer_things.main)
     return made
 
 

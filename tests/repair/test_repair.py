@@ -131,7 +131,7 @@ def test_a_model_without_logits_has_no_kl_divergence() -> None:
 
 def test_the_command_prints_and_writes_what_was_found(tmp_path: Path) -> None:
     given = ["-c", "onnxruntime,quantize=dynamic-int8", "--goal", "snr=200", "-o", str(tmp_path)]
-    result = CliRunner().invoke(app, ["repair", "demo:decoder", *given])
+    result = CliRunner().invoke(app, ["repair", "cli.factories:Tiny", *given])
     assert "Result:" in result.output
     assert result.exit_code == 0, "with nothing rounded any goal is reached"
     stored = json.loads((tmp_path / "repair.json").read_text("utf-8"))

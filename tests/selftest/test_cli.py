@@ -16,7 +16,7 @@ from nets import residual
 
 def test_a_table_and_exit_code_0() -> None:
     done = invoke(
-        "selftest", "demo:decoder", "--candidate", "torch", "--faults", "12", "--trusted", "0"
+        "selftest", "cli.factories:Tiny", "--candidate", "torch", "--faults", "12", "--trusted", "0"
     )
     assert done.code == 0, done.err
     assert "placed right" in done.out
@@ -28,7 +28,7 @@ def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = invoke(
         "selftest",
-        "demo:encoder",
+        "cli.factories:Tiny",
         "--faults",
         "3",
         "--json",
@@ -47,7 +47,7 @@ def test_json_alone_and_into_a_folder(tmp_path: Path) -> None:
 
 def test_a_blind_gate_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test._Gate, "_judge", lambda *_: ("pass", None, None))
-    done = invoke("selftest", "demo:decoder", "--faults", "8", "--trusted", "0")
+    done = invoke("selftest", "cli.factories:Tiny", "--faults", "8", "--trusted", "0")
     assert done.code == 1
     assert done.out.splitlines()[-1].startswith("✗")
 

@@ -67,7 +67,10 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         opened.append(os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else "")
 
 
-sys.addaudithook(_watch)
+@pytest.fixture(autouse=True, scope="module")
+def _every_opened_file_is_told() -> None:
+    """Not before the first test of this file: the hook slows down all that runs after it."""
+    sys.addaudithook(_watch)
 
 
 @contextlib.contextmanager

@@ -140,9 +140,9 @@ def rows_used(cut: Cut) -> Cut | None:
     """Tables that rows are looked up in, without those that nobody asks for; None: no such."""
     made = cut
     for table, rows, axis in _lookups(cut):
-        values = {name: made.stored.get(name, made.given.get(name)) for name in (table, rows)}
-        asked = _asked_for(values[table], values[rows], axis)
-        if asked[0].shape[axis] < values[table].shape[axis]:
+        arrays = {**made.stored, **made.given}
+        asked = _asked_for(arrays[table], arrays[rows], axis)
+        if asked[0].shape[axis] < arrays[table].shape[axis]:
             made = made.with_values({table: asked[0], rows: asked[1]})
     return None if made is cut else made
 
