@@ -91,6 +91,17 @@ def packed(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.from_numpy(rows.astype(np.uint32).view(np.int32).copy())
 
 
+def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """The other way round, one bit at a time."""
+    held = words.numpy().view(np.uint32).astype(np.int64)
+    made = np.zeros((held.shape[0] * 32 // bits, held.shape[1]), np.int64)
+    for place in range(len(made)):
+        for bit in range(bits):
+            word, at = divmod(place * bits + bit, 32)
+            made[place] |= (held[word] >> at & 1) << bit
+    return torch.from_numpy(made)
+
+
 def packed_awq(numbers: torch.Tensor) -> torch.Tensor:
     """Along the second axis, eight columns a word."""
     rows = np.zeros((numbers.shape[0], numbers.shape[1] // 8), np.uint32)
@@ -99,6 +110,47 @@ def packed_awq(numbers: torch.Tensor) -> torch.Tensor:
             taken = numbers[:, 8 * word + column].numpy().astype(np.uint32)
             rows[:, word] |= taken << np.uint32(4 * place)
     return torch.from_numpy(rows.view(np.int32).copy())
+
+
+def unpacked_awq(words: torch.Tensor) -> torch.Tensor:
+    """The other way round."""
+    held = words.numpy().view(np.uint32).astype(np.int64)
+    made = np.zeros((held.shape[0], held.shape[1] * 8), np.int64)
+    for word in range(held.shape[1]):
+        for place, column in enumerate(AWQ_ORDER):
+            made[:, 8 * word + column] = held[:, word] >> 4 * place & 15
+    return torch.from_numpy(made)
+
+
+def farthest(tensors: Mapping[str, torch.Tensor], weight: torch.Tensor, says: Any) -> float:
+    """In steps: how far a stored number is from its weight (a row for each output), at most.
+
+    Less what a step may be off that is stored in half precision. A number at an end of its range
+    stands for all weights beyond it. Any number within half a step is what rounding to the nearest
+    gives: whatever its step was meant to be, nobody can tell.
+    """
+    weight = weight.detach().double()
+    if says["quant_method"] == "fp8":
+        high, wide = says["weight_block_size"]
+        steps = tensors["weight_scale_inv"].double()
+        steps = steps.repeat_interleave(high, 0).repeat_interleave(wide, 1)
+        numbers = tensors["weight"].double()
+        places = torch.log2(numbers.abs().clamp(min=2.0**-6)).floor() - 3
+        off, low, high_end = (weight / steps - numbers) / 2**places, -448.0, 448.0
+    else:
+        awq, bits = says["quant_method"] == "awq", says["bits"]
+        read = unpacked_awq if awq else lambda words: unpacked(words, bits)
+        numbers = read(tensors["qweight"]).T
+        zeros = read(tensors["qzeros"]).T if awq else unpacked(tensors["qzeros"].T, bits)
+        zeros = zeros + (0 if awq or says.get("checkpoint_format") == "gptq_v2" else 1)
+        of = torch.arange(weight.shape[1]) // says["group_size"]
+        of = tensors.get("g_idx", of).long()
+        off = weight / tensors["scales"].double().T[:, of] + zeros[:, of] - numbers
+        slack = 2.0**-11 * (numbers - zeros[:, of]).abs()
+        off = off.sign() * (off.abs() - slack).clamp(min=0)
+        low, high_end = 0, (1 << bits) - 1
+    beyond = (numbers >= high_end) & (off > 0) | (numbers <= low) & (off < 0)
+    return float(torch.where(beyond, 0.0, off).abs().max())
 
 
 def gptq(

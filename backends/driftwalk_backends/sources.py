@@ -40,7 +40,12 @@ _PICKLE = (
     f"what torch.save wrote is a pickle, which can run any code and is never read; {_IN_PYTHON}"
 )
 _SCRIPT = f"TorchScript is taken as a module: {_IN_PYTHON}"
+_PROGRAM = (
+    "torch.export.load reads a program's file by pickle, which can run any code: it is never read; "
+    f"{_IN_PYTHON}"
+)
 _FILES = {
+    ".pt2": _PROGRAM,
     **dict.fromkeys((".pt", ".pth", ".bin"), _PICKLE),
     **dict.fromkeys((".jit", ".ts"), _SCRIPT),
     ".safetensors": (

@@ -34,6 +34,13 @@ KINDS: dict[str, str] = {
 }
 """What makes a backend of a spec and a model, where a name stands for more than its class."""
 
+PROGRAM_FILE = ".pt2"
+_PROGRAM = (
+    "torch.export.load reads it by pickle, which can run any code, so it is never read here. If "
+    "you trust it, load it in Python, and give driftwalk.verify(model, candidate) the program: "
+    "candidate = torch.export.load(FILE).module()."
+)
+
 MIXED = "driftwalk_backends.mixture:Mixed"
 """Eager PyTorch with a dtype for each point: a yardstick only, it has no spec."""
 
@@ -63,6 +70,8 @@ def load_target(target: str) -> Any:
 def backend_class(name: str) -> type[Backend]:
     """The class behind a backend name; an unknown name lists the known ones."""
     known = known_backends()
+    if name.lower().endswith(PROGRAM_FILE):
+        raise UsageError(f"{name!r} is a file, and no backend: {_PROGRAM}")
     if name not in known:
         raise UsageError(f"Unknown backend {name!r}. {nearest(name, known)}")
     try:

@@ -6,10 +6,16 @@ PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/packed_table.p
 GPTQ (2 to 8 bits, both conventions of zeros, columns in an order of their own), AWQ, and fp8 in
 blocks, on tiny random models; with --real: MiniLM, rounded to the nearest number and by GPTQ's own
 algorithm. With --faults one tensor of the middle block is changed. Globs choose `model/format`.
+
+A fault in what is stored is owed where some number is more than half a step from its weight, as
+computed here from the folder's bits: what is nearer is what rounding to the nearest gives, and an
+honest quantiser that chose this step would have stored the same.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import sys
 import tempfile
@@ -18,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -27,6 +34,12 @@ from benchmarks.quantised_matrix import asked, is_asked, models, real, used
 from driftwalk_backends.sources import as_saved
 
 SUMS = "sums in fp16"
+HALF = 0.501
+"""In steps: as far as rounding to the nearest leaves a number from its weight, and a tie."""
+COLUMNS = (
+    *("model", "format", "seed", "clean", "used", "format costs", "kernel adds", "stored"),
+    *("owed", "found", "placed", "called rightly", "not above the noise", SUMS, "not found"),
+)
 HEADS = ("lm_head", "decoder", "classifier", "pooler.dense")
 V2 = {"checkpoint_format": "gptq_v2"}
 FORMATS: dict[str, tuple[pack.Rounder, dict[str, Any]]] = {
@@ -167,14 +180,26 @@ def faults(
 
 def every_fault(
     folder: Path, path: str, word: str, model: nn.Module
-) -> Iterator[tuple[str, str | nn.Module]]:
-    """What is wrong, and the candidate that has it."""
-    own = model.get_submodule(path).weight
+) -> Iterator[tuple[str, str | nn.Module, float]]:
+    """What is wrong, the candidate that has it, and how many steps a number is off, at most."""
+    part = model.get_submodule(path)
+    own = part.weight
     assert isinstance(own, torch.Tensor)
     for number, (name, change) in enumerate(faults(path, word, own)):
         wrong = Path(shutil.copytree(folder, folder.with_name(f"wrong-{number}")))
-        yield name, f"torch,folder={pack.changed(wrong, change)}"
-    yield SUMS, half_sums(as_saved(str(folder)), path)
+        pack.changed(wrong, change)
+        yield name, f"torch,folder={wrong}", _farthest(wrong, path, part)
+    yield SUMS, half_sums(as_saved(str(folder)), path), 0.0
+
+
+def _farthest(folder: Path, path: str, part: Any) -> float:
+    """A layer that is stored in float, unlike what the folder declares, is off without bounds."""
+    says = json.loads((folder / "config.json").read_text())["quantization_config"]
+    every = load_file(folder / "model.safetensors")
+    held = {name.removeprefix(f"{path}."): one for name, one in every.items()}
+    if not {"scales", "weight_scale_inv"} & set(held):
+        return math.inf
+    return pack.farthest(held, part.weight.T if isinstance(part, Conv1D) else part.weight, says)
 
 
 def half_sums(module: nn.Module, path: str) -> nn.Module:
@@ -195,6 +220,7 @@ def half_sums(module: nn.Module, path: str) -> nn.Module:
 
 def main() -> int:
     options = asked(__doc__)
+    sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
     for seed, name, model in models(options, whole(real())):
         for word, (rounder, says) in formats(model.eval(), options.real).items():
             label = f"{name}/{word}"
@@ -219,22 +245,27 @@ def row(model: nn.Module, folder: Path, word: str, label: str, with_faults: bool
     cost = list(found.layers.values())[-1] if found else None
     parts = f"{cost.relative_format:.1e} | {cost.relative_kernel:.1e}" if cost else "? | ?"
     said = f"{len(found.wrong)} wrong, {len(found.own_way)} own way" if found else "no format"
-    tried = caught = placed = called = 0
+    owed = caught = placed = called = below = sums = 0
     missed = []
     paths = [p for p, part in model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
     paths = [path for path in paths if ".1." in path and not path.endswith(HEADS)]
     at = paths[-1] if with_faults and paths else ""
-    for name, change in every_fault(folder, at, word, model) if at else ():
+    for name, change, steps in every_fault(folder, at, word, model) if at else ():
         other = driftwalk.verify(model, change)
-        tried += 1
-        caught += other.verdict == "drift"
-        placed += bool(other.root_cause) and other.root_cause.point.name == "layer.1"
+        drifts, is_owed = other.verdict == "drift", steps > HALF
+        if name == SUMS:
+            sums += drifts
+            continue
+        below += not is_owed
+        owed += is_owed
+        caught += drifts and is_owed
+        placed += is_owed and bool(other.root_cause) and other.root_cause.point.name == "layer.1"
         stored = list(other.format.wrong) if other.format else []
-        called += other.verdict == "drift" and stored == ([] if name == SUMS else [at])
-        missed += [] if other.verdict == "drift" else [f"{name} ({used(other):.2f})"]
+        called += is_owed and drifts and stored == [at]
+        missed += [] if drifts else [f"{name} ({steps:.3f} steps)"]
     sys.stdout.write(
         f"| {label} | {report.verdict} | {used(report):.2f} | {parts} | {said} "
-        f"| {caught} of {tried} | {placed} | {called} | {', '.join(missed)} |\n"
+        f"| {owed} | {caught} | {placed} | {called} | {below} | {sums} | {', '.join(missed)} |\n"
     )
     sys.stdout.flush()
 

@@ -194,6 +194,7 @@ def test_a_missing_model_is_3_in_every_command(command: list[str], model: str) -
         ("m.bin", ["never read"]),
         ("m.jit", ["TorchScript", "load it in Python"]),
         ("m.ts", ["TorchScript"]),
+        ("m.pt2", ["torch.export.load", "pickle", "never read"]),
         ("m.safetensors", ["no architecture", "config.json"]),
         ("m.txt", ["folder that holds config.json"]),
     ],
@@ -206,6 +207,13 @@ def test_a_file_that_is_no_model_says_what_to_give(file: str, words: list[str], 
     if file == "m.safetensors":
         (here / "config.json").write_text("{}")
         invoke("verify", f"./{file}").refused(3, "give the folder it lies in")
+
+
+def test_a_program_file_is_no_candidate_and_the_message_says_why(here: Path) -> None:
+    (here / "m.pt2").write_bytes(b"")
+    for given in ("m.pt2", str(here / "m.pt2"), "M.PT2"):
+        run = invoke("verify", "demo:decoder", "-c", given)
+        run.refused(2, "is a file, and no backend", "pickle", "torch.export.load(FILE).module()")
 
 
 def test_a_gguf_file_that_is_none_says_so(here: Path) -> None:

@@ -80,7 +80,8 @@ def _of_torchao(path: str, weight: Any) -> RoundedWeight:
         np.zeros(counts) if zero is None else wide(zero).reshape(counts),
         block,
         _inputs_of_torchao(path, weight),
-        sum(ROUNDOFFS.get(one, 0.0) for one in (weight.dtype, weight.scale.dtype)),
+        # The weight was rounded, and, where the scale is coarse, 1 / scale and the product.
+        ROUNDOFFS.get(weight.dtype, 0.0) + 2 * ROUNDOFFS.get(weight.scale.dtype, 0.0),
     )
 
 

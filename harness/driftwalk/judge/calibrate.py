@@ -10,6 +10,7 @@ No magic number about the model is asked for: the model and the probe say how mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +20,7 @@ from ..adapter import Backend, Jitters, Sink
 from ..dtypes import FORMATS, Array
 from ..errors import BackendError
 from ..layer_drift import Closer, TruthErrors
-from ..measure.norms import ZERO, Norms, difference, distance, ratio
+from ..measure.norms import ZERO, Norms, channel_but_few, difference, distance, ratio
 from ..mixture import Mixture
 from ..names import is_output
 from ..registry import MIXED, create, load_target
@@ -169,8 +170,12 @@ class Calibration:
         return self._distance(self.own, point, a, b)
 
     def _distance(self, by: Mapping[str, Honest], point: str, a: Array, b: Array) -> Norms:
-        keep = self.truth.probe.keep(point, a.shape)
-        return distance(a, b, keep, by[point].weights if point in by else None)
+        keep, known = self.truth.probe.keep(point, a.shape), by.get(point)
+        error = distance(a, b, keep, None if known is None else known.weights)
+        if known is None or known.alone <= 1 or not math.isfinite(error.channel):
+            return error
+        broad = channel_but_few(a, b, keep, known.weights)
+        return replace(error, channel=max(error.channel / known.alone, broad))
 
 
 def truth_errors(

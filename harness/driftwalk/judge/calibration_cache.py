@@ -150,7 +150,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
     for part in _PARTS:
         known: Mapping[str, Honest] = getattr(calibration, part)
         numbers[part] = {
-            name: [encode(one.noise), encode(one.size), one.roundoff, one.apart]
+            name: [encode(one.noise), encode(one.size), one.roundoff, one.apart, one.alone]
             for name, one in known.items()
         }
         for name, one in known.items():
@@ -187,10 +187,9 @@ def _read(
                     arrays[f"{part}|{name}|channels"],
                     arrays.get(f"{part}|{name}|alive"),
                 ),
-                roundoff,
-                apart,
+                *more,
             )
-            for name, (noise, size, roundoff, apart) in numbers[part].items()
+            for name, (noise, size, *more) in numbers[part].items()
         }
         for part in _PARTS
     }

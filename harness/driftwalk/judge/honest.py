@@ -122,6 +122,8 @@ class Honest:
     apart: float = 1.0
     """How many times as far off one honest run is as another, at the token where most: as seen in
     two, or as is to be expected where few numbers tell the noise of a token."""
+    alone: float = 1.0
+    """How many times as far as a whole channel a few of its numbers may go: roundings tip over."""
 
     @property
     def rows(self) -> int:

@@ -9,40 +9,74 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..adapter import Backend
 from ..measure.norms import ratio
 from ..names import layer_of
-from .drill import Introduced
+from ..states import Probe
+from .drill import Introduced, introduced, looking
+from .honest import ROUNDED, K
 
 LIMIT = 0.01
-"""How far, relatively, a part may be off what its whole numbers give: a few may tip over."""
+"""How far, relatively, a part may be off what its whole numbers give: a few may tip over. In a
+coarser format, where more do, K times what the same part of the yardstick is off."""
 MIDDLE = 5e-5
 """The same of its median token, where few tokens have a number that does: only arithmetic is left.
 Sums in float32 are off by 1e-6, sums in float16 by 3e-4."""
 IN_ROUNDOFFS = 16
-"""The same for coarser formats."""
+"""The same for coarser formats, at most: K times what the yardstick's noisiest part is off, and
+what rounding a result leaves."""
 TOKENS = 8
 """With fewer, one that tips over may be the median."""
 
 
+def by_parts(truth: Backend, side: Backend, probe: Probe) -> dict[str, Introduced]:
+    """What each part of a side's layers is off, given what the side gave it."""
+    with looking(side, "module"), looking(truth, "module"):
+        return introduced(truth, side.trace(probe))
+
+
 def used_by_parts(
-    found: Mapping[str, Introduced], roundoff: float, middle: bool = True
+    found: Mapping[str, Introduced],
+    roundoff: float,
+    middle: bool = True,
+    yardstick: Mapping[str, Introduced] | None = None,
 ) -> dict[str, float]:
     """For each layer, how much of what a part may be off its worst one is; 1 is the limit.
 
-    `middle`: whether few tokens of a part have a number that may tip over.
+    `middle`: whether few tokens of a part have a number that may tip over. `yardstick`: the same
+    parts of honest arithmetic at a coarser format.
     """
-    limit = max(MIDDLE, IN_ROUNDOFFS * roundoff)
+    own = yardstick or {}
+    middles = max(MIDDLE, _middle_limit(roundoff, own))
     worst: dict[str, float] = {}
     for name, part in found.items():
         layer = layer_of(name)
         if layer is None:
             continue
-        used = ratio(part.error.l2, part.scale.l2) / LIMIT
+        used = _error(part) / max(LIMIT, K * _error(own[name]) if name in own else 0.0)
         if middle and part.tokens >= TOKENS and _is_smallest(name, found):
-            off = ratio(part.error.token_middle, part.scale.token_middle)
-            used = max(used, off / limit)
+            used = max(used, _middle_error(part) / middles)
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
+
+
+def _error(part: Introduced) -> float:
+    return ratio(part.error.l2, part.scale.l2)
+
+
+def _middle_error(part: Introduced) -> float:
+    return ratio(part.error.token_middle, part.scale.token_middle)
+
+
+def _middle_limit(roundoff: float, yardstick: Mapping[str, Introduced]) -> float:
+    """Of all parts alike: that no number tipped over in one of them is chance."""
+    most = IN_ROUNDOFFS * roundoff
+    own = [
+        _middle_error(part)
+        for name, part in yardstick.items()
+        if part.tokens >= TOKENS and _is_smallest(name, yardstick)
+    ]
+    return min(most, K * max(own) + ROUNDED * roundoff) if own else most
 
 
 def _is_smallest(name: str, all_names: Iterable[str]) -> bool:

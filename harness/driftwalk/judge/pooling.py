@@ -21,12 +21,17 @@ def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
     """
 
     def raised_to_worst(points: Mapping[str, Honest]) -> dict[str, Honest]:
-        points = {name: replace(one, noise=_anywhere(one)) for name, one in points.items()}
+        points = {name: _anywhere(one) for name, one in points.items()}
         layers = {name: one for name, one in points.items() if layer_of(name)}
         shares = (one.noise.each(ratio, one.size) for one in layers.values())
         worst = reduce(Norms.or_larger, shares, ZERO)
+        alone = max((one.alone for one in layers.values()), default=1.0)
         raised = {
-            name: replace(one, noise=one.noise.or_larger(worst.times(one.size)))
+            name: replace(
+                one,
+                noise=one.noise.or_larger(worst.times(one.size)),
+                alone=max(one.alone, alone),
+            )
             for name, one in (points if everywhere else layers).items()
         }
         return {name: raised.get(name, one) for name, one in points.items()}
@@ -36,13 +41,15 @@ def pooled(calibration: Calibration, everywhere: bool = False) -> Calibration:
     )
 
 
-def _anywhere(known: Honest) -> Norms:
+def _anywhere(known: Honest) -> Honest:
     """The worst token may be any token, the worst channel any channel.
 
-    A single number that tips over is all of its channel: as far as it may go, the channel may.
+    A single number that tips over is all of its channel: as far as it may go, the channel may, if
+    that is due to a few of its numbers. All of them together are held to what channels have.
     """
     noise, most = known.noise, limits(known.roundoff, known.rows, known.width, known.apart)
     further = most.peak * ROOM.peak / (most.channel * ROOM.channel)
-    alone = noise.peak * further / math.sqrt(max(1, known.rows))
-    raised = replace(noise, channel=max(noise.channel, alone), channel_middle=noise.channel)
-    return replace(raised, token_middle=noise.token_worst, token_upper=noise.token_worst)
+    alone = ratio(noise.peak * further / math.sqrt(max(1, known.rows)), noise.channel)
+    worst = noise.token_worst
+    noise = replace(noise, token_middle=worst, token_upper=worst, channel_middle=noise.channel)
+    return replace(known, noise=noise, alone=min(max(1.0, alone), further))

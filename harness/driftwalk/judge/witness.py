@@ -22,9 +22,10 @@ from .calibrate import Calibration, Keep, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .cautions import cautions
 from .conditioning import EXAMINED_AT
-from .drill import clearly_wrong, introduced, look, looking
+from .drill import clearly_wrong, look, looking
 from .exact import ByChance
-from .parts import used_by_parts
+from .honest import FINE
+from .parts import by_parts, used_by_parts
 from .pooling import pooled
 from .replay import introduced_errors
 from .sides import JudgedSide
@@ -224,10 +225,13 @@ class Witness:
         """
         if not self.tips:
             return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
-        with looking(candidate, "module"), looking(self.truth, "module"):
-            found = introduced(self.truth, candidate.trace(self.probe))
+        found, own = by_parts(self.truth, candidate, self.probe), {}
         few = self.declared is not None and not self.declared.ties
-        used = used_by_parts(found, FORMATS[calibration.mixture.dtype].roundoff, middle=few)
+        if few and calibration.roundoff > FINE:
+            with self.stage("the parts of layers"), self.yardstick(calibration) as yardstick:
+                if isinstance(yardstick, LooksInside):
+                    own = by_parts(self.truth, yardstick, self.probe)
+        used = used_by_parts(found, calibration.roundoff, few, own)
         return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
 
     def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:

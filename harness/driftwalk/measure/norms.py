@@ -37,6 +37,8 @@ _UPPER = 0.95
 """The quantile that stands for the upper tail of the tokens."""
 _WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
 """How compiled code (native/norms.c) is told of a format."""
+_FEW = 8
+"""One number in so many of a channel may have tipped over to the next step, by chance."""
 _MOST_WEIGHT = 1e3
 """A token whose honest noise is far below that of the others counts at most so many times."""
 
@@ -168,6 +170,26 @@ def distance(
         token_worst=float(tokens.max()),
         channel_middle=_middle(channels),
     )
+
+
+def channel_but_few(a: Array, b: Array, keep: Array | None, weights: Weights) -> float:
+    """RMS of the worst channel of a - b without its largest numbers, one in _FEW, rounded up.
+
+    A number that tips over is alone in its channel; a fault of a channel is in all of its tokens.
+    """
+    a_rows, b_rows, rows = _as_rows(a, b, keep)
+    assert b_rows is not None
+    count, width = len(a_rows) if rows is None else len(rows), a_rows.shape[1]
+    kept, worst = count - -(-count // _FEW), 0.0
+    chosen = np.arange(len(a_rows)) if rows is None else rows
+    step = max(1, 16 * BLOCK // max(1, count))
+    for start in range(0, width if kept > 0 else 0, step):
+        some = slice(start, start + step)
+        off = difference(a_rows[chosen, some], b_rows[chosen, some])
+        off *= weights.tokens[:, None] * weights.channels[some]
+        least = np.partition(np.square(off), kept - 1, axis=0)[:kept]
+        worst = max(worst, float(least.sum(axis=0).max()))
+    return math.sqrt(worst / max(1, count))
 
 
 def _middle(values: Float64) -> float:

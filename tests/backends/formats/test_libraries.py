@@ -268,6 +268,20 @@ def test_columns_that_llm_int8_must_keep_are_missed_where_it_rounds_them() -> No
     assert not report.format.wrong
 
 
+def test_inputs_that_llm_int8_must_round_are_missed_in_half_precision_too() -> None:
+    pytest.importorskip("bitsandbytes")
+    from benchmarks import llm_int8_table as table
+
+    model, path = table.with_outliers(_small()), "model.layers.1.self_attn.q_proj"
+    made = table.eight_bits(model, torch.float16)
+    table.float_weight(made.get_submodule(path))
+    report = driftwalk.verify(model, made)
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.1"
+    assert report.format is not None
+    assert not report.format.wrong
+
+
 def _small() -> LlamaForCausalLM:
     torch.manual_seed(1)
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}

@@ -1,0 +1,118 @@
+"""Where roundings tip over: a few numbers of a channel may, all of its tokens together may not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from driftwalk.adapter import BackendInfo
+from driftwalk.judge.calibrate import Calibration
+from driftwalk.judge.drill import Concentration, Introduced
+from driftwalk.judge.honest import honest
+from driftwalk.judge.parts import used_by_parts
+from driftwalk.judge.pooling import pooled
+from driftwalk.measure.norms import ZERO, Norms, Weights, channel_but_few
+from driftwalk.states import Point, Probe, State, Trace
+
+ROWS, TOKENS, WIDTH = 2, 16, 64
+LOGITS = Point("logits", "")
+FP16 = 2.0**-11
+
+
+@pytest.fixture(scope="module")
+def true() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((ROWS, TOKENS, WIDTH))
+
+
+def tipped(true: np.ndarray, seed: int) -> np.ndarray:
+    """An honest run: four numbers of each of 24 tokens have tipped over, and none of the others."""
+    rng = np.random.default_rng(seed)
+    made = true + 1e-7 * rng.standard_normal(true.shape)
+    flat = made.reshape(-1, WIDTH)
+    for token in rng.permutation(len(flat))[:24]:
+        flat[token, rng.permutation(WIDTH)[:4]] += 1e-2
+    return made
+
+
+@pytest.fixture(scope="module")
+def calibration(true: np.ndarray) -> Calibration:
+    known = honest(tipped(true, 1), true, None, 2.0**-24, [tipped(true, 2)], tips=True)
+    probe = Probe({"input_ids": np.ones((ROWS, TOKENS), np.int64)})
+    info = BackendInfo("truth", "truth", "cpu", "fp64")
+    truth = Trace((State(LOGITS, true),), probe, info)
+    return pooled(Calibration(truth, {"logits": known}, {}, "fp32"))
+
+
+def used(calibration: Calibration, made: np.ndarray) -> float:
+    error = calibration.error(State(LOGITS, made))
+    assert error is not None
+    return error.over(calibration.allowed("logits"))[0]
+
+
+def test_one_number_may_tip_over_as_far_as_any(true: np.ndarray, calibration: Calibration) -> None:
+    made = true.copy()
+    made[0, 3, 7] += 0.3
+    plain = replace(calibration.total["logits"], alone=1.0)
+    strict = replace(calibration, total={"logits": plain})
+    assert used(calibration, made) < 1 < used(strict, made)
+
+
+def test_a_channel_that_is_off_in_all_tokens_is_no_number_that_tipped_over(
+    true: np.ndarray, calibration: Calibration
+) -> None:
+    made = true.copy()
+    made[..., 7] += 0.04 * np.sign(np.random.default_rng(3).standard_normal((ROWS, TOKENS)))
+    known = calibration.total["logits"]
+    lenient = known.noise.channel * known.alone
+    raised = replace(known, noise=replace(known.noise, channel=lenient), alone=1.0)
+    assert used(replace(calibration, total={"logits": raised}), made) < 1 < used(calibration, made)
+
+
+def test_few_is_one_in_eight_of_the_tokens_that_count() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 12, 5)), rng.standard_normal((2, 12, 5))
+    keep = np.ones((2, 12), bool)
+    keep[1, 7:] = False
+    tokens, channels = rng.uniform(0.1, 2, 19), rng.uniform(0.1, 2, 5)
+    off = np.square((a - b)[keep] * tokens[:, None] * channels)
+    expected = math.sqrt(np.sort(off, axis=0)[:-3].sum(0).max() / 19)
+    found = channel_but_few(a, b, keep, Weights(tokens, channels))
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert channel_but_few(a[:, :1], b[:, :1], None, Weights(np.ones(2), channels)) > 0
+    one = a[:1, :1], b[:1, :1], None, Weights(np.ones(1), channels)
+    assert channel_but_few(*one) == 0.0
+
+
+def part(off: float) -> Introduced:
+    """A part of a layer whose tokens are all off by so much, relatively."""
+    error, scale = Norms(off, off, token_middle=off), Norms(1.0, 1.0, token_middle=1.0)
+    return Introduced(Point("layer.1.mlp.up", "mlp.up"), error, scale, Concentration(), 32)
+
+
+@pytest.mark.parametrize(("roundoffs", "drifts"), [(0.6, False), (2.0, False), (6.6, True)])
+def test_a_part_in_half_precision_is_held_to_the_yardsticks_own(
+    roundoffs: float, drifts: bool
+) -> None:
+    found, own = ({"layer.1.mlp.up": part(times * FP16)} for times in (roundoffs, 0.6))
+    assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
+    assert used_by_parts(found, FP16, True)["layer.1"] < 1
+    assert used_by_parts(found, FP16, False, own)["layer.1"] < 1
+
+
+def test_a_yardstick_that_is_exact_leaves_what_rounding_leaves() -> None:
+    own = {"layer.1.mlp.up": replace(part(0.0), error=ZERO)}
+    for times, drifts in ((0.3, False), (0.6, True)):
+        found = {"layer.1.mlp.up": part(times * FP16)}
+        assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
+
+
+def test_a_part_may_be_as_far_off_as_the_same_part_of_the_yardstick_and_no_other() -> None:
+    noisy, quiet = "layer.1.mlp.down", "layer.1.mlp.up"
+    own = {noisy: part(0.011), quiet: part(0.001)}
+    for name, drifts in ((noisy, False), (quiet, True)):
+        found = own | {name: part(0.015)}
+        assert (used_by_parts(found, 2.0**-8, True, own)["layer.1"] > 1) == drifts
+    assert used_by_parts({noisy: part(0.015)}, 2.0**-8, True)["layer.1"] > 1
