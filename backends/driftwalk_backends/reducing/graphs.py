@@ -105,8 +105,8 @@ class GraphSubject:
 
     def _numbers(self, cut: Cut) -> tuple[int, ...]:
         makers = self._cutting.graph.producers
-        names = [name for node in cut.nodes for name in node.output if name]
-        return tuple(sorted({makers[name] for name in names if name in makers}))
+        made = {makers[name] for node in cut.nodes for name in node.output if name in makers}
+        return tuple(sorted(made))
 
     def write(
         self, state: State, folder: Path, flags: Mapping[str, str], headline: str, about: str
@@ -334,7 +334,7 @@ class GraphSubject:
             if shown is None or not shown.drifts:
                 continue
             if reordered and not is_order_alone(shown.found, expected):
-                continue  # of a wrong order, both places: one number alone is not wrong
+                continue  # one number of a wrong order is not wrong
             left, free = error[slices], expected is None or right is not None
             aligned = left.shape == shown.error.shape and same_place(shown.error, left)
             if aligned or (free and state.is_kind_of(shown, size / length)):
@@ -396,5 +396,4 @@ class GraphSubject:
         shown = None if made is None else self._judge.show(made, state.expected)
         if made is None or shown is None or not same_place(shown.error, state.shown.error):
             return None
-        right = None if state.right is None else rows_used(state.right)
-        return replace(state, cut=made, shown=shown, right=right)
+        return replace(state, cut=made, shown=shown, right=state.right and rows_used(state.right))
