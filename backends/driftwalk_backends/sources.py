@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from driftwalk.errors import ModelError, UsageError
+from driftwalk.registry import PROGRAM_FILE, READ_BY_PICKLE
 
 from .auto_classes import class_for
 from .calls import first_line
@@ -40,12 +41,8 @@ _PICKLE = (
     f"what torch.save wrote is a pickle, which can run any code and is never read; {_IN_PYTHON}"
 )
 _SCRIPT = f"TorchScript is taken as a module: {_IN_PYTHON}"
-_PROGRAM = (
-    "torch.export.load reads a program's file by pickle, which can run any code: it is never read; "
-    f"{_IN_PYTHON}"
-)
 _FILES = {
-    ".pt2": _PROGRAM,
+    PROGRAM_FILE: f"{READ_BY_PICKLE}; {_IN_PYTHON}",
     **dict.fromkeys((".pt", ".pth", ".bin"), _PICKLE),
     **dict.fromkeys((".jit", ".ts"), _SCRIPT),
     ".safetensors": (

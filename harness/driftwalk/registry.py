@@ -35,10 +35,13 @@ KINDS: dict[str, str] = {
 """What makes a backend of a spec and a model, where a name stands for more than its class."""
 
 PROGRAM_FILE = ".pt2"
+READ_BY_PICKLE = (
+    "torch.export.load reads an exported program by pickle, which can run any code, so it is never "
+    "read here"
+)
 _PROGRAM = (
-    "torch.export.load reads it by pickle, which can run any code, so it is never read here. If "
-    "you trust it, load it in Python, and give driftwalk.verify(model, candidate) the program: "
-    "candidate = torch.export.load(FILE).module()."
+    f"{READ_BY_PICKLE}. If you trust it, load it in Python, and give driftwalk.verify(model, "
+    "candidate) the program: candidate = torch.export.load(FILE).module()."
 )
 
 MIXED = "driftwalk_backends.mixture:Mixed"

@@ -60,6 +60,23 @@ def test_a_fault_of_one_token_is_found_and_shrunk_to_that_token(
     assert again.worst.used == pytest.approx(made.worst.used)
 
 
+def test_a_probe_without_drift_is_shrunk_in_few_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "SHRINKS_WITHOUT_DRIFT", 3)
+    plain, tries = searching._Climb._still, list[object]()
+
+    def counted(self: Any, inputs: Any, worst: Any) -> Any:
+        tries.append(inputs)
+        return plain(self, inputs, worst)
+
+    monkeypatch.setattr(searching._Climb, "_still", counted)
+    given: dict[str, Any] = {"probes": [SET[0]], **FEW}
+    made = search(verify_all, gpt2(), "emulated:bf16", tmp_path, runs=0, **given)
+    assert made.worst.used < 1
+    assert len(tries) == 3
+
+
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from driftwalk.dtypes import FORMATS, Array
 from driftwalk.measure import metrics
 from driftwalk.measure.metric_list import METRICS, Metric, Metrics, Nonfinite, Worst
-from driftwalk.measure.metrics import Measured, measure
+from driftwalk.measure.metrics import Measured, exceeded_by_row, measure
 from driftwalk.tolerance import BY_DTYPE, Tolerance
 from unit.material import FLOATS, pairs, seeds
 
@@ -373,3 +373,19 @@ def test_what_a_metric_is_without_a_difference(metric: Metric) -> None:
     found, worse = getattr(same, metric.name), getattr(other, metric.name)
     assert found == pytest.approx(metric.no_difference)
     assert worse > found if metric.bigger_is_worse else worse < found
+
+
+@some
+@given(
+    hnp.arrays(np.float32, (3, 7), elements=st.floats(-1e3, 1e3, width=32)),
+    hnp.arrays(np.float32, (3, 7), elements=st.floats(-1, 1, width=32)),
+    st.sampled_from(["rms", "one"]),
+)
+def test_rows_together_exceed_what_each_does_alone(reference, change, scale):
+    candidate, tolerance = reference + change, Tolerance(1e-3, 1e-2, scale)
+    together = exceeded_by_row(reference, candidate, tolerance)
+    alone = [
+        measure(one[None], other[None], tolerance).exceeded
+        for one, other in zip(reference, candidate, strict=True)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)

@@ -160,7 +160,8 @@ def honest(
     (typical, of_made), (lowest, of_least) = sizes(made, true, keep), sizes(least, None, keep)
     runs, apart, by_channel = [(made, 1.0)], 1.0, [of_least, of_made]
     alive, width = alive_in(true, keep), true.shape[-1] if true.ndim else 1
-    own = own_share(made, true, keep)
+    errors = error_rows(made, true, keep, SOME)
+    own = own_share(errors)
     for run in map(widened, draws):
         other, of_run = sizes(run, true, keep)
         factor = gain(typical, other)
@@ -168,8 +169,8 @@ def honest(
         by_channel.append(factor * of_run)
         one, another = (steadied(size, alive, width, own) for size in (typical, factor * other))
         apart = max(apart, _apart(one, another, lowest))
-    own_tokens = own_rows(made, true, keep)
-    channels = _channel_weights(np.max(by_channel, axis=0), _rows(true, keep), own_tokens)
+    rows = _rows(true, keep)
+    channels = _channel_weights(np.max(by_channel, axis=0), rows, own_rows(errors, rows))
     by_token = [row_sizes(least, None, keep, channels)]
     by_token += [factor * row_sizes(run, true, keep, channels) for run, factor in runs]
     noisy = steadied(np.max(by_token, axis=0), alive, width, own)
@@ -206,22 +207,21 @@ def steadied(noise: Float64, alive: Array, width: int, own_share: float = 1.0) -
     return np.where(np.isfinite(noise) & (guesses > 0), mixed, noise)
 
 
-def own_share(made: Array, true: Array, keep: Array | None = None) -> float:
+def own_share(errors: Float64) -> float:
     """The share of a token's numbers that are rounded on their own: 1, or less where alike.
 
     The square of a sum of n independent errors is that of one of them, n times; of n equal ones
     n * n times. Seen in the yardstick's errors alone, so that no candidate can bring it about.
     """
-    alike = _alike(error_rows(made, true, keep, SOME), axis=1)
+    alike = _alike(errors, axis=1)
     return 1 / max(1.0, float(alike.mean())) if alike.size else 1.0
 
 
-def own_rows(made: Array, true: Array, keep: Array | None = None) -> Float64:
-    """How many tokens tell the noise of each channel: fewer than there are where they are alike.
+def own_rows(errors: Float64, rows: int) -> Float64:
+    """How many of the rows tell the noise of each channel: fewer where their errors are alike.
 
     A channel that is one number in all tokens, as the first size of all boxes is, is rounded once.
     """
-    rows, errors = _rows(true, keep), error_rows(made, true, keep, SOME)
     share = (_alike(errors, axis=0, unknown=1.0) - 1) / max(1, len(errors) - 1)
     return rows / (1 + max(0, rows - 1) * share.clip(0, 1))
 

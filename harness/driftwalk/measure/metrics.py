@@ -71,6 +71,26 @@ def finish(
     return Measured(metrics, scale, sums.exceeded, profile(sums.row_l2, rows, shape))
 
 
+def exceeded_by_row(reference: Array, candidate: Array, tolerance: Tolerance) -> Float64:
+    """What `measure` gives as `exceeded`, for each row as if it were alone.
+
+    What differs and is no number, or whole numbers that differ, need a tolerance without limit.
+    """
+    if reference.dtype.kind != "f" or candidate.dtype.kind != "f":
+        return np.where((reference == candidate).all(axis=1), 0.0, np.inf)
+    with np.errstate(all="ignore"):
+        same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
+        scale = np.ones((len(reference), 1))
+        if tolerance.scale == "rms":
+            squares = np.square(reference, dtype=np.float64)
+            scale = np.sqrt(np.mean(squares, axis=1, keepdims=True))
+        room = tolerance.atol * scale + tolerance.rtol * np.abs(reference, dtype=np.float64)
+        off = np.abs(np.subtract(reference, candidate, dtype=np.float64))
+        needed = np.where(same, 0.0, off / room)
+    most: Float64 = np.where(np.isnan(needed), np.inf, needed).max(axis=1, initial=0.0)
+    return most
+
+
 def _as_rows(array: Array) -> Array:
     """(B, T, ...) as B*T rows; (B, C) as B rows; anything smaller as one row."""
     leading = math.prod(array.shape[:-1][:2])

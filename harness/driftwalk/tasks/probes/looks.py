@@ -21,8 +21,9 @@ from ...dtypes import FORMATS, Array, Format, format_of
 from ...errors import DriftwalkError
 from ...judge.drill import looking
 from ...measure.halves import widened
+from ...measure.metrics import exceeded_by_row
 from ...states import Probe, State
-from ...tolerance import Policy, Tolerance
+from ...tolerance import Policy
 
 TOKENS = 512
 """Tokens that are run at once, about ..."""
@@ -120,7 +121,8 @@ class _Pair:
                 own = [one for s in (state, other) if (one := format_of(s.array)) is not None]
                 tolerance = self._policy.tolerance(name, *own, *formats)
                 theirs = _rows(other, batch, count) if other.shape == state.shape else None
-                np.maximum(quick, _beyond(rows, theirs, tolerance), out=quick)
+                needed = inf if theirs is None else exceeded_by_row(rows, theirs, tolerance)
+                np.maximum(quick, needed, out=quick)
 
         self._reference.stream(batch, note)
         looks = (
@@ -145,21 +147,3 @@ def _rows(state: State, batch: Probe, count: int) -> Array | None:
     if keep is not None:
         array = np.where(keep.reshape(*keep.shape, *[1] * (array.ndim - 2)), array, 0)
     return array.reshape(count, -1)
-
-
-def _beyond(ours: Array, theirs: Array | None, tolerance: Tolerance) -> Array:
-    """For each row the largest difference in units of the tolerance; what is wrong without a number
-    is without limit."""
-    if theirs is None:
-        return np.full(len(ours), inf)
-    if ours.dtype.kind != "f" or theirs.dtype.kind != "f":
-        return np.where((ours == theirs).all(axis=1), 0.0, inf)
-    with np.errstate(all="ignore"):
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        scale = np.ones((len(ours), 1))
-        if tolerance.scale == "rms":
-            scale = np.sqrt(np.mean(np.square(ours, dtype=np.float64), axis=1, keepdims=True))
-        room = tolerance.atol * scale + tolerance.rtol * np.abs(ours)
-        share = np.where(same, 0.0, np.abs(ours - theirs) / room)
-    most = np.where(np.isnan(share), inf, share).max(axis=1, initial=0.0)
-    return np.asarray(most)

@@ -56,7 +56,7 @@ OF_THE_FARTHEST = 0.75
 """... and of these, the share whose parent is the probe that drives the module farthest."""
 SHRINKING = 0.15
 """The share of the minutes that is kept for shrinking."""
-SHRINKS = 160
+SHRINKS, SHRINKS_WITHOUT_DRIFT = 160, 16
 """Smaller forms of the worst probe that are tried."""
 PROMISING = 0.5
 """A smaller form is not judged where the sides differ by less than this share of what it takes."""
@@ -279,12 +279,13 @@ class _Climb:
     def _smallest(self, worst: Kept, probe: Probe, ends: float) -> tuple[Probe, float]:
         """The smallest form that is still drift; without drift, that still uses most of it."""
         best, used, tried = probe, worst.used, 0
+        most = SHRINKS if worst.used > 1 else min(SHRINKS, SHRINKS_WITHOUT_DRIFT)
         try:
             again = not self._interrupted
             while again:
                 again = False
                 for inputs in smaller(best):
-                    if tried >= SHRINKS or time.monotonic() >= ends:
+                    if tried >= most or time.monotonic() >= ends:
                         break
                     tried += 1
                     with self._show.stage(f"a smaller form: try {tried}", extra=True):
