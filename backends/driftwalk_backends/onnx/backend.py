@@ -54,6 +54,8 @@ _BESIDE = "session.model_external_initializers_file_folder_path"
 """Where ONNX Runtime looks for the weights of a graph that comes as bytes."""
 _UNPACKED = "session.disable_prepacking", "1"
 """Weights as they lie in the file: most of what a session costs is packing them anew."""
+_THEN_IDLE = "session.force_spinning_stop", "1"
+"""Between runs its threads wait without a core each, which the other side's run needs."""
 _HEAVY = 1 << 28
 """Bytes of weights from which on only one session, traced or plain, is kept at a time."""
 
@@ -270,6 +272,7 @@ class Sessions:
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        options.add_session_config_entry(*_THEN_IDLE)
         for entry in self._entries.items():
             options.add_session_config_entry(*entry)
         options.graph_optimization_level = getattr(
