@@ -63,8 +63,11 @@ class Mixed(TorchEager):
 
     @property
     def info(self) -> BackendInfo:
-        wanted = self._wanted
-        return replace(super().info, dtype=wanted.dtype, dtypes=wanted.dtypes, stored=wanted.stored)
+        wanted, made = self._wanted, super().info
+        flags = {**made.flags, "casts": wanted.casts} if wanted.casts else made.flags
+        return replace(
+            made, flags=flags, dtype=wanted.dtype, dtypes=wanted.dtypes, stored=wanted.stored
+        )
 
     def _open(self) -> nn.Module:
         if self._module is None:  # a copy: its parameters are cast on the way

@@ -13,6 +13,8 @@ OWN = "own"
 """A side's flag `convolutions`: they are a CPU's own, whose sums are in half precision, too."""
 FROM_BIAS = "from-bias"
 """A side's flag `sums`: those of a linear layer begin with the bias, and are rounded each time."""
+UNROUNDED = "unrounded"
+"""A side's flag `casts`: what goes from half precision to float may do so before it is rounded."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Mixture:
     """`own`, or nothing: sums in float32."""
     sums: str = ""
     """`from-bias`, or nothing: as PyTorch's own, which add the bias to the finished sum."""
+    casts: str = ""
+    """`unrounded`, or nothing: a state is handed on as it is seen."""
 
     @classmethod
     def of(cls, given: str | BackendInfo | Mixture) -> Mixture:
@@ -36,7 +40,7 @@ class Mixture:
             return cls(given)
         if isinstance(given, Mixture):
             return given
-        how = given.flags.get("convolutions", ""), given.flags.get("sums", "")
+        how = (given.flags.get(name, "") for name in ("convolutions", "sums", "casts"))
         return cls(given.dtype, given.dtypes, given.stored, *how)
 
     def at(self, point: str) -> str:
@@ -46,6 +50,10 @@ class Mixture:
                 return self.dtypes[point]
             point = point.rpartition(".")[0]
         return self.dtype
+
+    def handed_on_in(self, point: str) -> str:
+        """What a state is rounded to before the next point is made of it."""
+        return self.stored.get(point) or self.at(point)
 
     def up_to(self, points: Iterable[str]) -> dict[str, Format]:
         """The coarsest format at each point or before it; `points` in order of execution.
@@ -78,6 +86,7 @@ class Mixture:
             first, *others = run
             words.append(f"{dtype} ({first} to {others[-1]})" if others else f"{dtype} ({first})")
         words += [f"{point} handed on in {dtype}" for point, dtype in self.stored.items()]
+        words += ["casts left out"] if self.casts else []
         return ", ".join(words)
 
 

@@ -15,6 +15,7 @@ from driftwalk.judge.honest import honest
 from driftwalk.judge.parts import used_by_parts
 from driftwalk.judge.pooling import pooled
 from driftwalk.measure.norms import ZERO, Norms, Weights, channel_but_few
+from driftwalk.mixture import Mixture
 from driftwalk.states import Point, Probe, State, Trace
 
 ROWS, TOKENS, WIDTH = 2, 16, 64
@@ -43,7 +44,7 @@ def calibration(true: np.ndarray) -> Calibration:
     probe = Probe({"input_ids": np.ones((ROWS, TOKENS), np.int64)})
     info = BackendInfo("truth", "truth", "cpu", "fp64")
     truth = Trace((State(LOGITS, true),), probe, info)
-    return pooled(Calibration(truth, {"logits": known}, {}, "fp32"))
+    return pooled(Calibration(truth, {"logits": known}, {}, Mixture("fp32")))
 
 
 def used(calibration: Calibration, made: np.ndarray) -> float:

@@ -26,6 +26,7 @@ from driftwalk.judge.drill import (
 )
 from driftwalk.judge.honest import Honest
 from driftwalk.measure.norms import ZERO, Norms, even
+from driftwalk.mixture import Mixture
 from driftwalk.spec import Spec
 from driftwalk.states import Point, Probe, State, Trace
 from unit.material import info
@@ -215,7 +216,7 @@ CALIBRATION = Calibration(
     truth=Trace((), PROBE, info("truth")),
     total={},
     own={f"layer.{i}": Honest(SIZE, ZERO, EVEN, 2.0**-24) for i in (0, 1)},
-    dtype="fp32",
+    mixture=Mixture("fp32"),
 )
 
 

@@ -115,6 +115,10 @@ class OnnxBackend(Looks, Backend):
             flags={**self._sessions.flags, **flags},
         )
 
+    @property
+    def _on_cpu(self) -> bool:
+        return self.spec.device in ("", "cpu")
+
     def _file_info(
         self,
         graphs: Sequence[OnnxGraph],
@@ -130,7 +134,7 @@ class OnnxBackend(Looks, Backend):
             "quantised": "yes" if any(graph.quantised for graph in graphs) else "",
             "points": points,
         }
-        if flags["quantised"] and self.spec.device in ("", "cpu") and saturates():
+        if flags["quantised"] and self._on_cpu and saturates():
             flags["int8_products"] = "saturate"
         if self._sessions.level in ("extended", "all") and any(
             graph.fuses_int4 for graph in graphs

@@ -26,7 +26,7 @@ from driftwalk.decoding import Decoding
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError, BackendUnavailable, UsageError
 from driftwalk.formats import HonestSides
-from driftwalk.mixture import Mixture
+from driftwalk.mixture import UNROUNDED, Mixture
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
@@ -167,7 +167,11 @@ class OnnxFile(DecodesGraphs, OnnxBackend):
         made = self._file_info(self._run_graphs, packages, exporter, self._points)
         if (mixed := self._mixture) is None:
             return made
-        return replace(made, dtype=mixed.dtype, dtypes=mixed.dtypes, stored=mixed.stored)
+        # Without kernels in half precision it puts casts around operations, and leaves out pairs.
+        flags = {**made.flags, "casts": UNROUNDED} if self._on_cpu else made.flags
+        return replace(
+            made, flags=flags, dtype=mixed.dtype, dtypes=mixed.dtypes, stored=mixed.stored
+        )
 
     def prepare(self, probe: Probe) -> None:
         """What a graph of several types computes in is known where its states are."""

@@ -32,6 +32,7 @@ from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
 from .margins import HonestChoice, honest_choices
 from .replay import measured_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
+from .unrounded import added, unrounded
 
 TIE = 1.5
 """Two sides whose errors differ by less than this factor are equally close to the truth."""
@@ -75,11 +76,8 @@ class Calibration:
     total: Mapping[str, Honest]
     own: Mapping[str, Honest]
     """The part of that error which each layer made itself."""
-    dtype: str
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    """The dtype of each point, where they are not all alike (mixture.py)."""
-    convolutions: str = ""
-    sums: str = ""
+    mixture: Mixture
+    """What it speaks for: the dtypes of the yardstick, and how it computes."""
     doubt: str = ""
     """Why this truth cannot be trusted; empty where it can."""
     tied: Mapping[str, Honest] = field(default_factory=dict)
@@ -102,8 +100,9 @@ class Calibration:
     """The errors of the run of the model itself that is the evidence for what is stored."""
 
     @property
-    def mixture(self) -> Mixture:
-        return Mixture(self.dtype, self.dtypes, convolutions=self.convolutions, sums=self.sums)
+    def dtype(self) -> str:
+        """The coarsest of all."""
+        return self.mixture.dtype
 
     @property
     def all_states(self) -> Trace:
@@ -112,7 +111,7 @@ class Calibration:
 
     @property
     def roundoff(self) -> float:
-        """The coarsest of all."""
+        """Of that dtype."""
         return FORMATS[self.dtype].roundoff
 
     @property
@@ -246,16 +245,14 @@ def calibrate(
     # In coarse formats rounding the state is most of what a layer introduces, and known.
     fine = FORMATS[mixture.dtype].roundoff <= FINE
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
+    jumps = added(other.jumps(exact), unrounded(truth, made, mixture))
     del noisy, examined  # as large as the truth, and of no further use
     routes = honest_choices(truth, yardstick, exact, made, mixture)
     return Calibration(
         truth=exact,
         total=total,
-        own=honest_layers(truth, made, mixture, own_draws, other.jumps(exact), tips),
-        dtype=mixture.dtype,
-        dtypes=mixture.dtypes,
-        convolutions=mixture.convolutions,
-        sums=mixture.sums,
+        own=honest_layers(truth, made, mixture, own_draws, jumps, tips),
+        mixture=mixture,
         doubt=doubt,
         tied=tied,
         tipped=tipped,
@@ -288,7 +285,7 @@ def honest_layers(
     """What each layer of an honest trace introduces, given its own previous states.
 
     `draws` are the errors that the layers of another honest run introduce, let go one by one;
-    `jumps` what a choice in the layer changes where it tips over.
+    `jumps` what a choice in the layer changes where it tips over, or a cast that is left out.
     """
     others, branches = draws or {}, jumps or {}
 

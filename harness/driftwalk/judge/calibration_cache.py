@@ -22,6 +22,7 @@ from ..dtypes import Array
 from ..files import release
 from ..jsonable import decode, encode
 from ..measure.norms import Norms, Weights
+from ..mixture import Mixture
 from ..states import Point, Probe, State, Trace
 from ..traces.tensor_file import read_tensors, tensors_in, write_tensors
 from ..workers import in_threads
@@ -33,8 +34,10 @@ from .margins import HonestChoice
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
 _ENTRIES, _CHOICE = "by_chance|", "choice|"
 _PARTS = ("total", "own", "tied", "tipped", "steady")
-_PLAIN = ("dtype", "dtypes", "convolutions", "sums", "doubt", "ties", "chance")
-"""Fields of a calibration that are JSON as they are."""
+_PLAIN = ("doubt", "ties", "chance")
+"""Fields of a calibration that are JSON as they are ..."""
+_ENCODED = ("mixture", "model_errors")
+"""... and those that become it."""
 _NORMS = tuple(field.name for field in dataclasses.fields(Norms))
 SMALL = 32 << 20
 """Bytes of states that are read, which takes less time than to have them mapped."""
@@ -137,7 +140,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "evidence": evidence,
         "whole": [[state.point.name, state.point.module] for state in calibration.whole],
         "shapes": list(calibration.by_chance.shapes),
-        **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, "model_errors")},
+        **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, *_ENCODED)},
     }
     for name, entries in calibration.by_chance.entries.items():
         arrays[f"{_ENTRIES}{name}"] = entries
@@ -202,6 +205,7 @@ def _read(
     by_chance = ByChance(entries, tuple(numbers["shapes"]))
     return Calibration(
         truth,
+        mixture=decode(Mixture, numbers["mixture"]),
         **kept,
         **plain,
         model_errors=errors,

@@ -87,3 +87,25 @@ def test_before_its_first_half_a_graph_is_held_to_float32(net: Net, tmp_path: Pa
     assert report.verdict == "drift"
     assert report.root_cause is not None
     assert report.root_cause.point.name == "layer.0"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fault_of_the_first_layer_in_float_is_seen(net: Net, tmp_path: Path) -> None:
+    """It may be given numbers that were not rounded to fp16: a fault beyond that is its own."""
+    path = exported(net, (1,), tmp_path)
+    graph = onnx.load(str(path))
+    weights = [one for one in graph.graph.initializer if sorted(one.dims) == [48, 96]]
+    true = net.layers[2].inner.weight.detach().numpy()
+    (wrong,) = (one for one in weights if is_the_same(numpy_helper.to_array(one), true))
+    array = numpy_helper.to_array(wrong).copy()
+    array[:, 3] *= 1.1
+    wrong.CopyFrom(numpy_helper.from_array(array, wrong.name))
+    onnx.save(graph, str(path))
+    report = driftwalk.verify(net, f"onnxruntime,file={path}", probe=PROBE)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert report.root_cause.point.name == "layer.2"
+
+
+def is_the_same(stored: np.ndarray, true: np.ndarray) -> bool:
+    return any(np.array_equal(stored, one) for one in (true, true.T))
