@@ -189,7 +189,8 @@ def test_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_graphs_of_a_model() -> None:
     """Exported, with its nodes, and from a file with one wrong weight."""
-    typed = ("verify", TINY, "-c", "onnxruntime", "--policy", "fixed:1e-9")
+    # On x86 it fuses other operations where states are outputs, which moves them by 2e-7.
+    typed = ("verify", TINY, "-c", "onnxruntime,opt=basic", "--policy", "fixed:1e-9")
     check(typed, 1, True, "module")
     check((*typed, "--depth", "op"), 1, True, "")
     ids = torch.zeros(1, 5, dtype=torch.int64)

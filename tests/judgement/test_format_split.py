@@ -114,7 +114,7 @@ def test_a_quantised_copy_passes_by_what_it_declares_and_its_cost_is_told(
     assert found is not None
     (kind,) = found.stored
     assert kind.kind == "int8"
-    assert "8 bits" in kind.inputs
+    assert f"{7 if _is_x86() else 8} bits" in kind.inputs  # as each one's own kernels round
     assert found.decisions is not None
     assert found.in_float == ()
     last = found.layers["logits"]
