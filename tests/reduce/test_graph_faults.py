@@ -85,6 +85,22 @@ def test_of_a_block_with_the_weights_of_another_the_first_wrong_product_is_left(
     assert "it drifts" in found.printed
 
 
+def test_a_matrix_that_is_off_by_a_few_roundoffs_is_told_from_what_is_given_rounded(
+    model: LoadedModel, clean: Backend, probe: Probe
+) -> None:
+    """The states that the product is made of are off by nearly as much, once they are rounded."""
+    name = "transformer.h.3.attn.c_proj.weight"
+    near = Fault("scaled_weight", ("layer.3",), name, "times 1.000001", {"scale": 1e-6})
+    with faulty_backend(clean, FaultyModel(model, near), probe) as side:
+        found = driftwalk.reduce(model, side, None, probe=probe, point="layer.3")
+    assert found.operations == ("Gemm",)
+    assert found.share > 0.99
+    assert found.after is not None
+    assert found.after.longest <= 64
+    for one in found.examples:
+        assert one.found / one.expected - 1 == pytest.approx(1e-6, abs=5e-7)
+
+
 def test_numbers_that_make_nodes_right_are_found_and_others_are_not() -> None:
     rng = np.random.default_rng(0)
     x, wrong, right = (rng.normal(size=(4, 4)).astype(np.float32) for _ in range(3))

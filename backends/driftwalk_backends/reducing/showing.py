@@ -145,9 +145,9 @@ class Judge(ABC):
         honest = max(min(draws), floor, float(np.finfo(np.float32).tiny))
         return Shown(found, truth, honest, norm(error_of(plain, truth)) / honest)
 
-    def wide_or_none(self, cut: Cut) -> Array | None:
+    def wide_or_none(self, cut: Cut, instead: Mapping[str, Array] | None = None) -> Array | None:
         try:
-            found: Array = self.wide(cut)
+            found: Array = self.wide(cut, instead)
         except (DriftwalkError, KeyError):
             return None
         return found
