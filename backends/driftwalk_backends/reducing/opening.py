@@ -14,12 +14,15 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Probe
 
+from ..loaded import LoadedModel
 from ..onnx.backend import OnnxBackend, Sessions
 from ..onnx.graph import COPIES, OnnxGraph
 from ..onnx.pairs.probe import fed
 from ..onnx.pairs.runtime import GraphRuntime, graphs_of
 from ..onnx.structure import points_of
 from ..onnx.wide.truth import GraphTruth
+from ..other_way import other_way
+from ..torch_compiled import TorchCompiled
 from ..torch_runtime import TorchRuntime
 from .graphs import GraphSubject
 from .regions import start_of
@@ -137,3 +140,11 @@ def subject_of(
     raise BackendError(
         f"backend {candidate.info.name!r} keeps its layers to itself: nothing can be taken out."
     )
+
+
+def why_another_shape(candidate: Backend, model: Any, probe: Probe) -> str:
+    """What in the model's own code leads to states of another shape, if that can be said."""
+    as_it_is = isinstance(candidate, TorchRuntime) and not isinstance(candidate, TorchCompiled)
+    if as_it_is or not isinstance(model, LoadedModel):
+        return ""
+    return other_way(model, probe)
