@@ -120,7 +120,7 @@ def _files(module: nn.Module) -> frozenset[str]:
     found = set()
     for kind in own:
         try:
-            found.add(inspect.getfile(kind.forward))
+            found.add(inspect.getfile(kind))
         except (TypeError, OSError):
             continue
     return frozenset(found)
