@@ -220,7 +220,7 @@ def test_quantised_graphs_are_reduced_too(name: str, tmp_path: Path) -> None:
     made = driftwalk.reduce(file, "onnxruntime", tmp_path / "out", probe=dict(inputs))
     assert made.fault == "runtime"
     assert made.after is not None
-    assert made.after.nodes <= 4
+    assert made.after.nodes <= 5  # on x86 the rounding before the softmax belongs to it, too
     assert made.after.longest <= 64
     assert made.after.ratio > 1000
     assert "it drifts" in made.printed
