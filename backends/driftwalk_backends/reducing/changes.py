@@ -129,7 +129,9 @@ def rounded(array: Array, digits: int) -> Array:
 def drawn(array: Array, seed: int) -> Array:
     """Random numbers of the same mean and spread, to two digits."""
     numbers = np.random.default_rng(seed)
-    wide = array.astype(np.float64)
+    wide = array[np.isfinite(array)].astype(np.float64)
+    if not wide.size:
+        return array
     made = wide.mean() + wide.std() * numbers.standard_normal(array.shape)
     if wide.min() >= 0:
         made = np.abs(made)

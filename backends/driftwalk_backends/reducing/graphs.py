@@ -71,7 +71,11 @@ class GraphSubject:
         if expected is None:
             return self._seen(nodes, self._target, HINT)
         state = self._seen(nodes, self._target, HINT) if self._mending.begin(expected) else None
-        return state if state and self._mending.error > state.shown.size / 2 else None
+        if state is None:
+            return None
+        size = state.shown.size  # what overflows in the graph's type need not in float64
+        most = size if np.isfinite(size) else norm(self._mending.end.array)
+        return state if self._mending.error >= most / 2 else None
 
     def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
         """A cut of some nodes, if it drifts at all."""
@@ -172,7 +176,8 @@ class GraphSubject:
             shown = None if right is None else self._judge.show(cut, partner.array)
             if shown is not None and shown.drifts:
                 self._mending.partners[end] = partner
-                share = self._mending.mended(end, partner.array)
+                mended = self._mending.mended(end, partner.array)
+                share = max(mended, self._mending.mended_by(cut, right or cut))
                 return State(cut, shown, self._numbers(cut), partner.array, share, right)
         return None
 
@@ -284,7 +289,7 @@ class GraphSubject:
         old, new = self._judge.wide_or_none(whole), self._judge.wide_or_none(made)
         if old is None or new is None or old[slices].shape != new.shape:
             return False
-        return norm(old[slices] - new) <= 1e-9 * norm(new)
+        return norm(error_of(new, old[slices])) <= 1e-9 * norm(new[np.isfinite(new)])
 
     # ---- values that say less ----
 

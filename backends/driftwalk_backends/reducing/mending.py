@@ -12,11 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from driftwalk.dtypes import Array
-from driftwalk.errors import BackendError
 
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
-from .showing import Judge, norm
+from .showing import Judge, error_of, norm
 from .states import with_right_numbers
 
 MOST_WRONG = 6
@@ -58,13 +57,13 @@ class Mending:
         """Take note of what is right at the end; whether anything is wrong in float64."""
         own = self.wide[self._whole.output]
         right = expected.reshape(own.shape)
-        self.end = Partner(right, norm(own - right) / (norm(right) or 1.0))
+        self.end = Partner(right, norm(error_of(own, right)) / (norm(right) or 1.0))
         return self.end.off > 0
 
     @property
     def error(self) -> float:
         """How far the guilty tensor is off in float64."""
-        return norm(self.wide[self._whole.output] - self.end.array)
+        return norm(error_of(self.wide[self._whole.output], self.end.array))
 
     def is_right(self, name: str) -> bool:
         partner = self.partners.get(name)
@@ -104,26 +103,33 @@ class Mending:
             return None
         begins = [self.partners[name] for name in fed]
         parameters = self._right.parameters(partner, begins)
-        off = norm(self.wide[cut.output] - partner.array)
+        off = norm(error_of(self.wide[cut.output], partner.array))
         return with_right_numbers(cut, parameters, partner.array, off / RIGHT, self._unrounded)
 
     def mended(self, end: str, right: Array) -> float:
         """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
         try:
-            handed = self._judge.wide(self.given_at(self._whole, end), self._of(end, right))
-        except (BackendError, KeyError):
+            cut = self.given_at(self._whole, end)
+        except KeyError:
             return 0.0
-        left = norm(handed - self.end.array) / self.error
-        return max(0.0, 1 - left**2)
+        return self._gone(self._judge.wide_or_none(cut, {**self._exact, end: right}))
+
+    def mended_by(self, cut: Cut, right: Cut) -> float:
+        """The same with the right numbers in the place of those stored ones that are wrong."""
+        stored = {n: a for n, a in right.stored.items() if not np.array_equal(a, cut.stored[n])}
+        return self._gone(self._judge.wide_or_none(self._whole.with_values(stored), self._exact))
+
+    def _gone(self, handed: Array | None) -> float:
+        if handed is None or handed.shape != self.end.array.shape:
+            return 0.0
+        left = norm(error_of(handed, self.end.array))
+        return max(0.0, 1 - (left / self.error) ** 2) if left < self.error else 0.0
 
     def given_at(self, cut: Cut, name: str) -> Cut:
         """A cut that is given one of its tensors."""
         makers = self._cutting.graph.producers
         numbers = {makers[made] for node in cut.nodes for made in node.output if made in makers}
         return self._cutting.cut(numbers - {makers[name]}, cut.output)
-
-    def _of(self, end: str, array: Array) -> dict[str, Array]:
-        return {**self._exact, end: array}
 
     def _unrounded(self, cut: Cut) -> Array | None:
         fed: Collection[str] = [n for n, a in cut.given.items() if a.dtype.kind == "f"]

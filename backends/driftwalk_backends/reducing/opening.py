@@ -26,7 +26,7 @@ from ..torch_compiled import TorchCompiled
 from ..torch_runtime import TorchRuntime
 from .graphs import GraphSubject
 from .regions import start_of
-from .right import Made, Right, torch_tensors
+from .right import GIVEN, Made, Right, torch_tensors
 from .states import State
 from .torch_opening import module_subject
 
@@ -87,6 +87,11 @@ def _of_other_graph(
     wide = GraphTruth(graph, feed).tensors(list(graph.producers))
     numbers: dict[str, int] = {}
     made: list[Made] = []
+    arrays = {**{name: graph.stored(name) for name in graph.weights}, **feed}
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            numbers[name] = len(made)
+            made.append(Made(GIVEN, array.astype(np.float64).ravel(), ()))
     for node in graph.nodes:
         of = tuple(numbers[name] for name in node.inputs if name in numbers)
         for name in node.outputs:

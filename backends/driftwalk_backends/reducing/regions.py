@@ -150,4 +150,5 @@ def no_drift(point: str) -> str:
 
 def _as_in(array: Array, like: Array | None) -> Array:
     kind = np.float32 if like is None else like.dtype
-    return array.astype(kind) if array.dtype.kind == "f" else array
+    with np.errstate(over="ignore"):
+        return array.astype(kind) if array.dtype.kind == "f" else array
