@@ -259,3 +259,21 @@ def test_what_was_answered_is_kept_when_a_search_is_killed(
     assert kept.answers
     assert not kept.finished
     assert driftwalk.reduce(model, "onnxruntime", tmp_path / "out", resume=kept).finished
+
+
+@pytest.mark.parametrize("stage", ["_written", "verify"])
+def test_an_interruption_says_whether_there_is_something_to_go_on_from(
+    stage: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the script is tried out: the search is over, and its answers are kept."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"driftwalk.tasks.reduce.run.{stage}", stopped)
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["reduce", str(model), "-c", "onnxruntime", "-o", str(out)])
+    assert result.exit_code == 130
+    kept = stage == "_written"
+    assert (f"--resume {out}" in " ".join(result.output.split())) == kept
+    assert ("nothing was written" in result.output) != kept

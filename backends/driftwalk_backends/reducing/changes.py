@@ -14,6 +14,7 @@ from .cuts import Cut
 
 LEAST_SIZE = 16
 """Stored whole numbers from here on may be sizes; smaller ones may be the numbers of axes."""
+_LOOKUPS = ("Gather", "GatherElements", "embedding")
 DIGITS = (1, 2, 3)
 """Significant digits that values are rounded to, the fewest first."""
 
@@ -154,7 +155,7 @@ def _lookups(cut: Cut) -> Iterator[tuple[str, str, int]]:
     arrays = {**cut.stored, **cut.given}
     uses = Counter(name for node in cut.nodes for name in node.input)
     for node in cut.nodes:
-        if node.op_type not in ("Gather", "GatherElements"):
+        if node.op_type not in _LOOKUPS:
             continue
         table, rows = node.input
         if table in arrays and rows in arrays and uses[table] == uses[rows] == 1:
