@@ -67,7 +67,7 @@ class Mending:
 
     def is_right(self, name: str) -> bool:
         partner = self.partners.get(name)
-        return partner is not None and partner.off * RIGHT <= self.end.off
+        return partner is not None and partner.off * RIGHT <= min(self.end.off, 1.0)
 
     def proposed(self, end: str) -> list[Partner]:
         """What may be right at a tensor: the near one, or what is made of the same tensors."""
