@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import driftwalk
 from driftwalk.adapter import Backend
@@ -27,7 +28,7 @@ from driftwalk_backends.reducing.changes import (
 )
 from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graph_runs import by_definition, wide
-from driftwalk_backends.reducing.right import Made, Right
+from driftwalk_backends.reducing.right import Made, Partner, Right
 from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
 from driftwalk_backends.reducing.states import is_order_alone, with_right_numbers
 from driftwalk_backends.sources import torch_model
@@ -83,6 +84,99 @@ def test_of_a_block_with_the_weights_of_another_the_first_wrong_product_is_left(
     assert found.share < 0.5
     assert any("more than one place" in note for note in found.notes)
     assert "it drifts" in found.printed
+
+
+def test_a_matrix_that_is_off_by_a_few_roundoffs_is_told_from_what_is_given_rounded(
+    model: LoadedModel, clean: Backend, probe: Probe
+) -> None:
+    """The states that the product is made of are off by nearly as much, once they are rounded."""
+    name = "transformer.h.3.attn.c_proj.weight"
+    near = Fault("scaled_weight", ("layer.3",), name, "times 1.000001", {"scale": 1e-6})
+    with faulty_backend(clean, FaultyModel(model, near), probe) as side:
+        found = driftwalk.reduce(model, side, None, probe=probe, point="layer.3")
+    assert found.operations == ("Gemm",)
+    assert found.share > 0.99
+    assert found.after is not None
+    assert found.after.longest <= 64
+    for one in found.examples:
+        assert one.found / one.expected - 1 == pytest.approx(1e-6, abs=5e-7)
+
+
+@pytest.mark.parametrize("element", [5, 7])
+def test_of_a_weight_that_became_next_to_infinite_the_node_that_takes_it_is_left(
+    model: LoadedModel, clean: Backend, probe: Probe, element: int
+) -> None:
+    """What comes out is NaN: the graph's fault, and no honest NaN. In float64 it may be finite."""
+    name = "transformer.h.2.ln_1.weight"
+    settings = {"role": "exponent_high", "bit": 30, "element": element, "dtype": "fp32"}
+    flipped = Fault("bit_flip", ("layer.2",), name, "bit 30 flipped", settings)
+    with faulty_backend(clean, FaultyModel(model, flipped), probe) as side:
+        found = driftwalk.reduce(model, side, None, probe=probe)
+    assert (found.point, found.fault) == ("layer.2", "graph")
+    assert found.operations == ("LayerNormalization",)
+    assert found.share == 1
+    assert found.after is not None
+    assert found.after.longest <= 64
+    assert found.after.ratio > 1e6
+    assert found.finished
+
+
+def test_a_table_that_is_wrong_for_two_nodes_that_undo_it_is_found_by_its_numbers(
+    tmp_path: Path,
+) -> None:
+    """As with positions that are off by one for queries and keys alike: to mend one alone helps
+    nothing, and the table that both take is the cause."""
+    rng = np.random.default_rng(0)
+    angles = np.arange(6)[:, None] * 0.5 ** np.arange(4)
+    table = np.cos(angles).astype(np.float32)
+    given = {name: rng.normal(size=(6, 4)).astype(np.float32) for name in ("x", "k")}
+    nodes = [
+        helper.make_node("Mul", ["x", "table"], ["a"]),
+        helper.make_node("Mul", ["k", "table"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["turned"]),
+        helper.make_node("MatMul", ["a", "turned"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["y"]),
+    ]
+    for name, stored in (("right", table), ("port", np.roll(table, 1, axis=0))):
+        graph = helper.make_graph(
+            nodes,
+            name,
+            [helper.make_tensor_value_info(n, 1, [6, 4]) for n in given],
+            [helper.make_tensor_value_info("y", 1, [6, 6])],
+            [numpy_helper.from_array(stored, "table")],
+        )
+        opset = [helper.make_opsetid("", 18)]
+        onnx.save(
+            helper.make_model(graph, opset_imports=opset, ir_version=9),
+            str(tmp_path / f"{name}.onnx"),
+        )
+    port = f"onnxruntime,file={tmp_path / 'port.onnx'}"
+    found = driftwalk.reduce(tmp_path / "right.onnx", port, None, probe=given, point="y")
+    assert found.operations == ("Mul",)
+    assert found.share > 0.99
+    assert found.after is not None
+    assert found.after.longest == 1
+
+
+def test_numbers_that_are_computed_from_parameters_alone_are_among_those_that_may_be_right() -> (
+    None
+):
+    rng = np.random.default_rng(0)
+    pace, x = rng.normal(size=4), rng.normal(size=4)
+    cos = np.cos(pace)
+    tensors = [
+        Made("given", pace, ()),
+        Made("layer_norm", x, (5,)),
+        Made("cos", cos, (0,)),
+        Made("mul.Tensor", x * cos, (1, 2)),
+        Made("mul.Tensor", x * x, (1, 1)),
+        Made("given", rng.normal(size=4), ()),
+    ]
+    right = Right(tensors)
+    begin = Partner(x, 0.0, 1)
+    made = right.parameters(Partner(x * cos, 0.0, 3), [begin])
+    assert [array.tolist() for array in made] == [pace.tolist(), cos.tolist()]
+    assert right.parameters(Partner(x * x, 0.0, 4), [begin]) == []
 
 
 def test_numbers_that_make_nodes_right_are_found_and_others_are_not() -> None:

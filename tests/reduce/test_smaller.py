@@ -16,7 +16,10 @@ from driftwalk.errors import BackendError
 from driftwalk.tasks.reduce.run import _first_shown
 from driftwalk_backends.onnx.graph import OnnxGraph
 from driftwalk_backends.onnx.sessions import quick_session
+from driftwalk_backends.other_way import other_way
+from driftwalk_backends.probes import make_probe
 from driftwalk_backends.reducing.cuts import Cutting
+from driftwalk_backends.sources import open_model
 
 
 def saved(path: Path, nodes: list[onnx.NodeProto], shape: list[int], **stored: object) -> Path:
@@ -110,3 +113,37 @@ class Net(nn.Module):
 def test_a_state_of_another_shape_is_told_as_such() -> None:
     with pytest.raises(BackendError, match="another shape"):
         driftwalk.reduce(Net(), Net(drops=1), None, {"x": torch.ones(1, 6, 8)})
+
+
+class Asks(nn.Module):
+    """What it gives is longer, unless it is being exported."""
+
+    def __init__(self, asks: bool = True) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 8)
+        self.asks = asks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + 1
+        if self.asks and not torch.compiler.is_compiling():
+            x = torch.cat([x, x[:, :2]], 1)
+        return self.last(x)
+
+
+def test_the_line_is_named_at_which_a_model_that_is_exported_goes_another_way() -> None:
+    probe = {"x": np.ones((1, 6, 8), np.float32)}
+    with pytest.raises(BackendError, match=r"is_compiling\(\)") as caught:
+        driftwalk.reduce(Asks(), "onnxruntime", None, probe)
+    line = next(i for i, text in enumerate(source(), 1) if "torch.compiler.is_compiling()" in text)
+    assert f"{__name__}, line {line}: `if self.asks" in str(caught.value)
+
+
+def source() -> list[str]:
+    return Path(__file__).read_text("utf-8").splitlines()
+
+
+def test_of_a_model_that_goes_one_way_nothing_is_said_and_flags_come_back() -> None:
+    model = open_model(Asks(asks=False))
+    assert other_way(model, make_probe(model, {"x": np.ones((1, 6, 8), np.float32)})) == ""
+    assert not torch.compiler.is_compiling()

@@ -124,3 +124,27 @@ def _here(folder: Path, ratio: float) -> str:
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(folder / "repro.py"), run_name="__main__")
     return "it drifts" if ended.value.code == 1 else "no drift here"
+
+
+class Words(nn.Module):
+    def __init__(self, times: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(200, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)).eval()
+        with torch.no_grad():
+            self.words.weight *= times
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def test_a_table_of_words_keeps_only_those_that_are_looked_up() -> None:
+    ids = np.array([[199, 3, 77, 3]])
+    found = driftwalk.reduce(Words(), Words(1.01), None, probe={"ids": ids})
+    assert found.operations == ("embedding",)
+    assert found.after is not None
+    assert found.after.longest <= 8

@@ -5,6 +5,7 @@ changes         cuts that are smaller: shorter axes, rounded values, other weigh
 showing         whether a cut shows a drift, how large, and whether it is the same one
 states          a cut that shows it, and what is right there
 right           tensors that are right: those of the torch model, or of another graph, in float64
+mending         what is right in a region, and what right numbers take away of its error
 graphs          what a search asks of a graph: smaller cuts with the same drift
 graph_runs      cuts of a graph in ONNX Runtime, and in float64
 regions         the part of a graph that makes a guilty point, and whose fault it is there

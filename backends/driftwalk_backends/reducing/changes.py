@@ -14,6 +14,7 @@ from .cuts import Cut
 
 LEAST_SIZE = 16
 """Stored whole numbers from here on may be sizes; smaller ones may be the numbers of axes."""
+_LOOKUPS = ("Gather", "GatherElements", "embedding")
 DIGITS = (1, 2, 3)
 """Significant digits that values are rounded to, the fewest first."""
 
@@ -129,7 +130,9 @@ def rounded(array: Array, digits: int) -> Array:
 def drawn(array: Array, seed: int) -> Array:
     """Random numbers of the same mean and spread, to two digits."""
     numbers = np.random.default_rng(seed)
-    wide = array.astype(np.float64)
+    wide = array[np.isfinite(array)].astype(np.float64)
+    if not wide.size:
+        return array
     made = wide.mean() + wide.std() * numbers.standard_normal(array.shape)
     if wide.min() >= 0:
         made = np.abs(made)
@@ -152,7 +155,7 @@ def _lookups(cut: Cut) -> Iterator[tuple[str, str, int]]:
     arrays = {**cut.stored, **cut.given}
     uses = Counter(name for node in cut.nodes for name in node.input)
     for node in cut.nodes:
-        if node.op_type not in ("Gather", "GatherElements"):
+        if node.op_type not in _LOOKUPS:
             continue
         table, rows = node.input
         if table in arrays and rows in arrays and uses[table] == uses[rows] == 1:

@@ -244,10 +244,11 @@ def recorded(
     values = {n: a for n, a in plain.items() if isinstance(a, np.ndarray)}
     for name, array in wide.items():
         if name in values and values[name].shape == array.shape:
-            values[name] = array.astype(values[name].dtype)
+            with np.errstate(over="ignore"):  # what is too large for the graph is infinite in it
+                values[name] = array.astype(values[name].dtype)
     return values | {n: np.asarray(a) for n, a in feed.items() if isinstance(a, np.ndarray)}
 
 
 def is_own(array: Array) -> bool:
     """Whether numbers may be a model's own, and not just a constant of its code."""
-    return array.dtype.kind == "f" and array.size > _FEW and bool(array.std() > 0)
+    return array.dtype.kind == "f" and array.size > _FEW and bool((array != array.flat[0]).any())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -24,9 +23,10 @@ from driftwalk.errors import BackendError
 
 from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, windows
 from .cuts import Cut, Cutting, is_own
-from .right import Partner, Right, partners
+from .mending import MOST_WRONG, Mending
+from .right import Partner, Right
 from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
-from .states import State, differing, is_order_alone, with_right_numbers
+from .states import State, differing, is_order_alone
 from .writing import write_graph
 
 Fault = Literal["runtime", "graph", "module"]
@@ -36,40 +36,31 @@ SURE_SHARE = 0.7
 """The same for one whose right numbers are only supposed."""
 HINT = 1.2
 """Times what is honest, at the end of a region: enough to look for a drift inside it."""
-MOST_WRONG = 6
-"""Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
 AS_WRONG = 0.3
 """Times as wrong as the guilty tensor, relatively, one of several wrong places must be."""
-RIGHT = 30.0
-"""So many times less wrong than the guilty tensor, a tensor is right."""
 
 
 class GraphSubject:
     """What a search asks: smaller cuts that show the same drift."""
 
-    def __init__(self, cut: Cut, cutting: Cutting, judge: Judge, right: Right | None) -> None:
+    def __init__(
+        self,
+        cut: Cut,
+        cutting: Cutting,
+        judge: Judge,
+        right: Right | None,
+        exact: Mapping[str, Array] | None = None,
+    ) -> None:
+        """`exact` are unrounded numbers of what the cut is given, where the truth has some."""
         self._cutting, self._judge = cutting, judge
         self._target = cut.output
-        self._whole = cut
         self.fault: Fault = "runtime" if right is None else "graph"
-        self._right = right
-        self._end = Partner(np.zeros(0), 0.0)
+        self._mending = Mending(cut, cutting, judge, right, exact or {})
 
     @property
     def whose(self) -> Fault:
         """Whose fault it is, as a report says it."""
         return self.fault
-
-    @cached_property
-    def _wide(self) -> dict[str, Array]:
-        """All tensors of the region in float64."""
-        names = tuple(self._cutting.graph.producers)
-        fed = {n: a for n, a in self._whole.given.items() if a.dtype.kind == "f"}
-        return {**fed, **self._judge.wide(self._whole, names=names)}
-
-    @cached_property
-    def _partners(self) -> dict[str, Partner]:
-        return {} if self._right is None else partners(self._right, self._wide)
 
     def start(self, expected: Array | None = None) -> State | None:
         """The region as a whole, if it is off at all; `expected` is right at its end.
@@ -79,17 +70,18 @@ class GraphSubject:
         nodes = tuple(range(len(self._cutting.graph.nodes)))
         if expected is None:
             return self._seen(nodes, self._target, HINT)
-        own = self._wide[self._target]
-        right = expected.reshape(own.shape)
-        self._end = Partner(right, norm(own - right) / (norm(right) or 1.0))
-        state = self._seen(nodes, self._target, HINT)
-        return state if state and norm(own - right) > state.shown.size / 2 else None
+        state = self._seen(nodes, self._target, HINT) if self._mending.begin(expected) else None
+        if state is None:
+            return None
+        size = state.shown.size  # what overflows in the graph's type need not in float64
+        most = size if np.isfinite(size) else norm(self._mending.end.array)
+        return state if self._mending.error >= most / 2 else None
 
     def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
         """A cut of some nodes, if it drifts at all."""
         expected = None
         if self.fault == "graph":
-            partner = self._end if output == self._target else self._partners.get(output)
+            partner = self._partner(output)
             if partner is None:
                 return None
             expected = partner.array
@@ -102,6 +94,9 @@ class GraphSubject:
         if shown is None or not shown.ratio > limit:
             return None
         return State(cut, shown, kept, expected)
+
+    def _partner(self, name: str) -> Partner | None:
+        return self._mending.end if name == self._target else self._mending.partners.get(name)
 
     def _numbers(self, cut: Cut) -> tuple[int, ...]:
         makers = self._cutting.graph.producers
@@ -125,9 +120,11 @@ class GraphSubject:
         among = set(state.nodes)
         makers = self._cutting.graph.producers
         earlier = [name for name, number in makers.items() if number in among]
-        known = [name for name in earlier if name in self._wide and name != state.cut.output]
+        known = [
+            name for name in earlier if name in self._mending.wide and name != state.cut.output
+        ]
         if self.fault == "graph":
-            known = [name for name in known if not self._is_right(name)]
+            known = [name for name in known if not self._mending.is_right(name)]
         return known
 
     def ending(self, state: State, end: str) -> State | None:
@@ -150,25 +147,16 @@ class GraphSubject:
             return max(0.0, cosine(made, old))
         return max(0.0, 1 - (norm(old - made) / norm(old)) ** 2)
 
-    def _proposed(self, end: str) -> list[Partner]:
-        """What may be right at a tensor: the near one, or what is made of the same tensors."""
-        if (known := self._partners.get(end)) is not None:
-            return [known]
-        begins = self._right_behind(end)
-        if not begins or self._right is None:
-            return []
-        return self._right.behind(list(begins.values()), self._wide[end])
-
     def _best_partner(self, end: str) -> float:
         """What mends most at a tensor becomes its partner."""
-        known, proposed = self._partners.get(end), self._proposed(end)
-        mended = [(self._mended(end, one.array), -i) for i, one in enumerate(proposed)]
+        known, proposed = self._mending.partners.get(end), self._mending.proposed(end)
+        mended = [(self._mending.mended(end, one.array), -i) for i, one in enumerate(proposed)]
         if not mended:
             return 0.0
         share, place = max(mended)
         if known is None and share < SURE_SHARE:
             return 0.0
-        self._partners[end] = proposed[-place]
+        self._mending.partners[end] = proposed[-place]
         return share
 
     def _wrong_numbers(self, end: str) -> State | None:
@@ -176,83 +164,38 @@ class GraphSubject:
 
         One of several wrong places mends little by itself; this is proof without that.
         """
-        begins = self._right_behind(end)
-        for partner in self._proposed(end) if begins else ():
-            if partner.off < AS_WRONG * self._end.off:
+        begins = self._mending.right_behind(end)
+        for partner in self._mending.proposed(end) if begins else ():
+            if partner.off < AS_WRONG * self._mending.end.off:
                 continue
             try:
                 cut = self._cutting.cut(self._cutting.between(end, begins), end)
             except KeyError:
                 continue
-            right = self._with_right_numbers(cut, partner)
+            right = self._mending.with_right_numbers(cut, partner)
             shown = None if right is None else self._judge.show(cut, partner.array)
             if shown is not None and shown.drifts:
-                self._partners[end] = partner
-                share = self._mended(end, partner.array)
+                self._mending.partners[end] = partner
+                mended = self._mending.mended(end, partner.array)
+                share = max(mended, self._mending.mended_by(cut, right or cut))
                 return State(cut, shown, self._numbers(cut), partner.array, share, right)
         return None
 
-    def _with_right_numbers(self, cut: Cut, partner: Partner) -> Cut | None:
-        """The nodes with parameters of the torch model in place of what the graph has stored."""
-        fed = [name for name, array in cut.given.items() if array.dtype.kind == "f"]
-        if self._right is None or not all(self._is_right(name) for name in fed):
-            return None
-        begins = [self._partners[name] for name in fed]
-        parameters = self._right.parameters(partner, begins)
-        off = norm(self._wide[cut.output] - partner.array)
-        return with_right_numbers(
-            cut, parameters, partner.array, off / RIGHT, self._judge.wide_or_none
-        )
-
     def _settled(self, state: State) -> State:
         """With the numbers that are right, where those of the graph are all that is wrong."""
-        partner = self._partners.get(state.cut.output)
         if state.expected is None or len(state.nodes) > MOST_WRONG:
             return state
-        partner = self._end if partner is None else partner
-        return replace(state, right=self._with_right_numbers(state.cut, partner))
-
-    def _right_behind(self, name: str) -> dict[str, Partner]:
-        """The right tensors that one is made of; none where there are many of them, or others."""
-        found: dict[str, Partner] = {}
-        waiting, nodes = [name], 0
-        while waiting:
-            number = self._cutting.graph.producers.get(waiting.pop())
-            if number is None:
-                continue
-            nodes += 1
-            for taken in self._cutting.graph.nodes[number].inputs:
-                if self._is_right(taken):
-                    found[taken] = self._partners[taken]
-                elif taken in self._wide:
-                    waiting.append(taken)
-            if nodes > MOST_WRONG:
-                return {}
-        return found
-
-    def _mended(self, end: str, right: Array) -> float:
-        """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
-        cut = self._with_given(self._whole, end)
-        try:
-            handed = self._judge.wide(cut, {end: right})
-        except (BackendError, KeyError):
-            return 0.0
-        truth = self._end.array
-        left = norm(handed - truth) / norm(self._wide[self._target] - truth)
-        return max(0.0, 1 - left**2)
+        partner = self._mending.partners.get(state.cut.output, self._mending.end)
+        return replace(state, right=self._mending.with_right_numbers(state.cut, partner))
 
     def _handed_on(self, state: State, end: str, array: Array) -> Array | None:
         """What the rest makes of another value of a tensor, in float64."""
-        cut = self._with_given(state.cut, end)
+        cut = self._mending.given_at(state.cut, end)
         try:
             handed: Array = self._judge.wide(cut, {end: array})
         except (BackendError, KeyError):
             return None
         return handed if handed.shape == state.shown.truth.shape else None
-
-    def _with_given(self, cut: Cut, name: str) -> Cut:
-        numbers = set(self._numbers(cut)) - {self._cutting.graph.producers[name]}
-        return self._cutting.cut(numbers, cut.output)
 
     # ---- fewer nodes ----
 
@@ -263,7 +206,7 @@ class GraphSubject:
         """The nodes that are wrong, where right tensors say so: behind those that are right."""
         if self.fault != "graph":
             return []
-        ends = [name for name in self._wide if self._is_right(name)]
+        ends = [name for name in self._mending.wide if self._mending.is_right(name)]
         return self._cutting.between(state.cut.output, ends)
 
     def keeping(self, state: State, nodes: Sequence[int]) -> State | None:
@@ -296,15 +239,11 @@ class GraphSubject:
         nodes = tuple(number for number in state.nodes if number != node)
         return replace(state, cut=made, shown=shown, nodes=nodes, right=right)
 
-    def _is_right(self, name: str) -> bool:
-        partner, end = self._partners.get(name), self._end
-        return partner is not None and partner.off * RIGHT <= end.off
-
     def _begins_right(self, cut: Cut) -> bool:
         """Whether what is given is right: a wrong tensor would hide what went wrong."""
         inner = [name for name in cut.given if name in self._cutting.graph.producers]
         floats = [name for name in inner if cut.given[name].dtype.kind == "f"]
-        return all(self._is_right(name) for name in floats)
+        return all(self._mending.is_right(name) for name in floats)
 
     # ---- shorter axes ----
 
@@ -350,7 +289,7 @@ class GraphSubject:
         old, new = self._judge.wide_or_none(whole), self._judge.wide_or_none(made)
         if old is None or new is None or old[slices].shape != new.shape:
             return False
-        return norm(old[slices] - new) <= 1e-9 * norm(new)
+        return norm(error_of(new, old[slices])) <= 1e-9 * norm(new[np.isfinite(new)])
 
     # ---- values that say less ----
 

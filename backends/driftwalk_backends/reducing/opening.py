@@ -14,16 +14,19 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.states import Probe
 
+from ..loaded import LoadedModel
 from ..onnx.backend import OnnxBackend, Sessions
 from ..onnx.graph import COPIES, OnnxGraph
 from ..onnx.pairs.probe import fed
 from ..onnx.pairs.runtime import GraphRuntime, graphs_of
 from ..onnx.structure import points_of
 from ..onnx.wide.truth import GraphTruth
+from ..other_way import other_way
+from ..torch_compiled import TorchCompiled
 from ..torch_runtime import TorchRuntime
 from .graphs import GraphSubject
 from .regions import start_of
-from .right import Made, Right, torch_tensors
+from .right import GIVEN, Made, Right, torch_tensors
 from .states import State
 from .torch_opening import module_subject
 
@@ -84,6 +87,11 @@ def _of_other_graph(
     wide = GraphTruth(graph, feed).tensors(list(graph.producers))
     numbers: dict[str, int] = {}
     made: list[Made] = []
+    arrays = {**{name: graph.stored(name) for name in graph.weights}, **feed}
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            numbers[name] = len(made)
+            made.append(Made(GIVEN, array.astype(np.float64).ravel(), ()))
     for node in graph.nodes:
         of = tuple(numbers[name] for name in node.inputs if name in numbers)
         for name in node.outputs:
@@ -137,3 +145,11 @@ def subject_of(
     raise BackendError(
         f"backend {candidate.info.name!r} keeps its layers to itself: nothing can be taken out."
     )
+
+
+def why_another_shape(candidate: Backend, model: Any, probe: Probe) -> str:
+    """What in the model's own code leads to states of another shape, if that can be said."""
+    as_it_is = isinstance(candidate, TorchRuntime) and not isinstance(candidate, TorchCompiled)
+    if as_it_is or not isinstance(model, LoadedModel):
+        return ""
+    return other_way(model, probe)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from ..onnx.backend import Sessions
 from ..onnx.graph import OnnxGraph
 from ..onnx.sessions import quick_session
 from ..onnx.wide.flat import flat
+from ..onnx.wide.truth import GraphTruth
 from .cuts import Cut, Cutting, recorded
 from .graph_runs import GraphJudge, wide
 from .graphs import GraphSubject
 from .right import Right
 from .showing import LIMIT
 from .states import State
+
+Numbers = dict[str, Array]
 
 
 class Region:
@@ -34,19 +37,29 @@ class Region:
         tensors: Mapping[str, str],
         point: str,
         states: Mapping[str, Array],
+        true: Mapping[str, Array] | None = None,
     ) -> None:
-        """`tensors` are those of points, by the point's name; `states` are given for the cut."""
+        """`tensors` are those of points, by the point's name; `states` are given for the cut.
+
+        `true` are the same in float64, where they are right.
+        """
         folder = graph.path.parent
         self.whole = OnnxGraph(graph.path, flat(graph.proto, folder, feed))
         self.target = tensors[point]
         if self.target not in self.whole.producers:
             raise BackendError(f"No node of {graph.path.name} makes the point {point!r}.")
-        own = {t: states[name] for name, t in tensors.items() if name in states and name != point}
-        self._begins = own
+        self._begins = self._at(tensors, states, point)
+        self._true = None if true is None else self._at(tensors, true, point)
         self._feed = feed
 
-    def opened(self, bounded: bool, constants: bool = False) -> tuple[Cut, Cutting]:
-        """The cut as a whole, and how to make smaller ones of it.
+    @staticmethod
+    def _at(
+        tensors: Mapping[str, str], states: Mapping[str, Array], point: str
+    ) -> dict[str, Array]:
+        return {t: states[name] for name, t in tensors.items() if name in states and name != point}
+
+    def opened(self, bounded: bool, constants: bool = False) -> tuple[Cut, Cutting, Numbers]:
+        """The cut as a whole, how to make smaller ones of it, and what it is given, unrounded.
 
         With `constants`, nodes that only make constants are in it: a runtime may do something else
         with what they are made of, as with weights of four bits.
@@ -58,10 +71,22 @@ class Region:
         values = dict(self._recorded([name for name in loose if name not in ends]))
         values |= {name: array for name, array in ends.items() if name in loose}
         cut = Cutting(self.whole, values).cut(numbers, self.target)
+        exact = {} if self._true is None else self._unrounded(cut, ends)
         inner = OnnxGraph(Path("region.onnx"), cut.model())
         every = tuple(inner.producers)
-        inside = recorded(inner, cut.given, wide(cut, names=every))
-        return cut, Cutting(inner, {**inside, **cut.stored})
+        inside = recorded(inner, cut.given, wide(cut, exact, every))
+        return cut, Cutting(inner, {**inside, **cut.stored}), exact
+
+    def _unrounded(self, cut: Cut, ends: Collection[str]) -> Numbers:
+        """What a cut is given: right states, and between those the graph's own in float64."""
+        assert self._true is not None
+        known = {n: self._true[n] for n in cut.given if n in ends and n in self._true}
+        floats = [n for n, array in cut.given.items() if array.dtype.kind == "f"]
+        others = [n for n in floats if n not in known and n in self.whole.producers]
+        try:
+            return known | (GraphTruth(self.whole, self._feed).tensors(others) if others else {})
+        except BackendError:  # too large for that: as it is rounded
+            return known
 
     def _loose(self, numbers: Sequence[int]) -> list[str]:
         among = set(numbers)
@@ -95,13 +120,15 @@ def start_of(
     wrongs: list[tuple[float, GraphSubject, State]] = []
     for constants, bounded in product((False, True), (True, False)):
         region = Region(graph, feed, tensors, point, candidate)
-        subject = GraphSubject(*region.opened(bounded, constants), judge, None)
+        cut, cutting, _ = region.opened(bounded, constants)
+        subject = GraphSubject(cut, cutting, judge, None)
         if (state := subject.start()) is not None:
             wrongs.append((state.shown.ratio, subject, state))
         if right is not None and point in truth:
             narrow = {n: _as_in(truth[n], candidate.get(n)) for n in truth}
-            cut, cutting = Region(graph, feed, tensors, point, narrow).opened(bounded, constants)
-            subject = GraphSubject(cut, cutting, judge, right)
+            region = Region(graph, feed, tensors, point, narrow, truth)
+            cut, cutting, exact = region.opened(bounded, constants)
+            subject = GraphSubject(cut, cutting, judge, right, exact)
             if (state := subject.start(truth[point])) is not None:
                 wrongs.append((state.shown.ratio, subject, state))
         if any(ratio > LIMIT for ratio, _, _ in wrongs):
@@ -123,4 +150,5 @@ def no_drift(point: str) -> str:
 
 def _as_in(array: Array, like: Array | None) -> Array:
     kind = np.float32 if like is None else like.dtype
-    return array.astype(kind) if array.dtype.kind == "f" else array
+    with np.errstate(over="ignore"):
+        return array.astype(kind) if array.dtype.kind == "f" else array

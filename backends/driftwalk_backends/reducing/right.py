@@ -27,6 +27,8 @@ _SUMS, _EXACT = 8, 12
 """Sums by which near tensors are found, and how many of those are looked at."""
 _STEPS, _PROPOSED = 3, 6
 """Operations of the torch model that a few nodes may stand for; and how many are proposed."""
+_BACK = 12
+"""Operations back from there to whatever the numbers that are stored in a graph were made of."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
 GIVEN = "given"
@@ -108,10 +110,11 @@ class Right:
     def __init__(self, tensors: Sequence[Made]) -> None:
         self._tensors = tensors
         self._by_size: dict[int, list[int]] = {}
+        self._given: dict[int, list[int]] = {}
         self._takers: dict[int, list[int]] = {}
         for number, one in enumerate(tensors):
-            if one.op != GIVEN:
-                self._by_size.setdefault(one.array.size, []).append(number)
+            kind = self._given if one.op == GIVEN else self._by_size
+            kind.setdefault(one.array.size, []).append(number)
             for before in one.of:
                 self._takers.setdefault(before, []).append(number)
         self._sums: dict[int, Array] = {}
@@ -129,10 +132,16 @@ class Right:
         return [others[i] for i in np.argsort(off, kind="stable")[:_EXACT]]
 
     def partner(self, array: Array) -> Partner | None:
-        """The nearest of them in the same order; None where another one is about as near."""
+        """The nearest of them in the same order; None where another one is about as near.
+
+        What the model is given, an input, is one where it is the same.
+        """
         own, scale = array.astype(np.float64).ravel(), norm(array)
         if array.dtype.kind != "f" or array.size < 2 or not 0 < scale < np.inf:
             return None
+        for number in self._given.get(own.size, []):
+            if np.array_equal(self._tensors[number].array, own):
+                return Partner(own.reshape(array.shape), 0.0, number)
         near = self._near(own)
         found = sorted((_apart(own, self._tensors[i].array) / scale, i) for i in near)
         if not found or not found[0][0] < _FARTHEST:
@@ -156,7 +165,7 @@ class Right:
         for number in set(reached[0]).intersection(*reached[1:]):
             if self._tensors[number].array.size == like.size:
                 steps[number] = max(one[number] for one in reached)
-        scale = norm(like) or 1.0
+        scale = norm(_finite(like)) or 1.0
         own, made = like.astype(np.float64).ravel(), []
         for number in sorted(steps, key=lambda n: (steps[n], n))[:_PROPOSED]:
             array = self._tensors[number].array
@@ -164,28 +173,40 @@ class Right:
         return made
 
     def parameters(self, made: Partner, begins: Collection[Partner]) -> list[Array]:
-        """What a right tensor is made of beside some others: parameters, and views of them."""
+        """What a right tensor is made of beside some others: parameters, then what a few
+        operations make of those alone, as the angles of rotated positions are."""
         ends = {number for one in begins for number in self._same(one)}
         found: dict[int, bool] = {}
 
         def fixed(number: int, steps: int) -> bool:
-            """Whether it depends on parameters alone."""
-            if number in ends or steps > 2 * _STEPS:
+            """Whether it depends on none of the others."""
+            if number in ends or steps > _BACK:
                 return False
             if number not in found:
                 one = self._tensors[number]
                 more = steps + (not one.is_view)
-                parts = [fixed(before, more) for before in one.of]
-                found[number] = one.op == GIVEN or (one.is_view and bool(parts) and all(parts))
+                parts = [fixed(before, more) for before in one.of]  # each of them is noted
+                found[number] = all(parts)
             return found[number]
 
         if made.number >= 0:
             fixed(made.number, 0)
-        return [self._tensors[number].array for number, only in found.items() if only]
+        fits = [self._tensors[number] for number, only in found.items() if only]
+        kept: list[Array] = []
+        for one in sorted(fits, key=lambda one: not self._stands(one)):
+            if not any(np.array_equal(one.array, other) for other in kept):
+                kept.append(one.array)
+        return kept
+
+    def _stands(self, one: Made) -> bool:
+        """Whether it is a parameter or a constant, or a view of one."""
+        while one.is_view and one.of:
+            one = self._tensors[one.of[0]]
+        return one.op == GIVEN
 
     def _same(self, partner: Partner) -> list[int]:
         own = partner.array.ravel()
-        same = self._by_size.get(own.size, [])
+        same = (*self._by_size.get(own.size, ()), *self._given.get(own.size, ()))
         return [i for i in same if np.array_equal(self._tensors[i].array, own)]
 
     def _reached(self, begin: Partner) -> dict[int, int]:

@@ -62,14 +62,18 @@ def module_subject(
     judge = ProgramJudge(candidate)
     wrongs = []
 
-    def opened(given: Mapping[str, Array], right: Right | None) -> ProgramSubject:
+    def opened(
+        given: Mapping[str, Array], right: Right | None, exact: Mapping[str, Array]
+    ) -> ProgramSubject:
         fed = {f"input {n}": np.asarray(a) for n, a in {**probe.inputs, **given}.items()}
         own = {value.name: fed[value.name] for value in program.inputs}
         cutting = ProgramCutting(program, own, candidate._device)
         whole = cutting.cut(range(len(program.nodes)), program.output)
-        return ProgramSubject(whole, cutting, judge, right)
+        unrounded = {f"input {n}": a for n, a in exact.items()}
+        taken = {n: a.reshape(own[n].shape) for n, a in unrounded.items() if n in whole.given}
+        return ProgramSubject(whole, cutting, judge, right, taken)
 
-    subject = opened(others, None)
+    subject = opened(others, None, {})
     if (state := subject.start()) is not None:
         wrongs.append((state.ratio, subject, state))
     if truth is not None:
@@ -77,7 +81,8 @@ def module_subject(
         fits = point in true and true[point].size == states[point].size
         narrow = {n: _like(true[n], a) for n, a in others.items() if n in true}
         if fits and all(n in narrow for n in others if f"input {n}" in _inputs(program)):
-            subject = opened({**others, **narrow}, Right(torch_tensors(truth, probe)))
+            wide = {n: true[n] for n, a in others.items() if n in true and true[n].size == a.size}
+            subject = opened({**others, **narrow}, Right(torch_tensors(truth, probe)), wide)
             if (state := subject.start(true[point])) is not None:
                 wrongs.append((state.ratio, subject, state))
     if not wrongs:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from . import options
-from .console import guarded
+from .bench import INTERRUPTED
+from .console import guarded, say
 from .options import option
 from .rendering import finish_document, make_document
 
@@ -72,6 +73,7 @@ def reduce(
     they were written, or nothing drifts; 3: nothing smaller shows the drift.
     """
     from ..result import load_results
+    from ..tasks.reduce.folder import holds_answers
     from ..tasks.reduce.run import reduce as run
 
     given = options.given_probe(prompt, ids, probe, inputs)
@@ -79,24 +81,30 @@ def reduce(
     source: object = model
     if stored.suffix == ".json" or (stored / "result.json").is_file():
         source = _only(load_results([stored]), model)
-    made = make_document(
-        run,
-        output,
-        source,
-        candidate,
-        output,
-        given,
-        point=point,
-        minutes=minutes,
-        runs=runs,
-        resume=resume,
-        batch=batch,
-        length=length,
-        seed=seed,
-        blocks=blocks,
-        trust_remote_code=trust_remote_code,
-        **({"model_again": same_model} if same_model is not None else {}),
-    )
+    try:
+        made = make_document(
+            run,
+            output,
+            source,
+            candidate,
+            output,
+            given,
+            point=point,
+            minutes=minutes,
+            runs=runs,
+            resume=resume,
+            batch=batch,
+            length=length,
+            seed=seed,
+            blocks=blocks,
+            trust_remote_code=trust_remote_code,
+            **({"model_again": same_model} if same_model is not None else {}),
+        )
+    except KeyboardInterrupt:
+        if not holds_answers(output):
+            raise
+        say(f"\ndriftwalk: interrupted; --resume {output} goes on from what was answered so far.")
+        raise typer.Exit(INTERRUPTED) from None
     finish_document(made, output if made.found else None, as_json)
 
 

@@ -95,7 +95,8 @@ class Widening:
         from onnx import numpy_helper
 
         if tensor.data_type in _KINDS:
-            array = self.load(tensor).astype(np.float64)
+            with np.errstate(invalid="ignore"):  # a NaN of a broken file may be a signalling one
+                array = self.load(tensor).astype(np.float64)
             return numpy_helper.from_array(array, tensor.name)
         if tensor.external_data:
             return numpy_helper.from_array(self.load(tensor), tensor.name)

@@ -63,3 +63,9 @@ def keep_answers(made: Reduction, target: Path | None) -> None:
     """
     if target is not None and not (target / "repro.py").exists():
         made.save(target, ["json"])
+
+
+def holds_answers(folder: Path) -> bool:
+    """Whether a search that did not come to its end has left its answers there."""
+    result = KINDS[Reduction.kind].formats["json"][0]
+    return (folder / result).is_file() and not (folder / "repro.py").exists()

@@ -79,10 +79,12 @@ def reduce(
     check_bounds(runs, minutes, least=0)
     allowance = Allowance(runs, minutes)
     earlier = earlier_result(Reduction, resume)
+    report: Report | None = None
     if isinstance(model, Report):
-        model, candidate, probe, point = _of_report(
-            model, model_again, candidate, probe, point, options
-        )
+        report = model
+        if report.verdict == "pass" and point is None:
+            raise UsageError("The report says pass: there is no drift to be reduced.")
+        model, candidate, probe = _of_report(report, model_again, candidate, probe, options)
     elif candidate is None:
         raise UsageError("Which backend drifts? Name it: candidate= (--candidate).")
     setting = Setting.asked(model, probe, **options)
@@ -99,12 +101,14 @@ def reduce(
             refuse_another(empty, earlier, point)
             point = earlier.point or point
         points = [] if point is None else [point]
-        if not points:
+        if not points and report is None:
             with show.stage("verifying", extra=True):
                 report = verify(loaded, side, probe=stage.probe)
             if report.verdict == "pass":
                 return replace(empty, candidate=report.candidate, notes=report.notes)
-            points = _guilty(report)
+        if report is not None:
+            _refuse_other_shape(report, point, side, loaded, stage.probe)
+            points = points or _guilty(report)
 
         def searched(point: str) -> tuple[GraphSubject, Search[State], Reduction]:
             with show.stage(f"what makes {point}"), _truth(stage.model) as truth:
@@ -152,14 +156,11 @@ def _of_report(
     model: object,
     candidate: object,
     probe: object,
-    point: str | None,
     options: dict[str, Any],
-) -> tuple[object, object, object, str]:
-    """Model, candidate, probe and guilty point of a stored run."""
-    if report.verdict == "pass" and point is None:
-        raise UsageError("The report says pass: there is no drift to be reduced.")
+) -> tuple[object, object, object]:
+    """Model, candidate and probe of a stored run."""
     given = {name: options.pop(name, None) or None for name in ("batch", "length", "seed")}
-    opened = reopened(
+    return reopened(
         report,
         model=model,
         candidate=candidate,
@@ -168,7 +169,6 @@ def _of_report(
         trust_remote_code=options.get("trust_remote_code", False),
         **given,
     )
-    return *opened, point or _guilty(report)[0]
 
 
 def _guilty(report: Report) -> list[str]:
@@ -183,16 +183,32 @@ def _guilty(report: Report) -> list[str]:
     name = report.cause or (first.point.name if first is not None else None)
     if name is None:
         raise BackendError("The report names no point that drifts.")
-    layers = {one.point.name: one for one in report.layers}
-    if name in layers and layers[name].verdict == "shape":
-        raise BackendError(
-            f"At {name} the candidate's state has another shape than the reference's: "
-            f"{layers[name].note or 'see the report'}. That is no drift of numbers: there is "
-            "nothing to be made smaller."
-        )
-    sides = {name: one.sides.get("candidate") for name, one in layers.items()}
+    sides = {one.point.name: one.sides.get("candidate") for one in report.layers}
     used = {n: side.needed for n, side in sides.items() if side is not None and side.needed > 1}
     return [name, *sorted(used.keys() - {name}, key=lambda one: -used[one])[: MOST_POINTS - 1]]
+
+
+def _refuse_other_shape(
+    report: Report, point: str | None, side: Backend, model: Any, probe: Probe
+) -> None:
+    """Where a state has another shape there are no numbers to compare; why it has is said."""
+    unlike = [one for one in report.layers if one.verdict == "shape"]
+    asked = (
+        point or report.cause or (report.first_divergence and report.first_divergence.point.name)
+    )
+    row = next((one for one in unlike if one.point.name == asked), None)
+    if row is None and not report.coverage.compared:
+        row = next(iter(unlike), None)
+    if row is None:
+        return
+    from driftwalk_backends.reducing.opening import why_another_shape
+
+    why = why_another_shape(side, model, probe)
+    raise BackendError(
+        f"At {row.point.name} the candidate's state has another shape than the reference's: "
+        f"{row.note or 'see the report'}. That is no drift of numbers: there is nothing to be "
+        f"made smaller. {why}".rstrip()
+    )
 
 
 @contextmanager

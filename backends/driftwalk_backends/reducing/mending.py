@@ -1,0 +1,136 @@
+"""What is right in a region of a graph, and how much of the error right numbers take away.
+
+Everything here is in float64, and begins with the unrounded states of the truth: what is given to a
+cut is rounded to the type that the graph takes, and a fault of some roundoffs would drown in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from driftwalk.dtypes import Array
+
+from .cuts import Cut, Cutting
+from .right import Partner, Right, partners
+from .showing import Judge, error_of, norm
+from .states import with_right_numbers
+
+MOST_WRONG = 6
+"""Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+RIGHT = 30.0
+"""So many times less wrong than the guilty tensor, a tensor is right."""
+
+
+class Mending:
+    """The tensors of a region, and those that are right in their place."""
+
+    def __init__(
+        self,
+        whole: Cut,
+        cutting: Cutting,
+        judge: Judge,
+        right: Right | None,
+        exact: Mapping[str, Array],
+    ) -> None:
+        """`exact` are unrounded numbers of what the whole is given."""
+        self._whole, self._cutting, self._judge = whole, cutting, judge
+        self._right, self._exact = right, exact
+        self.end = Partner(np.zeros(0), 0.0)
+        """The guilty tensor's."""
+
+    @cached_property
+    def wide(self) -> dict[str, Array]:
+        """All tensors of the region in float64."""
+        names = tuple(self._cutting.graph.producers)
+        fed = {n: a for n, a in self._whole.given.items() if a.dtype.kind == "f"}
+        return {**fed, **self._exact, **self._judge.wide(self._whole, self._exact, names)}
+
+    @cached_property
+    def partners(self) -> dict[str, Partner]:
+        """Right tensors by the names of those that they are to be."""
+        return {} if self._right is None else partners(self._right, self.wide)
+
+    def begin(self, expected: Array) -> bool:
+        """Take note of what is right at the end; whether anything is wrong in float64."""
+        own = self.wide[self._whole.output]
+        right = expected.reshape(own.shape)
+        self.end = Partner(right, norm(error_of(own, right)) / (norm(right) or 1.0))
+        return self.end.off > 0
+
+    @property
+    def error(self) -> float:
+        """How far the guilty tensor is off in float64."""
+        return norm(error_of(self.wide[self._whole.output], self.end.array))
+
+    def is_right(self, name: str) -> bool:
+        partner = self.partners.get(name)
+        return partner is not None and partner.off * RIGHT <= min(self.end.off, 1.0)
+
+    def proposed(self, end: str) -> list[Partner]:
+        """What may be right at a tensor: the near one, or what is made of the same tensors."""
+        if (known := self.partners.get(end)) is not None:
+            return [known]
+        begins = self.right_behind(end)
+        if not begins or self._right is None:
+            return []
+        return self._right.behind(list(begins.values()), self.wide[end])
+
+    def right_behind(self, name: str) -> dict[str, Partner]:
+        """The right tensors that one is made of; none where there are many of them, or others."""
+        found: dict[str, Partner] = {}
+        waiting, nodes = [name], 0
+        while waiting:
+            number = self._cutting.graph.producers.get(waiting.pop())
+            if number is None:
+                continue
+            nodes += 1
+            for taken in self._cutting.graph.nodes[number].inputs:
+                if self.is_right(taken):
+                    found[taken] = self.partners[taken]
+                elif taken in self.wide:
+                    waiting.append(taken)
+            if nodes > MOST_WRONG:
+                return {}
+        return found
+
+    def with_right_numbers(self, cut: Cut, partner: Partner) -> Cut | None:
+        """The nodes with parameters of the torch model in place of what the graph has stored."""
+        fed = [name for name, array in cut.given.items() if array.dtype.kind == "f"]
+        if self._right is None or not all(self.is_right(name) for name in fed):
+            return None
+        begins = [self.partners[name] for name in fed]
+        parameters = self._right.parameters(partner, begins)
+        off = norm(error_of(self.wide[cut.output], partner.array))
+        return with_right_numbers(cut, parameters, partner.array, off / RIGHT, self._unrounded)
+
+    def mended(self, end: str, right: Array) -> float:
+        """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
+        try:
+            cut = self.given_at(self._whole, end)
+        except KeyError:
+            return 0.0
+        return self._gone(self._judge.wide_or_none(cut, {**self._exact, end: right}))
+
+    def mended_by(self, cut: Cut, right: Cut) -> float:
+        """The same with the right numbers in the place of those stored ones that are wrong."""
+        stored = {n: a for n, a in right.stored.items() if not np.array_equal(a, cut.stored[n])}
+        return self._gone(self._judge.wide_or_none(self._whole.with_values(stored), self._exact))
+
+    def _gone(self, handed: Array | None) -> float:
+        if handed is None or handed.shape != self.end.array.shape:
+            return 0.0
+        left = norm(error_of(handed, self.end.array))
+        return max(0.0, 1 - (left / self.error) ** 2) if left < self.error else 0.0
+
+    def given_at(self, cut: Cut, name: str) -> Cut:
+        """A cut that is given one of its tensors."""
+        makers = self._cutting.graph.producers
+        numbers = {makers[made] for node in cut.nodes for made in node.output if made in makers}
+        return self._cutting.cut(numbers - {makers[name]}, cut.output)
+
+    def _unrounded(self, cut: Cut) -> Array | None:
+        fed: Collection[str] = [n for n, a in cut.given.items() if a.dtype.kind == "f"]
+        return self._judge.wide_or_none(cut, {n: self.wide[n] for n in fed if n in self.wide})
