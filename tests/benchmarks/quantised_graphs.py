@@ -62,6 +62,7 @@ def quantised(plain: Path, probe: Probe, word: str, target: Path) -> Path:
             feed = {n: np.asarray(a) for n, a in probe.inputs.items() if n in taken}
             form = QuantFormat.QOperator if "fused" in word else QuantFormat.QDQ
             more = {"quant_format": form, "activation_type": QuantType.QInt8}
+            more["nodes_to_exclude"] = graphs.masked(plain, feed)
             quantize_static(str(plain), str(target), Once(feed), **columns, **more)
         else:
             level = 4 if "inputs" in word else 0
