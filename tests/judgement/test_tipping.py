@@ -86,9 +86,12 @@ def test_few_is_one_in_eight_of_the_tokens_that_count() -> None:
     assert channel_but_few(*one) == 0.0
 
 
-def part(off: float) -> Introduced:
-    """A part of a layer whose tokens are all off by so much, relatively."""
-    error, scale = Norms(off, off, token_middle=off), Norms(1.0, 1.0, token_middle=1.0)
+def part(off: float, tipped: float = 0.0, share: float = 0.0) -> Introduced:
+    """A part of a layer whose tokens are all off by so much, relatively; a share, by another."""
+    together = math.sqrt((1 - share) * off**2 + share * tipped**2)
+    middle, worst = tipped if share > 0.5 else off, tipped if share else off
+    error = Norms(together, worst, token_middle=middle, token_worst=worst)
+    scale = Norms(1.0, 1.0, token_middle=1.0)
     return Introduced(Point("layer.1.mlp.up", "mlp.up"), error, scale, Concentration(), 32)
 
 
@@ -116,3 +119,17 @@ def test_a_part_may_be_as_far_off_as_the_same_part_of_the_yardstick_and_no_other
         found = own | {name: part(0.015)}
         assert (used_by_parts(found, 2.0**-8, True, own)["layer.1"] > 1) == drifts
     assert used_by_parts({noisy: part(0.015)}, 2.0**-8, True)["layer.1"] > 1
+
+
+@pytest.mark.parametrize(("share", "drifts"), [(0.4, False), (0.01, True)])
+def test_where_many_tokens_tip_over_the_median_may_be_one_of_them(
+    share: float, drifts: bool
+) -> None:
+    """In the same part of any layer; the other parts are held to what they are off."""
+    noisy, other = "layer.0.attention.o_proj", "layer.1.attention.o_proj"
+    quiet = "layer.1.mlp.fc1"
+    own = {noisy: part(0.6 * FP16, 5 * FP16, share), other: part(0.6 * FP16)}
+    own[quiet] = part(0.6 * FP16)
+    found = own | {other: part(0.6 * FP16, 5 * FP16, 0.6)}
+    assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
+    assert used_by_parts(own | {quiet: part(5 * FP16)}, FP16, True, own)["layer.1"] > 1

@@ -7,7 +7,9 @@ parts of a layer say what the whole of it cannot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from statistics import median
 
 from ..adapter import Backend
 from ..measure.norms import ratio
@@ -23,8 +25,8 @@ MIDDLE = 5e-5
 """The same of its median token, where few tokens have a number that does: only arithmetic is left.
 Sums in float32 are off by 1e-6, sums in float16 by 3e-4."""
 IN_ROUNDOFFS = 16
-"""The same for coarser formats, at most: K times what the yardstick's noisiest part is off, and
-what rounding a result leaves."""
+"""The same for coarser formats, at most: K times what the yardstick is off, and what rounding a
+result leaves."""
 TOKENS = 8
 """With fewer, one that tips over may be the median."""
 
@@ -47,7 +49,7 @@ def used_by_parts(
     parts of honest arithmetic at a coarser format.
     """
     own = yardstick or {}
-    middles = max(MIDDLE, _middle_limit(roundoff, own))
+    middles = _MiddleLimits(roundoff, own)
     worst: dict[str, float] = {}
     for name, part in found.items():
         layer = layer_of(name)
@@ -55,7 +57,7 @@ def used_by_parts(
             continue
         used = _error(part) / max(LIMIT, K * _error(own[name]) if name in own else 0.0)
         if middle and part.tokens >= TOKENS and _is_smallest(name, found):
-            used = max(used, _middle_error(part) / middles)
+            used = max(used, _middle_error(part) / middles.of(name))
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
 
@@ -68,15 +70,36 @@ def _middle_error(part: Introduced) -> float:
     return ratio(part.error.token_middle, part.scale.token_middle)
 
 
-def _middle_limit(roundoff: float, yardstick: Mapping[str, Introduced]) -> float:
-    """Of all parts alike: that no number tipped over in one of them is chance."""
-    most = IN_ROUNDOFFS * roundoff
-    own = [
-        _middle_error(part)
-        for name, part in yardstick.items()
-        if part.tokens >= TOKENS and _is_smallest(name, yardstick)
-    ]
-    return min(most, K * max(own) + ROUNDED * roundoff) if own else most
+class _MiddleLimits:
+    """How far the median token of a part may be off.
+
+    K times what the middle one of all parts is, or more where this part of any layer is off more:
+    where arithmetic in a coarse format lies before the rounding, as attention does, many tokens
+    have numbers that tip over, and whether the median is one of them is chance. All of them
+    together say by how much.
+    """
+
+    def __init__(self, roundoff: float, yardstick: Mapping[str, Introduced]) -> None:
+        self._most, self._rounding = IN_ROUNDOFFS * roundoff, ROUNDED * roundoff
+        smallest = {
+            name: part
+            for name, part in yardstick.items()
+            if part.tokens >= TOKENS and _is_smallest(name, yardstick)
+        }
+        self._usual = median(map(_middle_error, smallest.values())) if smallest else math.inf
+        self._own: dict[str, float] = {}
+        for name, part in smallest.items():
+            known = self._own.get(_role(name), 0.0)
+            self._own[_role(name)] = max(known, _error(part), _middle_error(part))
+
+    def of(self, name: str) -> float:
+        honest = max(self._usual, self._own.get(_role(name), 0.0))
+        return max(MIDDLE, min(self._most, K * honest + self._rounding))
+
+
+def _role(name: str) -> str:
+    """What a part is within its layer."""
+    return name.removeprefix(layer_of(name) or "")
 
 
 def _is_smallest(name: str, all_names: Iterable[str]) -> bool:
