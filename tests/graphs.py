@@ -133,7 +133,7 @@ def export(model: nn.Module, probe: Probe, folder: Path, dynamo: bool = False) -
 
 
 def masked(path: Path, feed: dict[str, np.ndarray]) -> list[str]:
-    """The nodes that make or take a mask of -3.4e38, which no step of 8 bits is for."""
+    """The nodes that make or take a mask of minus infinity: no step of 8 bits is for these."""
     graph = onnx.load(str(path))
     made = [name for node in graph.graph.node for name in node.output if name]
     known = {value.name for value in graph.graph.output}

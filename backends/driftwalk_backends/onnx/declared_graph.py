@@ -65,8 +65,8 @@ def _check_steps(graph: OnnxGraph) -> None:
                 f"{graph.path.name}: {node.name or node.outputs[0]} rounds by a step of "
                 f"{step[~np.isfinite(step) | (step == 0)].flat[0]}. What becomes of its numbers is "
                 "not defined, and differs between machines. Calibration gives such steps for "
-                "attention scores with a mask of -3.4e38 added: leave the nodes that make and take "
-                "them in float (nodes_to_exclude), and quantise it again."
+                "attention scores with a mask of minus infinity added: leave the nodes that make "
+                "and take them in float (nodes_to_exclude), and quantise it again."
             )
 
 

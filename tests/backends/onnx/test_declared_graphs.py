@@ -130,7 +130,7 @@ def test_a_format_passes_by_what_it_declares(
 
 
 def test_a_step_that_is_no_number_is_refused_by_name(made: Callable[[str], Path]) -> None:
-    """A mask of -3.4e38 was calibrated: by that step every score is no number."""
+    """A mask of minus infinity was calibrated: by its step every score is no number."""
     named = r"layers.0/self_attn.* rounds by a step of inf"
     with pytest.raises(driftwalk.DriftwalkError, match=named) as caught:
         verify(made("static-masked"))
