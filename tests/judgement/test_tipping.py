@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from driftwalk.adapter import BackendInfo
+from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.judge.calibrate import Calibration
-from driftwalk.judge.drill import Concentration, Introduced
+from driftwalk.judge.drill import Concentration, Introduced, introduced
 from driftwalk.judge.honest import honest
-from driftwalk.judge.parts import used_by_parts
+from driftwalk.judge.parts import EitherWay, used_by_parts
 from driftwalk.judge.pooling import pooled
 from driftwalk.measure.norms import ZERO, Norms, Weights, channel_but_few
 from driftwalk.states import Point, Probe, State, Trace
@@ -133,3 +135,53 @@ def test_where_many_tokens_tip_over_the_median_may_be_one_of_them(
     found = own | {other: part(0.6 * FP16, 5 * FP16, 0.6)}
     assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
     assert used_by_parts(own | {quiet: part(5 * FP16)}, FP16, True, own)["layer.1"] > 1
+
+
+def test_a_head_is_a_part_where_it_is_the_only_product_outside_of_layers() -> None:
+    layer, head = part(0.0), replace(part(0.001), point=Point("logits", "lm_head"))
+    whole = replace(layer, point=Point("layer.1", "h.1"))
+    found = {"layer.1": whole, "layer.1.mlp.up": layer, "logits": head}
+    inside = ("h.1.mlp.up", "h.1.mlp.down")
+    assert used_by_parts(found, 2.0**-24, products=(*inside, "lm_head"))["logits"] > 1
+    for others in (inside, (*inside, "lm_head", "transform"), (*inside, "pooler")):
+        assert "logits" not in used_by_parts(found, 2.0**-24, products=others)
+
+
+class Halves:
+    """Its one block rounds its input, and half-way numbers to the even one, or to the other."""
+
+    def __init__(self) -> None:
+        self.otherwise = False
+
+    @contextmanager
+    def half_way_otherwise(self) -> Iterator[None]:
+        self.otherwise = True
+        yield
+        self.otherwise = False
+
+    def made(self, x: np.ndarray) -> np.ndarray:
+        half_way = np.abs(x - np.trunc(x)) == 0.5
+        return np.where(half_way & self.otherwise, 2 * x - np.rint(x), np.rint(x))
+
+    def replay(self, probe: Probe, given: Mapping[str, np.ndarray], sink: Sink) -> None:
+        sink(State(Point("layer.1", "h.1"), self.made(given["layer.0"])))
+
+
+def test_each_token_is_compared_with_the_way_that_its_ties_went() -> None:
+    given = np.random.default_rng(0).standard_normal((1, 12, 5))
+    given[..., 0] = 0.5 + np.arange(12)
+    truth = Halves()
+    even = truth.made(given)
+    with truth.half_way_otherwise():
+        odd = truth.made(given)
+    own = np.where(np.arange(12)[:, None] % 3 == 0, odd, even)
+    probe = Probe({"input_ids": np.ones((1, 12), np.int64)})
+    info = BackendInfo("side", "side", "cpu", "fp32")
+    for off in (0.0, 0.25):
+        states = (State(Point("layer.0", "h.0"), given), State(Point("layer.1", "h.1"), own + off))
+        plain, either = (
+            introduced(blocks, Trace(states, probe, info))["layer.1"].error.max_abs
+            for blocks in (truth, EitherWay(truth))
+        )
+        assert either == off
+        assert plain == 1 + off

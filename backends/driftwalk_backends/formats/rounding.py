@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,19 @@ _FP8_MOST = 448.0
 _SYMMETRIC = 127
 _SNAP = 2.0**12
 """Parts of a step: what is nearer to half-way than one of them is half-way."""
+
+
+_OTHER_WAY: ContextVar[bool] = ContextVar("half-way to the other number", default=False)
+
+
+@contextmanager
+def half_way_otherwise() -> Iterator[None]:
+    """What lies half-way between two whole numbers is rounded to the other one."""
+    before = _OTHER_WAY.set(True)
+    try:
+        yield
+    finally:
+        _OTHER_WAY.reset(before)
 
 
 class Rounding(ABC):
@@ -168,7 +183,7 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
     """
     near = (x * _SNAP).round() / _SNAP
     whole = near.round()
-    if x.dtype == torch.float64:
+    if (x.dtype == torch.float64) != _OTHER_WAY.get():
         return whole
     half_way = (near - near.trunc()).abs() == 0.5
     return torch.where(half_way, 2 * near - whole, whole)

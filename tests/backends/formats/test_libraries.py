@@ -294,6 +294,29 @@ def test_what_attention_rounds_inside_tips_over_the_inputs_of_what_follows(seed:
     assert report.verdict == "pass", report.first_divergence
 
 
+@pytest.mark.parametrize(
+    ("name", "seed", "path"),
+    [("BERT", 1, "bert.encoder.layer.1.intermediate.dense"), ("GPT-2", 1, "lm_head")],
+)
+def test_inputs_whose_largest_number_is_half_way_are_to_be_rounded_all_the_same(
+    name: str, seed: int, path: str
+) -> None:
+    """torchao's kernel may round that one either way, in every row; all of a row it must round."""
+    pytest.importorskip("torchao")
+    from benchmarks.quantised_matrix import FAULTS, formats, tiny
+
+    model, rounded = dict(tiny(seed))[name].eval(), formats()["int8, dynamic"]
+    assert driftwalk.verify(model, rounded(copy.deepcopy(model))).verdict == "pass"
+    made = rounded(copy.deepcopy(model))
+    FAULTS["sums in fp16"][0](made, path)
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert path.startswith(report.root_cause.point.module)
+    assert report.format is not None
+    assert not report.format.wrong
+
+
 def _small() -> LlamaForCausalLM:
     torch.manual_seed(1)
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
