@@ -143,6 +143,9 @@ def test_a_head_is_a_part_where_it_is_the_only_product_outside_of_layers() -> No
     found = {"layer.1": whole, "layer.1.mlp.up": layer, "logits": head}
     inside = ("h.1.mlp.up", "h.1.mlp.down")
     assert used_by_parts(found, 2.0**-24, products=(*inside, "lm_head"))["logits"] > 1
+    own = {**found, "logits": replace(head, error=part(0.002).error)}
+    limits = {"roundoff": FP16, "yardstick": own, "products": (*inside, "lm_head")}
+    assert used_by_parts({**found, "logits": own["logits"]}, **limits)["logits"] < 1
     for others in (inside, (*inside, "lm_head", "transform"), (*inside, "pooler")):
         assert "logits" not in used_by_parts(found, 2.0**-24, products=others)
 

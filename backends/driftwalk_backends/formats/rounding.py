@@ -181,12 +181,13 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
     ... and in the yardstick's dtype to the other one: with as many steps on either side of zero,
     the largest number of a row lies just there, and a kernel may round it either way.
     """
-    near = (x * _SNAP).round() / _SNAP
+    wide = x if x.dtype == torch.float64 else x.float()  # in fp16 the product would overflow
+    near = (wide * _SNAP).round() / _SNAP
     whole = near.round()
     if (x.dtype == torch.float64) != _OTHER_WAY.get():
-        return whole
+        return whole.to(x.dtype)
     half_way = (near - near.trunc()).abs() == 0.5
-    return torch.where(half_way, 2 * near - whole, whole)
+    return torch.where(half_way, 2 * near - whole, whole).to(x.dtype)
 
 
 def _not_zero(step: torch.Tensor) -> torch.Tensor:

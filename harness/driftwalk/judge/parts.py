@@ -97,9 +97,9 @@ def used_by_parts(
     parts of honest arithmetic at a coarser format.
     """
     own = yardstick or {}
-    middles = _MiddleLimits(roundoff, own)
-    worst: dict[str, float] = {}
     head = _head(found, products)
+    middles = _MiddleLimits(roundoff, own, head)
+    worst: dict[str, float] = {}
     for name, part in found.items():
         layer = name if name == head else layer_of(name)
         if layer is None:
@@ -136,12 +136,14 @@ class _MiddleLimits:
     together say by how much.
     """
 
-    def __init__(self, roundoff: float, yardstick: Mapping[str, Introduced]) -> None:
+    def __init__(
+        self, roundoff: float, yardstick: Mapping[str, Introduced], head: str | None
+    ) -> None:
         self._most, self._rounding = IN_ROUNDOFFS * roundoff, ROUNDED * roundoff
         smallest = {
             name: part
             for name, part in yardstick.items()
-            if part.tokens >= TOKENS and _is_smallest(name, yardstick)
+            if part.tokens >= TOKENS and (name == head or _is_smallest(name, yardstick))
         }
         self._usual = median(map(_middle_error, smallest.values())) if smallest else math.inf
         self._own: dict[str, float] = {}
