@@ -130,3 +130,17 @@ def export(model: nn.Module, probe: Probe, folder: Path, dynamo: bool = False) -
         if program is not None:
             program.save(str(target))
     return target
+
+
+def masked(path: Path, feed: dict[str, np.ndarray]) -> list[str]:
+    """The nodes that make or take a mask of minus infinity: no step of 8 bits is for these."""
+    graph = onnx.load(str(path))
+    made = [name for node in graph.graph.node for name in node.output if name]
+    known = {value.name for value in graph.graph.output}
+    graph.graph.output.extend(onnx.ValueInfoProto(name=n) for n in made if n not in known)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(graph.SerializeToString(), options)
+    found = zip(session.get_outputs(), session.run(None, feed), strict=True)
+    far = {one.name for one, array in found if array.dtype.kind == "f" and np.any(array < -1e30)}
+    return [node.name for node in graph.graph.node if far & {*node.input, *node.output}]

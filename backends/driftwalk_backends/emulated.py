@@ -26,9 +26,10 @@ from driftwalk.errors import UsageError
 from driftwalk.mixture import FROM_BIAS, OWN
 from driftwalk.spec import Spec
 
-from . import scratch
+from . import half_attention, scratch
 from .bias_sums import bias_sums
 from .half_sums import CONVOLUTION, own_convolution
+from .loaded import LoadedModel
 from .op_values import (
     called_with,
     changed,
@@ -58,9 +59,11 @@ class HalfArithmetic(EachOp):
     """Every op on `dtype` tensors computes in float32 and rounds its results to the dtype it would
     have had."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, rounds_attention: bool = False) -> None:
         super().__init__()
         self.own_convolutions = False
+        self.rounds_attention = rounds_attention
+        self._half = dtype
         self._wide = {dtype: torch.float32}
         if dtype is torch.float16:
             self._wide[torch.complex32] = torch.complex64
@@ -84,6 +87,9 @@ class HalfArithmetic(EachOp):
         given = scratch.run(lambda: called_with(read, func, args, kwargs))
         if self.own_convolutions and func is CONVOLUTION and args[0].dtype == args[1].dtype:
             return own_convolution(args, given)
+        if self.rounds_attention and func in half_attention.KERNELS:
+            wide = changed_arguments(self._widened, args, kwargs)
+            given = half_attention.with_rounded_weights(func, *wide, given, self._half)
         leaves, spec = tree_flatten(given)
         if dtypes is None or len(dtypes) != len(leaves):
             dtypes = [self._promoted(flat)] * len(leaves)
@@ -207,6 +213,11 @@ _HOLDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "fp32", "fp8": "fp32"}
 """The dtype the model itself is in under each arithmetic."""
 
 
+def rounds_attention(model: LoadedModel) -> bool:
+    """Whether what attention's kernels round inside shows: where whole numbers come next."""
+    return model.declared is not None and model.declared.tips
+
+
 def attention_for_floats(device: torch.device) -> AbstractContextManager[None]:
     """Of a GPU's kernels for attention, only those that can compute in float32, too.
 
@@ -268,5 +279,6 @@ class Emulated(TorchEager):
         arithmetic = bias_sums() if self._sums else ARITHMETIC[self._format]()
         if isinstance(arithmetic, HalfArithmetic):
             arithmetic.own_convolutions = self._own_convolutions
+            arithmetic.rounds_attention = rounds_attention(self._model)
         with super()._arithmetic(), attention, arithmetic:
             yield

@@ -28,7 +28,7 @@ from driftwalk.states import Point, Probe
 
 from .calls import Inputs, call_as_it_is, inputs_for, own_copies
 from .eager_run import watched
-from .emulated import HalfArithmetic, attention_for_floats
+from .emulated import HalfArithmetic, attention_for_floats, rounds_attention
 from .hooks import TensorSink
 from .layout import Layout
 from .loaded import LoadedModel
@@ -59,7 +59,7 @@ class Mixed(TorchEager):
         super().__init__(Spec("torch", device, "fp32"), model)
         self.spec = Spec("mixed")
         self._wanted = mixture
-        self._rounds = _Rounds()
+        self._rounds = _Rounds(rounds_attention(self._model))
 
     @property
     def info(self) -> BackendInfo:
@@ -179,9 +179,9 @@ class _Course:
 class _Rounds(OpMode):
     """Rounds to the dtype of the moment; float inputs of the model are cast where they are used."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds_attention: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._halves = {dtype: HalfArithmetic(dtype) for dtype in _HALVES}
+        self._halves = {dtype: HalfArithmetic(dtype, rounds_attention) for dtype in _HALVES}
         self.dtype = torch.float32
         self.inputs: Mapping[int, torch.Tensor] = {}
 

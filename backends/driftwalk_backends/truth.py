@@ -17,6 +17,7 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe
 
 from .choices import RANKINGS, Key, Recorded, Tipped
+from .formats.rounding import half_way_otherwise
 from .jitter import Jittered
 from .torch_eager import TorchEager
 from .widening import MixedOps, WidenedCasts
@@ -104,6 +105,9 @@ class Truth(TorchEager):
     def chooses_nothing(self) -> bool:
         """Whether the jittered run, or none, has anything ranked in it."""
         return super().chooses_nothing or not self._ranks
+
+    def half_way_otherwise(self) -> AbstractContextManager[None]:
+        return half_way_otherwise()
 
     @contextmanager
     def _with(self, *modes: AbstractContextManager[object]) -> Iterator[None]:

@@ -26,6 +26,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from .capabilities import (
+    BreaksTies,
     BringsModel,
     BringsProbe,
     BringsSteps,
@@ -65,6 +66,7 @@ from .states import BackendInfo, Held, HeldState, Probe, State, Trace, read_only
 __all__ = [  # all but the first stand elsewhere
     "Backend",
     "BackendInfo",
+    "BreaksTies",
     "BringsModel",
     "BringsProbe",
     "BringsSteps",

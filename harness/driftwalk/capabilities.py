@@ -7,6 +7,7 @@ one interface that all of them share, and gives these names on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .chosen import Choice
@@ -32,6 +33,14 @@ class Replays(Protocol):
 
     def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
         """Hand on X_n(given_{n-1}) for each point n, in order of execution."""
+
+
+@runtime_checkable
+class BreaksTies(Protocol):
+    """Rounds numbers while it runs, and what lies half-way between two either way."""
+
+    def half_way_otherwise(self) -> AbstractContextManager[None]:
+        """For a while, to the one that it does not take otherwise."""
 
 
 @runtime_checkable

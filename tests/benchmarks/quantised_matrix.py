@@ -4,7 +4,9 @@ PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/quantised_matr
     [--seeds N] [GLOB ...]
 
 torchao's formats and PyTorch's own dynamic int8 on tiny random models (with --real: MiniLM). A
-fault is changed in one linear layer of the middle block. Globs choose among `model/format`.
+fault is changed in one linear layer of the middle block. Globs choose among `model/format`. Which
+faults are owed: `owed`. Those that are not found are named, with their size: in steps where they
+are stored, else in times what honest arithmetic may be off.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import transformers as tf
 from torch import nn
 
 import driftwalk
+from benchmarks import owed
 
 Change = Callable[[nn.Module, str], None]
 SMALL = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 128}
@@ -181,7 +184,8 @@ def row(model: nn.Module, make: Callable[[nn.Module], nn.Module], label: str) ->
     report = driftwalk.verify(model, clean)
     cost = list(report.format.layers.values())[-1] if report.format else None
     parts = f"{cost.format / cost.scale:.1e} | {cost.kernel / cost.scale:.1e}" if cost else "? | ?"
-    caught, placed, called, tried, missed = 0, 0, 0, 0, []
+    tried = caught = placed = called = below = 0
+    missed = []
     paths = [
         path
         for path, part in clean.named_modules()
@@ -194,20 +198,31 @@ def row(model: nn.Module, make: Callable[[nn.Module], nn.Module], label: str) ->
             change(wrong, path)
         except (AttributeError, TypeError, RuntimeError):
             continue
-        tried += 1
         found = driftwalk.verify(model, wrong)
+        drifts, times = found.verdict == "drift", size(model, clean, wrong, path, part)
+        missed += [] if drifts else [f"{name} ({times:.2f})"]
+        if times <= (owed.HALF if part == "format" else owed.ABOVE):
+            below += 1
+            continue
         cause = found.root_cause.point.module if found.root_cause else ""
-        caught += found.verdict == "drift"
+        tried += 1
+        caught += drifts
         placed += bool(cause) and (path.startswith(cause) or "." not in path)
         says = "format" if found.format and path in found.format.wrong else "kernel"
-        called += found.verdict == "drift" and says == part
-        if found.verdict != "drift":
-            missed.append(name)
+        called += drifts and says == part
     sys.stdout.write(
         f"| {label} | {report.verdict} | {used(report):.2f} | {parts} | {caught} of {tried} "
-        f"| {placed} | {called} | {', '.join(missed)} |\n"
+        f"| {placed} | {called} | {below} | {', '.join(missed)} |\n"
     )
     sys.stdout.flush()
+
+
+def size(model: nn.Module, clean: nn.Module, wrong: nn.Module, path: str, part: str) -> float:
+    """Of a fault: in steps where it is stored, else in times what honest arithmetic may be off."""
+    layers: list[Any] = [one.get_submodule(path) for one in (model, clean, wrong)]
+    if part == "format":
+        return owed.in_torchao(layers[2].weight, layers[0].weight)
+    return owed.times_honest(*layers[1:], owed.input_of(clean, path))
 
 
 def used(report: driftwalk.Report) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from driftwalk.adapter import BackendInfo
+from driftwalk.adapter import BackendInfo, Sink
 from driftwalk.judge.calibrate import Calibration
-from driftwalk.judge.drill import Concentration, Introduced
+from driftwalk.judge.drill import Concentration, Introduced, introduced
 from driftwalk.judge.honest import honest
-from driftwalk.judge.parts import used_by_parts
+from driftwalk.judge.parts import EitherWay, used_by_parts
 from driftwalk.judge.pooling import pooled
 from driftwalk.measure.norms import ZERO, Norms, Weights, channel_but_few
 from driftwalk.mixture import Mixture
@@ -87,9 +89,12 @@ def test_few_is_one_in_eight_of_the_tokens_that_count() -> None:
     assert channel_but_few(*one) == 0.0
 
 
-def part(off: float) -> Introduced:
-    """A part of a layer whose tokens are all off by so much, relatively."""
-    error, scale = Norms(off, off, token_middle=off), Norms(1.0, 1.0, token_middle=1.0)
+def part(off: float, tipped: float = 0.0, share: float = 0.0) -> Introduced:
+    """A part of a layer whose tokens are all off by so much, relatively; a share, by another."""
+    together = math.sqrt((1 - share) * off**2 + share * tipped**2)
+    middle, worst = tipped if share > 0.5 else off, tipped if share else off
+    error = Norms(together, worst, token_middle=middle, token_worst=worst)
+    scale = Norms(1.0, 1.0, token_middle=1.0)
     return Introduced(Point("layer.1.mlp.up", "mlp.up"), error, scale, Concentration(), 32)
 
 
@@ -117,3 +122,70 @@ def test_a_part_may_be_as_far_off_as_the_same_part_of_the_yardstick_and_no_other
         found = own | {name: part(0.015)}
         assert (used_by_parts(found, 2.0**-8, True, own)["layer.1"] > 1) == drifts
     assert used_by_parts({noisy: part(0.015)}, 2.0**-8, True)["layer.1"] > 1
+
+
+@pytest.mark.parametrize(("share", "drifts"), [(0.4, False), (0.01, True)])
+def test_where_many_tokens_tip_over_the_median_may_be_one_of_them(
+    share: float, drifts: bool
+) -> None:
+    """In the same part of any layer; the other parts are held to what they are off."""
+    noisy, other = "layer.0.attention.o_proj", "layer.1.attention.o_proj"
+    quiet = "layer.1.mlp.fc1"
+    own = {noisy: part(0.6 * FP16, 5 * FP16, share), other: part(0.6 * FP16)}
+    own[quiet] = part(0.6 * FP16)
+    found = own | {other: part(0.6 * FP16, 5 * FP16, 0.6)}
+    assert (used_by_parts(found, FP16, True, own)["layer.1"] > 1) == drifts
+    assert used_by_parts(own | {quiet: part(5 * FP16)}, FP16, True, own)["layer.1"] > 1
+
+
+def test_a_head_is_a_part_where_it_is_the_only_product_outside_of_layers() -> None:
+    layer, head = part(0.0), replace(part(0.001), point=Point("logits", "lm_head"))
+    whole = replace(layer, point=Point("layer.1", "h.1"))
+    found = {"layer.1": whole, "layer.1.mlp.up": layer, "logits": head}
+    inside = ("h.1.mlp.up", "h.1.mlp.down")
+    assert used_by_parts(found, 2.0**-24, products=(*inside, "lm_head"))["logits"] > 1
+    own = {**found, "logits": replace(head, error=part(0.002).error)}
+    limits = {"roundoff": FP16, "yardstick": own, "products": (*inside, "lm_head")}
+    assert used_by_parts({**found, "logits": own["logits"]}, **limits)["logits"] < 1
+    for others in (inside, (*inside, "lm_head", "transform"), (*inside, "pooler")):
+        assert "logits" not in used_by_parts(found, 2.0**-24, products=others)
+
+
+class Halves:
+    """Its one block rounds its input, and half-way numbers to the even one, or to the other."""
+
+    def __init__(self) -> None:
+        self.otherwise = False
+
+    @contextmanager
+    def half_way_otherwise(self) -> Iterator[None]:
+        self.otherwise = True
+        yield
+        self.otherwise = False
+
+    def made(self, x: np.ndarray) -> np.ndarray:
+        half_way = np.abs(x - np.trunc(x)) == 0.5
+        return np.where(half_way & self.otherwise, 2 * x - np.rint(x), np.rint(x))
+
+    def replay(self, probe: Probe, given: Mapping[str, np.ndarray], sink: Sink) -> None:
+        sink(State(Point("layer.1", "h.1"), self.made(given["layer.0"])))
+
+
+def test_each_token_is_compared_with_the_way_that_its_ties_went() -> None:
+    given = np.random.default_rng(0).standard_normal((1, 12, 5))
+    given[..., 0] = 0.5 + np.arange(12)
+    truth = Halves()
+    even = truth.made(given)
+    with truth.half_way_otherwise():
+        odd = truth.made(given)
+    own = np.where(np.arange(12)[:, None] % 3 == 0, odd, even)
+    probe = Probe({"input_ids": np.ones((1, 12), np.int64)})
+    info = BackendInfo("side", "side", "cpu", "fp32")
+    for off in (0.0, 0.25):
+        states = (State(Point("layer.0", "h.0"), given), State(Point("layer.1", "h.1"), own + off))
+        plain, either = (
+            introduced(blocks, Trace(states, probe, info))["layer.1"].error.max_abs
+            for blocks in (truth, EitherWay(truth))
+        )
+        assert either == off
+        assert plain == 1 + off

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,19 @@ _FP8_MOST = 448.0
 _SYMMETRIC = 127
 _SNAP = 2.0**12
 """Parts of a step: what is nearer to half-way than one of them is half-way."""
+
+
+_OTHER_WAY: ContextVar[bool] = ContextVar("half-way to the other number", default=False)
+
+
+@contextmanager
+def half_way_otherwise() -> Iterator[None]:
+    """What lies half-way between two whole numbers is rounded to the other one."""
+    before = _OTHER_WAY.set(True)
+    try:
+        yield
+    finally:
+        _OTHER_WAY.reset(before)
 
 
 class Rounding(ABC):
@@ -166,12 +181,13 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
     ... and in the yardstick's dtype to the other one: with as many steps on either side of zero,
     the largest number of a row lies just there, and a kernel may round it either way.
     """
-    near = (x * _SNAP).round() / _SNAP
+    wide = x if x.dtype == torch.float64 else x.float()  # in fp16 the product would overflow
+    near = (wide * _SNAP).round() / _SNAP
     whole = near.round()
-    if x.dtype == torch.float64:
-        return whole
+    if (x.dtype == torch.float64) != _OTHER_WAY.get():
+        return whole.to(x.dtype)
     half_way = (near - near.trunc()).abs() == 0.5
-    return torch.where(half_way, 2 * near - whole, whole)
+    return torch.where(half_way, 2 * near - whole, whole).to(x.dtype)
 
 
 def _not_zero(step: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 
 from driftwalk.adapter import Backend, BackendInfo, Offer, Sink
 from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
 from driftwalk.formats import Declared, HonestSides
 from driftwalk.names import is_output
 from driftwalk.spec import Spec
@@ -41,11 +42,32 @@ def honest_sides(file: Any, model: LoadedModel) -> HonestSides | None:
     graphs = file.parts.graphs
     if not any(graph.quantised for graph in graphs):
         return None
+    for graph in graphs:
+        _check_steps(graph)
     return HonestSides(
         truth=lambda: DeclaredGraph(file, in_float64=True),
         yardstick=lambda: DeclaredGraph(file, in_float64=False),
         declared=_declared(model, graphs),
     )
+
+
+def _check_steps(graph: OnnxGraph) -> None:
+    """Refuse to round by what is no step: the quotient is no number, or is the same for all."""
+    for node in graph.nodes:
+        # What is fused takes whole numbers and, as its only floats, their steps.
+        taken = node.inputs[1:2] if node.op == "QuantizeLinear" else node.inputs
+        if node.op != "QuantizeLinear" and not node.op.startswith("QLinear"):
+            continue
+        for step in map(graph.stored, taken):
+            if step is None or step.dtype.kind != "f" or (np.isfinite(step) & (step != 0)).all():
+                continue
+            raise BackendError(
+                f"{graph.path.name}: {node.name or node.outputs[0]} rounds by a step of "
+                f"{step[~np.isfinite(step) | (step == 0)].flat[0]}. What becomes of its numbers is "
+                "not defined, and differs between machines. Calibration gives such steps for "
+                "attention scores with a mask of minus infinity added: leave the nodes that make "
+                "and take them in float (nodes_to_exclude), and quantise it again."
+            )
 
 
 def _declared(model: LoadedModel, graphs: Sequence[OnnxGraph]) -> Declared:

@@ -7,12 +7,18 @@ parts of a layer say what the whole of it cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from statistics import median
 
-from ..adapter import Backend
+import numpy as np
+
+from ..adapter import Backend, BreaksTies, Replays, Sink
+from ..dtypes import Array
 from ..measure.norms import ratio
 from ..names import layer_of
-from ..states import Probe
+from ..states import Probe, State
 from .drill import Introduced, introduced, looking
 from .honest import ROUNDED, K
 
@@ -23,16 +29,56 @@ MIDDLE = 5e-5
 """The same of its median token, where few tokens have a number that does: only arithmetic is left.
 Sums in float32 are off by 1e-6, sums in float16 by 3e-4."""
 IN_ROUNDOFFS = 16
-"""The same for coarser formats, at most: K times what the yardstick's noisiest part is off, and
-what rounding a result leaves."""
+"""The same for coarser formats, at most: K times what the yardstick is off, and what rounding a
+result leaves."""
 TOKENS = 8
 """With fewer, one that tips over may be the median."""
 
 
-def by_parts(truth: Backend, side: Backend, probe: Probe) -> dict[str, Introduced]:
-    """What each part of a side's layers is off, given what the side gave it."""
+def by_parts(
+    truth: Backend, side: Backend, probe: Probe, ties: bool = False
+) -> dict[str, Introduced]:
+    """What each part of a side's layers is off, given what the side gave it.
+
+    `ties`: numbers lie half-way between two, and may be rounded to either.
+    """
     with looking(side, "module"), looking(truth, "module"):
-        return introduced(truth, side.trace(probe))
+        return introduced(EitherWay(truth) if ties else truth, side.trace(probe))
+
+
+class EitherWay:
+    """A truth whose replay gives each token as it is with ties rounded one way or the other,
+    whichever is nearer to what was given there."""
+
+    def __init__(self, truth: object) -> None:
+        self._truth = truth
+
+    def replay(self, probe: Probe, given: Mapping[str, Array], sink: Sink) -> None:
+        truth = self._truth
+        if not isinstance(truth, Replays) or not isinstance(truth, BreaksTies):
+            raise TypeError(f"{truth!r} does not break ties")
+        other: dict[str, Array] = {}
+        with truth.half_way_otherwise():
+            truth.replay(probe, given, lambda made: other.update({made.point.name: made.array}))
+
+        def nearer(made: State) -> None:
+            name = made.point.name
+            own, one, another = given.get(name), made.array, other.get(name)
+            if own is not None and another is not None and own.shape == one.shape:
+                made = replace(made, array=_nearer(own, one, another))
+            sink(made)
+
+        truth.replay(probe, given, nearer)
+
+
+def _nearer(own: Array, one: Array, another: Array) -> Array:
+    """Of two arrays each token that is nearer to a third one's."""
+    if one.dtype.kind != "f" or not one.ndim:
+        return one
+    with np.errstate(all="ignore"):
+        off = (np.square(own - made).sum(-1, keepdims=True) for made in (one, another))
+        nearest: Array = np.where(next(off) <= next(off), one, another)
+    return nearest
 
 
 def used_by_parts(
@@ -40,24 +86,37 @@ def used_by_parts(
     roundoff: float,
     middle: bool = True,
     yardstick: Mapping[str, Introduced] | None = None,
+    products: Collection[str] = (),
 ) -> dict[str, float]:
     """For each layer, how much of what a part may be off its worst one is; 1 is the limit.
+
+    `products`: the modules whose inputs may be rounded. A head is judged, too, where it is the only
+    one outside of all layers.
 
     `middle`: whether few tokens of a part have a number that may tip over. `yardstick`: the same
     parts of honest arithmetic at a coarser format.
     """
     own = yardstick or {}
-    middles = max(MIDDLE, _middle_limit(roundoff, own))
+    head = _head(found, products)
+    middles = _MiddleLimits(roundoff, own, head)
     worst: dict[str, float] = {}
     for name, part in found.items():
-        layer = layer_of(name)
+        layer = name if name == head else layer_of(name)
         if layer is None:
             continue
         used = _error(part) / max(LIMIT, K * _error(own[name]) if name in own else 0.0)
-        if middle and part.tokens >= TOKENS and _is_smallest(name, found):
-            used = max(used, _middle_error(part) / middles)
+        if middle and part.tokens >= TOKENS and (name == head or _is_smallest(name, found)):
+            used = max(used, _middle_error(part) / middles.of(name))
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
+
+
+def _head(found: Mapping[str, Introduced], products: Collection[str]) -> str | None:
+    """The point whose module is the only product outside of all layers."""
+    layers = [part.point.module for name, part in found.items() if layer_of(name) == name]
+    outside = [path for path in products if not any(path.startswith(f"{at}.") for at in layers)]
+    names = [name for name, part in found.items() if [part.point.module] == outside]
+    return names[0] if len(names) == 1 and layer_of(names[0]) is None else None
 
 
 def _error(part: Introduced) -> float:
@@ -68,15 +127,38 @@ def _middle_error(part: Introduced) -> float:
     return ratio(part.error.token_middle, part.scale.token_middle)
 
 
-def _middle_limit(roundoff: float, yardstick: Mapping[str, Introduced]) -> float:
-    """Of all parts alike: that no number tipped over in one of them is chance."""
-    most = IN_ROUNDOFFS * roundoff
-    own = [
-        _middle_error(part)
-        for name, part in yardstick.items()
-        if part.tokens >= TOKENS and _is_smallest(name, yardstick)
-    ]
-    return min(most, K * max(own) + ROUNDED * roundoff) if own else most
+class _MiddleLimits:
+    """How far the median token of a part may be off.
+
+    K times what the middle one of all parts is, or more where this part of any layer is off more:
+    where arithmetic in a coarse format lies before the rounding, as attention does, many tokens
+    have numbers that tip over, and whether the median is one of them is chance. All of them
+    together say by how much.
+    """
+
+    def __init__(
+        self, roundoff: float, yardstick: Mapping[str, Introduced], head: str | None
+    ) -> None:
+        self._most, self._rounding = IN_ROUNDOFFS * roundoff, ROUNDED * roundoff
+        smallest = {
+            name: part
+            for name, part in yardstick.items()
+            if part.tokens >= TOKENS and (name == head or _is_smallest(name, yardstick))
+        }
+        self._usual = median(map(_middle_error, smallest.values())) if smallest else math.inf
+        self._own: dict[str, float] = {}
+        for name, part in smallest.items():
+            known = self._own.get(_role(name), 0.0)
+            self._own[_role(name)] = max(known, _error(part), _middle_error(part))
+
+    def of(self, name: str) -> float:
+        honest = max(self._usual, self._own.get(_role(name), 0.0))
+        return max(MIDDLE, min(self._most, K * honest + self._rounding))
+
+
+def _role(name: str) -> str:
+    """What a part is within its layer."""
+    return name.removeprefix(layer_of(name) or "")
 
 
 def _is_smallest(name: str, all_names: Iterable[str]) -> bool:

@@ -8,7 +8,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..adapter import Backend, BackendInfo, BringsModel, BringsTruth, Decodes, LooksInside
+from ..adapter import (
+    Backend,
+    BackendInfo,
+    BreaksTies,
+    BringsModel,
+    BringsTruth,
+    Decodes,
+    LooksInside,
+)
 from ..decoding import Decoding
 from ..dtypes import FORMATS
 from ..errors import BackendError, DriftwalkError, UsageError
@@ -225,13 +233,16 @@ class Witness:
         """
         if not self.tips:
             return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
-        found, own = by_parts(self.truth, candidate, self.probe), {}
-        few = self.declared is not None and not self.declared.ties
+        ties = self.declared is not None and self.declared.ties
+        both_ways = ties and isinstance(self.truth, BreaksTies)
+        found, own = by_parts(self.truth, candidate, self.probe, both_ways), {}
+        few = self.declared is not None and (both_ways or not ties)
         if few and calibration.roundoff > FINE:
             with self.stage("the parts of layers"), self.yardstick(calibration) as yardstick:
                 if isinstance(yardstick, LooksInside):
-                    own = by_parts(self.truth, yardstick, self.probe)
-        used = used_by_parts(found, calibration.roundoff, few, own)
+                    own = by_parts(self.truth, yardstick, self.probe, both_ways)
+        products = self.declared.saved if self.declared is not None else ()
+        used = used_by_parts(found, calibration.roundoff, few, own, products)
         return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
 
     def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:

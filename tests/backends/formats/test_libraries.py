@@ -282,6 +282,41 @@ def test_inputs_that_llm_int8_must_round_are_missed_in_half_precision_too() -> N
     assert not report.format.wrong
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_attention_rounds_inside_tips_over_the_inputs_of_what_follows(seed: int) -> None:
+    """In fp16, in half of the tokens: the median token of that part is one of them by chance."""
+    pytest.importorskip("bitsandbytes")
+    from benchmarks import llm_int8_table as table
+    from benchmarks.quantised_matrix import tiny
+
+    model = table.with_outliers(dict(tiny(seed))["ViT"].eval())
+    report = driftwalk.verify(model, table.eight_bits(model, torch.float16))
+    assert report.verdict == "pass", report.first_divergence
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "path"),
+    [("BERT", 1, "bert.encoder.layer.1.intermediate.dense"), ("GPT-2", 1, "lm_head")],
+)
+def test_inputs_whose_largest_number_is_half_way_are_to_be_rounded_all_the_same(
+    name: str, seed: int, path: str
+) -> None:
+    """torchao's kernel may round that one either way, in every row; all of a row it must round."""
+    pytest.importorskip("torchao")
+    from benchmarks.quantised_matrix import FAULTS, formats, tiny
+
+    model, rounded = dict(tiny(seed))[name].eval(), formats()["int8, dynamic"]
+    assert driftwalk.verify(model, rounded(copy.deepcopy(model))).verdict == "pass"
+    made = rounded(copy.deepcopy(model))
+    FAULTS["sums in fp16"][0](made, path)
+    report = driftwalk.verify(model, made)
+    assert report.verdict == "drift"
+    assert report.root_cause is not None
+    assert path.startswith(report.root_cause.point.module)
+    assert report.format is not None
+    assert not report.format.wrong
+
+
 def _small() -> LlamaForCausalLM:
     torch.manual_seed(1)
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from driftwalk_backends.formats.rounded import (
     split,
     whole_numbers,
 )
+from driftwalk_backends.formats.rounding import InputRounding
 
 FP8 = Grid("fp8 (e4m3)", -448.0, 448.0, 3, 2.0**-9)
 SHAPE = (16, 64)
@@ -170,3 +172,12 @@ def test_blocks_are_put_back_where_they_came_from(seed: int, block: tuple[int, .
     np.testing.assert_array_equal(joined(split(weights, block), SHAPE, block), weights)
     one = rounded(weights, whole_numbers(8), block)
     np.testing.assert_array_equal(one.turned().values, one.values.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_inputs_are_rounded_alike_in_every_dtype(dtype: torch.dtype) -> None:
+    """Numbers on the way have no place in fp16: the rounding's own error is all that is left."""
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    made = InputRounding(rows=True, symmetric=True).rounded(x)
+    assert made.dtype == dtype
+    assert float((made.double() - x.double()).norm() / x.double().norm()) < 0.02

@@ -82,6 +82,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 }
                 feed = {n: np.asarray(a) for n, a in probe().inputs.items() if n in taken}
                 whole = {"weight_type": QuantType.QInt8, "activation_type": QuantType.QInt8}
+                if kind == "static":
+                    whole["nodes_to_exclude"] = graphs.masked(plain(), feed)
                 quantize_static(str(plain()), str(path), Once(feed), **whole)
             else:
                 bits, level, form = kind.split("-")
@@ -125,6 +127,14 @@ def test_a_format_passes_by_what_it_declares(
     last = found.layers["logits"]
     assert last.format > 1e-3 * last.scale
     assert last.kernel < 0.2 * last.format
+
+
+def test_a_step_that_is_no_number_is_refused_by_name(made: Callable[[str], Path]) -> None:
+    """A mask of minus infinity was calibrated: by its step every score is no number."""
+    named = r"layers.0/self_attn.* rounds by a step of inf"
+    with pytest.raises(driftwalk.DriftwalkError, match=named) as caught:
+        verify(made("static-masked"))
+    assert caught.value.exit_code == 3
 
 
 def test_another_accuracy_than_the_declared_one_is_the_kernels_doing(
