@@ -54,7 +54,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "calibrate": (
         *("judge.exact", "judge.replay", "judge.honest"),
-        *("judge.conditioning", "judge.ties", "judge.margins"),
+        *("judge.conditioning", "judge.ties", "judge.margins", "judge.unrounded"),
         *("judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": (

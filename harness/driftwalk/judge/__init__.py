@@ -8,6 +8,7 @@ calibrate.py           the truth, and that for every point of a model
 habit.py               what is usual for a side over many probes, and which probe is not
 conditioning.py        whether the truth can be trusted
 ties.py                choices that honest arithmetic may tip over, and where the other branch leads
+unrounded.py           casts that a runtime leaves out, and what the layer behind may be off for it
 calibration_cache.py   what was measured once is kept
 cautions.py            what a report says about one candidate alone
 witness.py             has truth and yardstick run, and is asked about blame
