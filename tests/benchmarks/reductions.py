@@ -158,7 +158,7 @@ def reduced(name: str, model: Any, candidate: Any, probe: Any, options: Any) -> 
         try:
             found = driftwalk.reduce(model, candidate, folder, probe=probe, minutes=options.minutes)
         except driftwalk.DriftwalkError as error:
-            return row | {"refused": str(error)[:300], "seconds": _since(begun)}
+            return row | {"refused": str(error)[:600], "seconds": _since(begun)}
     if found.before is None or found.after is None:
         return row | {"refused": "within tolerance", "seconds": _since(begun)}
     printed = next(line for line in found.printed if " ratio " in line)
