@@ -68,7 +68,10 @@ def test_the_candidate_without_it_passes_with_the_goal_as_its_limit(found: Repai
 def test_by_module_that_matrix_and_what_it_feeds_are_enough() -> None:
     """The inputs of `down_proj` are coarse, too: they have the outlier's result among them."""
     model = with_outlier()
-    found = driftwalk.repair(model, int8(model), "snr=32", by="module")
+    made = int8(model)
+    # Engines of x86 round inputs to 7 bits, which costs 6 dB more.
+    bits = 8 if torch.backends.quantized.engine == "qnnpack" else 7
+    found = driftwalk.repair(model, made, f"snr={32 - 6 * (8 - bits)}", by="module")
     assert "model.layers.1.mlp.gate_proj" in found.modules
     assert set(found.modules) <= {f"model.layers.1.mlp.{name}_proj" for name in ("gate", "down")}
 
