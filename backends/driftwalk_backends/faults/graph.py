@@ -27,6 +27,7 @@ from ..loaded import LoadedModel
 from ..onnx.exported import PLAIN, TRACED, Exported, read_export
 from ..onnx.file import OnnxFile
 from ..onnx.runtime import OnnxRuntime
+from ..onnx.stored import array_of
 from ..tensors import to_numpy
 from .planning import FaultyModel
 
@@ -124,13 +125,12 @@ def patch(source: Path, target: Path, changes: Mapping[str, Array]) -> None:
 def _stored(exported: Exported) -> dict[tuple[Any, ...], list[str]]:
     """Initialisers of a graph by what they hold."""
     import onnx
-    from onnx import numpy_helper
 
     names: dict[tuple[Any, ...], list[str]] = {}
     model = onnx.load(str(exported.traced), load_external_data=False)
     for tensor in model.graph.initializer:
         if tensor.data_type in _FLOATS and tensor.dims:
-            array = numpy_helper.to_array(tensor, str(exported.folder))
+            array = array_of(tensor, exported.folder)
             names.setdefault(_key(array), []).append(tensor.name)
     return names
 

@@ -17,6 +17,8 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
+from .stored import array_of
+
 FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
 """onnx.TensorProto.DataType of the float formats a graph may compute in."""
 FLOAT_KINDS = ("tensor(float)", "tensor(float16)", "tensor(double)")
@@ -237,15 +239,12 @@ class OnnxGraph:
 
     def stored(self, name: str) -> Array | None:
         """A weight or a Constant as an array, wherever it is kept; None where there is none."""
-        from onnx import numpy_helper
-
         tensor, made = self.weights.get(name), self.maker(name)
         if tensor is None and made is not None and made.op == "Constant":
             tensor = next((a.t for a in made.proto.attribute if a.name == "value"), None)
         if tensor is None:
             return None
-        array: Array = numpy_helper.to_array(tensor, str(self.path.parent.resolve()))
-        return array
+        return array_of(tensor, self.path.parent)
 
     def exposing(self, names: Iterable[str]) -> bytes:
         """The graph with some of its tensors as outputs too; weights beside it stay there."""

@@ -19,6 +19,7 @@ from driftwalk.errors import BackendError
 from ...calls import first_line
 from ..graph import FLOATS, OnnxGraph
 from ..sessions import quick_session
+from ..stored import array_of
 from .flat import flat
 from .widen import NAME, Known, Widening
 
@@ -80,10 +81,7 @@ class GraphTruth:
         self._narrow.add(op)
 
     def _load(self, tensor: Any) -> Array:
-        from onnx import numpy_helper
-
-        array: Array = numpy_helper.to_array(tensor, str(self._graph.path.parent.resolve()))
-        return array
+        return array_of(tensor, self._graph.path.parent)
 
     def _asked(self) -> Known:
         """The types and shapes of all tensors, from a session of the graph as it is."""
