@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+import pytest
+from onnx import external_data_helper, helper, numpy_helper
 
+from driftwalk.errors import BackendError
 from driftwalk_backends.onnx.graph import OnnxGraph
 from driftwalk_backends.onnx.stored import array_of
 
@@ -37,3 +39,13 @@ def test_weights_in_a_file_with_two_names_are_read(tmp_path: Path) -> None:
         found = read.stored(name)
         assert found is not None
         assert np.array_equal(found, array)
+
+
+def test_a_part_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    tensor = numpy_helper.from_array(np.arange(4, dtype=np.float32), "one")
+    external_data_helper.set_external_data(tensor, "sum.data", offset=8, length=16)
+    tensor.ClearField("raw_data")
+    (tmp_path / "sum.data").write_bytes(bytes(16))
+    os.link(tmp_path / "sum.data", tmp_path / "again.data")
+    with pytest.raises(BackendError, match="'one' cannot be read from"):
+        array_of(tensor, tmp_path)

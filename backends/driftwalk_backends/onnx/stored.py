@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from driftwalk.dtypes import Array
+from driftwalk.errors import BackendError
 
 
 def array_of(tensor: Any, folder: Path) -> Array:
@@ -22,10 +23,14 @@ def array_of(tensor: Any, folder: Path) -> Array:
     if not lent or file.stat().st_nlink == 1:
         array: Array = numpy_helper.to_array(tensor, str(folder.resolve()))
         return array
-    with file.open("rb") as opened:
-        opened.seek(int(where.get("offset", 0)))
-        data = opened.read(int(where.get("length", -1)))
     whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    whole.raw_data = data
-    made: Array = numpy_helper.to_array(whole)
+    try:
+        with file.open("rb") as opened:
+            opened.seek(int(where.get("offset", 0)))
+            whole.raw_data = opened.read(int(where.get("length", -1)))
+        made: Array = numpy_helper.to_array(whole)
+    except (OSError, ValueError) as error:
+        raise BackendError(
+            f"The weight {tensor.name!r} cannot be read from {name}: {error}"
+        ) from error
     return made
