@@ -29,6 +29,7 @@ Reading a graph that others made
 
     reading         from a file that is hostile until proven otherwise
     graph           nodes in topological order, who depends on whom; inputs, outputs, weights
+    stored          what a tensor of a graph holds, wherever it is kept
     shapes          how large its tensors will be
     sessions        a session for a question that is asked once
     structure       a graph's points: by modules that nodes name, narrow places, repeated blocks
@@ -36,7 +37,6 @@ Reading a graph that others made
 Decoding step by step
 
     past            what is kept from one step to the next, as inputs and outputs of a graph
-    stored          what a tensor of a graph holds, wherever it is kept
     stepping        graphs with a past, called as a torch module that keeps a cache is
     decoding        what a backend has that decodes so
     decoder_files   which graphs of a file or a folder begin, and which go on
