@@ -86,6 +86,24 @@ def test_of_a_block_with_the_weights_of_another_the_first_wrong_product_is_left(
     assert "it drifts" in found.printed
 
 
+@pytest.mark.parametrize("role", ["value", "query"])
+def test_a_product_and_its_bias_are_cut_along_the_inner_axis_too(role: str) -> None:
+    """No node is left to be taken out then: what is right with the model's numbers is asked all
+    the same."""
+    encoder = torch_model("demo:encoder")
+    given, name = make_probe(encoder), f"bert.encoder.layer.2.attention.self.{role}.weight"
+    fault = Fault("scaled_weight", ("layer.2",), name, "times 1.001", {"scale": 1e-3})
+    with (
+        driftwalk.backend("onnxruntime", encoder) as plain,
+        faulty_backend(plain, FaultyModel(encoder, fault), given) as side,
+    ):
+        found = driftwalk.reduce(encoder, side, None, probe=given)
+    assert found.point == "layer.2"
+    assert found.operations == ("MatMul", "Add")
+    assert found.after is not None
+    assert found.after.longest == 1
+
+
 def test_a_matrix_that_is_off_by_a_few_roundoffs_is_told_from_what_is_given_rounded(
     model: LoadedModel, clean: Backend, probe: Probe
 ) -> None:

@@ -135,7 +135,7 @@ class GraphSubject:
             return self._wrong_numbers(end) if self.fault == "graph" else None
         if self.fault == "runtime":
             share = self._explained(state, end, found.shown)
-        return replace(found, share=share) if share >= LEAST_SHARE else None
+        return self._settled(replace(found, share=share)) if share >= LEAST_SHARE else None
 
     def _explained(self, state: State, end: str, shown: Shown) -> float:
         """Of the error, what the float64 rest makes of this tensor's, along the same direction."""
