@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import driftwalk
+from benchmarks.owed import input_of
 from benchmarks.quantised_matrix import asked, is_asked, models, used
 
 HEADS = ("lm_head", "decoder", "classifier")
@@ -127,22 +128,6 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "large columns rounded": (no_outliers, "kernel"),
     "inputs not rounded": (float_weight, "kernel"),
 }
-
-
-def input_of(model: nn.Module, path: str, dtype: torch.dtype) -> torch.Tensor:
-    """What a layer is given where the model is given numbers drawn by chance."""
-    draw, seen = torch.Generator().manual_seed(0), []
-    part = model.get_submodule(path)
-    hook = part.register_forward_pre_hook(lambda part, args: seen.append(args[0].clone()))
-    config: Any = model.config
-    with torch.no_grad():
-        if hasattr(config, "vocab_size"):
-            model(torch.randint(0, config.vocab_size, (2, 16), generator=draw))
-        else:
-            sizes = 2, config.num_channels, config.image_size, config.image_size
-            model(pixel_values=torch.randn(*sizes, generator=draw).to(dtype))
-    hook.remove()
-    return seen[0]
 
 
 def times_noise(clean: nn.Module, wrong: nn.Module, x: torch.Tensor) -> float:

@@ -74,38 +74,32 @@ def test_each_point_has_the_dtype_that_it_is_computed_in(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_before_its_first_half_a_graph_is_held_to_float32(net: Net, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("halves", "number", "factor"),
+    [((3,), 0, 1 + 1e-4), ((1,), 2, 1.1)],
+    ids=[
+        "before the first half, as in float32",
+        "behind a half, beyond what its rounding explains",
+    ],
+)
+def test_a_fault_of_a_layer_in_float_is_seen(
+    net: Net, halves: tuple[int, ...], number: int, factor: float, tmp_path: Path
+) -> None:
     """A fault of 1e-4 is nothing in fp16."""
-    path = exported(net, (3,), tmp_path)
+    path = exported(net, halves, tmp_path)
     graph = onnx.load(str(path))
-    weight = next(one for one in graph.graph.initializer if one.dims[:] in ([48, 96], [96, 48]))
-    array = numpy_helper.to_array(weight).copy()
-    array[:, 3] *= 1 + 1e-4
-    weight.CopyFrom(numpy_helper.from_array(array, weight.name))
-    onnx.save(graph, str(path))
-    report = driftwalk.verify(net, f"onnxruntime,file={path}", probe=PROBE)
-    assert report.verdict == "drift"
-    assert report.root_cause is not None
-    assert report.root_cause.point.name == "layer.0"
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_fault_of_the_first_layer_in_float_is_seen(net: Net, tmp_path: Path) -> None:
-    """It may be given numbers that were not rounded to fp16: a fault beyond that is its own."""
-    path = exported(net, (1,), tmp_path)
-    graph = onnx.load(str(path))
-    weights = [one for one in graph.graph.initializer if sorted(one.dims) == [48, 96]]
-    true = net.layers[2].inner.weight.detach().numpy()
-    (wrong,) = (one for one in weights if is_the_same(numpy_helper.to_array(one), true))
+    true = net.layers[number].inner.weight.detach().numpy()
+    (wrong,) = (one for one in graph.graph.initializer if is_stored(true, one))
     array = numpy_helper.to_array(wrong).copy()
-    array[:, 3] *= 1.1
+    array[:, 3] *= factor
     wrong.CopyFrom(numpy_helper.from_array(array, wrong.name))
     onnx.save(graph, str(path))
     report = driftwalk.verify(net, f"onnxruntime,file={path}", probe=PROBE)
     assert report.verdict == "drift"
     assert report.root_cause is not None
-    assert report.root_cause.point.name == "layer.2"
+    assert report.root_cause.point.name == f"layer.{number}"
 
 
-def is_the_same(stored: np.ndarray, true: np.ndarray) -> bool:
-    return any(np.array_equal(stored, one) for one in (true, true.T))
+def is_stored(weight: np.ndarray, tensor: onnx.TensorProto) -> bool:
+    stored = numpy_helper.to_array(tensor)
+    return any(np.array_equal(stored, one) for one in (weight, weight.T))
