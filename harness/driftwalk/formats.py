@@ -61,7 +61,10 @@ class Declared:
     """Whether numbers are rounded while it runs, so that one may tip over to the next by chance."""
     ties: bool = False
     """Whether many may: where the largest number of each row lies half-way between two, or where a
-    runtime may round a number that is rounded anyway a little earlier."""
+    runtime may round a number that is rounded anyway a little earlier, or sums in half precision
+    come before."""
+    half_way: bool = False
+    """Whether it is the first of these alone: both ways to round it are known then."""
     wrong: Mapping[str, Misstored] = field(default_factory=dict)
     """By module: stored weights that are no rounding of the model's."""
     own_way: tuple[str, ...] = ()

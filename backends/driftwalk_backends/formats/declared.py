@@ -86,10 +86,12 @@ def declared_model(
     with torch.no_grad():
         for name, vector in (scaled.vectors if scaled is not None else {}).items():
             module.get_parameter(name).copy_(vector)
+    half_way = any(one.inputs is not None and one.inputs.ties for one in weights)
     declared = Declared(
         stored=tuple(_kinds(weights)),
         tips=any(one.inputs is not None for one in weights),
-        ties=any(one.inputs is not None and one.inputs.ties for one in weights),
+        ties=half_way,
+        half_way=half_way,
         wrong=wrong,
         own_way=tuple(own_way),
         in_float=_in_float(parts, {one.path for one in weights}),

@@ -59,19 +59,23 @@ class KeptInHalf:
         key, value = (one.repeat_interleave(groups, 1) for one in (key, value))
         with unseen(query, key, value):
             query, key, value = half(query), half(key), half(value)
-        scores = self._summed(query, key.transpose(-1, -2), 4 * LANES if self.flash else LANES)
+        lanes = 4 * LANES if self.flash else LANES
+        scores = _summed(query, key.transpose(-1, -2), lanes, self.half_sums)
         scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         if attention_mask is not None:
             scores = scores + attention_mask[..., : key.shape[-2]].to(scores.dtype)
         shares = torch.softmax(scores, -1)
         with unseen(shares):
             shares = half(shares)
-        made = self._summed(shares, value, 1 if self.flash else LANES)
+        # Flash attention keeps its sums of values in half precision on every CPU.
+        lanes = 1 if self.flash else LANES
+        made = _summed(shares, value, lanes, self.half_sums or self.flash)
         return made.transpose(1, 2).contiguous(), None
 
-    def _summed(self, a: torch.Tensor, b: torch.Tensor, lanes: int) -> torch.Tensor:
-        made = a @ b
-        if self.half_sums and a.dtype == torch.float32:
-            with unseen(made):
-                made = made + half_sum_noise(a, lambda squares: squares @ b.square(), lanes)
-        return made
+
+def _summed(a: torch.Tensor, b: torch.Tensor, lanes: int, in_half: bool) -> torch.Tensor:
+    made = a @ b
+    if in_half and a.dtype == torch.float32:
+        with unseen(made):
+            made = made + half_sum_noise(a, lambda squares: squares @ b.square(), lanes)
+    return made
