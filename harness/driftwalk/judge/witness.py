@@ -233,11 +233,10 @@ class Witness:
         """
         if not self.tips:
             return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
-        ties = self.declared is not None and self.declared.ties
         half_way = self.declared is not None and self.declared.half_way
         both_ways = half_way and isinstance(self.truth, BreaksTies)
         found, own = by_parts(self.truth, candidate, self.probe, both_ways), {}
-        few = self.declared is not None and (both_ways or not ties)
+        few = self.declared is not None and (both_ways or not self.declared.ties)
         if few and calibration.roundoff > FINE:
             with self.stage("the parts of layers"), self.yardstick(calibration) as yardstick:
                 if isinstance(yardstick, LooksInside):
