@@ -41,9 +41,12 @@ def test_weights_in_a_file_with_two_names_are_read(tmp_path: Path) -> None:
         assert np.array_equal(found, array)
 
 
-def test_a_part_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("offset", "length"), [(8, 16), (-1, 16), (10**30, 16), (0, 10**30)])
+def test_a_part_that_is_not_there_is_refused_by_name(
+    offset: int, length: int, tmp_path: Path
+) -> None:
     tensor = numpy_helper.from_array(np.arange(4, dtype=np.float32), "one")
-    external_data_helper.set_external_data(tensor, "sum.data", offset=8, length=16)
+    external_data_helper.set_external_data(tensor, "sum.data", offset=offset, length=length)
     tensor.ClearField("raw_data")
     (tmp_path / "sum.data").write_bytes(bytes(16))
     os.link(tmp_path / "sum.data", tmp_path / "again.data")

@@ -29,7 +29,7 @@ def array_of(tensor: Any, folder: Path) -> Array:
             opened.seek(int(where.get("offset", 0)))
             whole.raw_data = opened.read(int(where.get("length", -1)))
         made: Array = numpy_helper.to_array(whole)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise BackendError(
             f"The weight {tensor.name!r} cannot be read from {name}: {error}"
         ) from error
