@@ -123,6 +123,12 @@ class Cutting:
         self._opsets = tuple((one.domain, one.version) for one in proto.opset_import)
         self.is_constant = _constants(graph)
 
+    def numbers(self, cut: Cut) -> tuple[int, ...]:
+        """Of the nodes of a cut, in order."""
+        makers = self.graph.producers
+        made = {makers[name] for node in cut.nodes for name in node.output if name in makers}
+        return tuple(sorted(made))
+
     def cut(
         self, nodes: Iterable[int], output: str, given: Mapping[str, Array] | None = None
     ) -> Cut:

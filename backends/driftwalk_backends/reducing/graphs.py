@@ -89,7 +89,7 @@ class GraphSubject:
             cut = self._cutting.cut(nodes, output)
         except KeyError:
             return None
-        kept = self._numbers(cut)
+        kept = self._cutting.numbers(cut)
         shown = self._judge.show(cut, expected) if kept else None
         if shown is None or not shown.ratio > limit:
             return None
@@ -97,11 +97,6 @@ class GraphSubject:
 
     def _partner(self, name: str) -> Partner | None:
         return self._mending.end if name == self._target else self._mending.partners.get(name)
-
-    def _numbers(self, cut: Cut) -> tuple[int, ...]:
-        makers = self._cutting.graph.producers
-        made = {makers[name] for node in cut.nodes for name in node.output if name in makers}
-        return tuple(sorted(made))
 
     def write(
         self, state: State, folder: Path, flags: Mapping[str, str], headline: str, about: str
@@ -178,7 +173,7 @@ class GraphSubject:
                 self._mending.partners[end] = partner
                 mended = self._mending.mended(end, partner.array)
                 share = max(mended, self._mending.mended_by(cut, right or cut))
-                return State(cut, shown, self._numbers(cut), partner.array, share, right)
+                return State(cut, shown, self._cutting.numbers(cut), partner.array, share, right)
         return None
 
     def _settled(self, state: State) -> State:

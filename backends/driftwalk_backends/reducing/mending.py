@@ -127,9 +127,8 @@ class Mending:
 
     def given_at(self, cut: Cut, name: str) -> Cut:
         """A cut that is given one of its tensors."""
-        makers = self._cutting.graph.producers
-        numbers = {makers[made] for node in cut.nodes for made in node.output if made in makers}
-        return self._cutting.cut(numbers - {makers[name]}, cut.output)
+        left = set(self._cutting.numbers(cut)) - {self._cutting.graph.producers[name]}
+        return self._cutting.cut(left, cut.output)
 
     def _unrounded(self, cut: Cut) -> Array | None:
         fed: Collection[str] = [n for n, a in cut.given.items() if a.dtype.kind == "f"]
