@@ -23,6 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "other_inputs",
         *("children", "names", "budget", "input_files", "cpu", "decoding"),
         *("measure.ulp", "native", "workers", "measure.halves", "measure.spectral"),
+        "measure.fused_norms",
         *(
             "measure.norms",
             "point",
@@ -55,7 +56,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "calibrate": (
         *("judge.exact", "judge.replay", "judge.honest"),
         *("judge.conditioning", "judge.ties", "judge.margins", "judge.unrounded"),
-        *("judge.calibrate", "judge.calibration_cache"),
+        *("judge.honest_table", "judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": (
         *("judge.attention", "judge.sides", "judge.depth", "judge.outputs", "judge.walk"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftwalk.dtypes import FORMATS, Array
-from driftwalk.measure import fused, norms, spectral
+from driftwalk.measure import fused, fused_norms, norms, spectral
 from driftwalk.measure.norms import FAR, NORM_NAMES, ZERO, Norms, Weights, distance
 from unit.material import seeds
 
@@ -22,6 +24,7 @@ def generally(
     a: Array, b: Array | None, keep: Array | None = None, weights: Weights | None = None
 ) -> Norms:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norms, "fast_norms", lambda *_: None)
         patch.setattr(norms, "fast_difference", lambda *_: None)
         patch.setattr(spectral, "fast_products", lambda *_: None)
         return distance(a, b, keep, weights)
@@ -68,6 +71,44 @@ def test_the_size_of_a_state_is_measured_alike(rng, kind, shape, masked):
     assert_alike(distance(a, None, keep), generally(a, None, keep))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    rng=seeds(),
+    rows=st.integers(1, 70),
+    width=st.integers(1, 70),
+    rank=st.integers(1, 12),
+    patterns=st.booleans(),
+)
+def test_all_norms_at_once_are_those_found_one_by_one(rng, rows, width, rank, patterns):
+    """Of differences of few patterns, too, of which vectors are left that have no direction."""
+    off = rng.standard_normal((rows, rank)) @ (rng.standard_normal((rank, width)) * 1e-3)
+    a, dead = rng.standard_normal((1, rows, width)), rng.random(rows) < 0.4
+    b = a + off.round(3)
+    alive = None if dead.all() or not dead.any() else ~dead
+    weights = Weights(rng.uniform(0.1, 10, rows), rng.uniform(0.1, 10, width), alive)
+    fast = at_once(a[0], b[0], weights, patterns)
+    assert fast is not None
+    assert_alike(fast, generally(a, b, None, weights) if patterns else unpatterned(a, b, weights))
+
+
+def at_once(a: Array, b: Array, weights: Weights, patterns: bool) -> Norms | None:
+    given = weights.tokens, weights.channels, weights.alive
+    found = norms.fast_norms(a, b, None, *given, norms._UPPER, patterns)
+    return None if found is None else Norms(*found)
+
+
+def unpatterned(a: Array, b: Array, weights: Weights) -> Norms:
+    return replace(generally(a, b, None, weights), spectral=0.0)
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e15])
+def test_patterns_beyond_products_of_float32_are_found_otherwise(size):
+    a, b = np.random.default_rng(0).standard_normal((2, 1, 16, 24)) * size
+    assert at_once(a[0], b[0], norms.even(16, 24), patterns=True) is None
+    assert at_once(a[0], b[0], norms.even(16, 24), patterns=False) is not None
+    assert_alike(distance(a, b), generally(a, b))
+
+
 @pytest.mark.parametrize("shape", [(2, 64, 257), (1, 9, 8192), (1, 5, 9001), (3, 1, 1)], ids=str)
 def test_states_of_all_widths(shape):
     rng = np.random.default_rng(0)
@@ -89,7 +130,7 @@ def test_states_that_are_looked_at_in_pieces(shape, masked):
     found = distance(a, b, keep, weights)
     assert_alike(found, generally(a, b, keep, weights))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(norms, "in_threads", lambda look, items: [look(item) for item in items])
+        patch.setattr(fused_norms, "in_threads", lambda look, items: [look(item) for item in items])
         assert distance(a, b, keep, weights) == found  # however many threads there are
 
 

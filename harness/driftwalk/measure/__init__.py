@@ -9,6 +9,7 @@ tokens.py        the error of each token, for heatmaps
 ulp.py           distances in units in the last place
 spectral.py      the strongest pattern of a state's error
 norms.py         norms of that error
+fused_norms.py   the same by compiled code
 decisions.py     what a difference of logits changes: choices, ranks, KL
 embeddings.py    what one of embeddings changes: directions, nearest neighbours
 """

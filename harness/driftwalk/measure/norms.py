@@ -17,26 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import reduce
 from operator import add, attrgetter, mul
 
 import numpy as np
 
 from ..dtypes import Array, Float64
 from ..jsonable import Later, Size
-from ..native import library
-from ..workers import in_threads
-from .halves import widened
+from .fused_norms import fast_difference, fast_norms
 from .spectral import spectral
 
 BLOCK = 1 << 16
 _WIDEST = 1 << 13
-_TOGETHER, _PIECES = 1 << 18, 16
-"""Elements that a thread looks at together, at least, and pieces that a state is cut into."""
 _UPPER = 0.95
 """The quantile that stands for the upper tail of the tokens."""
-_WIDE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
-"""How compiled code (native/norms.c) is told of a format."""
 _FEW = 8
 """One number in so many of a channel may have tipped over to the next step, by chance."""
 _MOST_WEIGHT = 1e3
@@ -68,6 +61,10 @@ class Norms:
         """Norm by norm, of this and of others."""
         return Norms(*map(function, *map(_VALUES, (self, *others))))
 
+    def each_judged(self, function: Callable[..., float], *others: Norms) -> tuple[float, ...]:
+        """The same of the norms that are judged, as plain numbers."""
+        return tuple(map(function, *(_VALUES(one)[2:] for one in (self, *others))))
+
     def scaled(self, factor: float) -> Norms:
         return self.each(lambda own: own * factor)
 
@@ -82,7 +79,7 @@ class Norms:
 
     def over(self, allowed: Norms) -> tuple[float, str]:
         """The largest ratio to `allowed` over all judged norms, and which one it is."""
-        ratios = list(map(ratio, _VALUES(self)[2:], _VALUES(allowed)[2:]))
+        ratios = self.each_judged(ratio, allowed)
         worst = max(ratios)
         return worst, NORM_NAMES[ratios.index(worst)]
 
@@ -149,13 +146,18 @@ def distance(
         return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
     kept = patterns and b is not None and width <= _WIDEST
+    weights = weights or even(count, width)
+    every = weights.tokens, weights.channels
+    at_once = fast_norms(a_rows, b_rows, rows, *every, weights.alive, _UPPER, kept)
+    if at_once is not None:
+        return Norms(*at_once)
     whole = np.empty((count, width), np.float32) if kept else None
-    found, squares = _measured(a_rows, b_rows, rows, weights or even(count, width), whole)
+    found, squares = _measured(a_rows, b_rows, rows, weights, whole)
     plain, weighed, most, peaks = found.T
     if not math.isfinite(float(plain.sum())) or np.isnan(most).any():
         return FAR
     tokens, channels = np.sqrt(weighed), np.sqrt(squares / count)
-    typical = tokens if weights is None or weights.alive is None else tokens[weights.alive]
+    typical = tokens if weights.alive is None else tokens[weights.alive]
     upper = math.ceil(_UPPER * (len(typical) - 1))
     spread, peak = math.sqrt(float(weighed.sum())), float(peaks.max())
     return Norms(
@@ -277,8 +279,8 @@ def _measured(
 def _differences(
     a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
 ) -> tuple[Float64, Float64]:
-    given = (a, b, rows, weights, whole)
-    return fast_difference(*given) or _difference(*given)
+    fast = fast_difference(a, b, rows, weights.tokens, weights.channels, whole)
+    return fast or _difference(a, b, rows, weights, whole)
 
 
 def _difference(
@@ -306,42 +308,6 @@ def _difference(
             if whole is not None:
                 whole[here] = d
     return found, squares
-
-
-def fast_difference(
-    a: Array, b: Array | None, rows: Array | None, weights: Weights, whole: Array | None
-) -> tuple[Float64, Float64] | None:
-    """The same in compiled code; None where numpy must do it."""
-    native = library()
-    if native is None or not a.size:
-        return None
-    one = 4 if b is None else 0
-    a, b = widened(a), np.zeros(a.shape[1], np.float32) if b is None else widened(b)
-    if a.dtype not in _WIDE or b.dtype not in _WIDE:
-        return None
-    width = a.shape[1]
-    numbers = np.arange(len(a)) if rows is None else rows
-    chosen = np.ascontiguousarray(numbers, np.int64)
-    both = [np.ascontiguousarray(w, np.float64) for w in (weights.tokens, weights.channels)]
-    kinds = _WIDE[a.dtype] + 2 * _WIDE[b.dtype] + one
-    tokens, channels = both
-    found = np.empty((len(chosen), 4))
-    # As many rows at a time whatever the threads are: sums are then the same.
-    step = max(1, -(-_TOGETHER // width), -(-len(chosen) // _PIECES))
-
-    def look(first: int) -> Float64:
-        some, squares = slice(first, first + step), np.zeros(width)
-        out = np.empty(width, np.float32) if whole is None else whole[some]
-        native.driftwalk_difference(
-            *(array.ctypes.data for array in (a, b, chosen[some])),
-            *(len(chosen[some]), width, kinds),
-            *(array.ctypes.data for array in (tokens[some], channels, found[some], squares, out)),
-            0 if whole is None else width,
-        )
-        return squares
-
-    squares = in_threads(look, range(0, len(chosen), step))
-    return found, reduce(np.add, squares, np.zeros(width))
 
 
 def alive_in(array: Array, keep: Array | None = None) -> Array:

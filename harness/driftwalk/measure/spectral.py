@@ -18,7 +18,7 @@ _PASSES, VECTORS = 3, 8
 """Of the sketch that finds the largest singular value: products, and columns."""
 _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
-_LOW, _HIGH = 1e-12, 1e12
+RANGE = 1e-12, 1e12
 """Where products of float32 stay in its range."""
 _TINIEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 
@@ -30,7 +30,7 @@ def spectral(whole: Array | None, largest: float, l2: float) -> float:
     # product of tiny numbers in float64), where `whole` is 0, L2 bounds it well enough.
     if not _TINIEST <= largest <= _LARGEST:
         return l2
-    if _LOW < largest < _HIGH:
+    if RANGE[0] < largest < RANGE[1]:
         found = _largest_singular_value(whole)
     else:
         found = _largest_singular_value(whole / np.float32(largest)) * largest
@@ -43,7 +43,7 @@ def _largest_singular_value(matrix: Array) -> float:
         lambda vectors: _times(matrix, vectors),
         lambda vectors: _times(matrix.T, vectors),
     )
-    sketch = _random_sketch(matrix.shape[1])
+    sketch = sketch_of(matrix.shape[1])
     for _ in range(_PASSES):
         basis, _ = np.linalg.qr(times(sketch))
         sketch = times_back(basis)
@@ -81,5 +81,6 @@ def _times(matrix: Array, vectors: Array) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _random_sketch(width: int) -> Array:
+def sketch_of(width: int) -> Array:
+    """Random numbers, the same ones each time."""
     return np.random.default_rng(0).standard_normal((width, VECTORS), np.float32)

@@ -57,6 +57,8 @@ def library() -> ctypes.CDLL | None:
     found.driftwalk_decide.restype = None
     found.driftwalk_difference.argtypes = (*rows, whole, *(array,) * 5, whole)
     found.driftwalk_difference.restype = None
+    found.driftwalk_norms.argtypes = (*rows, whole, *(array,) * 3, real, array, real, real, array)
+    found.driftwalk_norms.restype = whole
     for product in (found.driftwalk_times, found.driftwalk_times_back):
         product.argtypes = (array, whole, whole, array, array)
         product.restype = None

@@ -9,7 +9,11 @@
 #define EXPORT __attribute__((visibility("default")))
 /* Compiled twice, for any x86-64 and for those with wider registers; chosen when it is loaded. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDE __attribute__((target_clones("default", "avx2,fma")))
+#if __GNUC__ >= 12
+#define WIDE __attribute__((target_clones("default", "arch=x86-64-v3")))
+#else
+#define WIDE __attribute__((target_clones("default", "avx2")))
+#endif
 #else
 #define WIDE
 #endif

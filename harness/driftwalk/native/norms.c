@@ -1,19 +1,11 @@
-/* The difference of two states and its strongest pattern; norms.py says what for.
+/* The difference of two states; norms.py says what for.
  *
  * A state is a matrix of rows (tokens) of `width` channels. Differences, their squares by channel
- * and the largest are exact as far as float64 is; the difference itself is handed on in float32, for
- * products with few vectors, of which BLAS makes little.
+ * and the largest are exact as far as float64 is; the difference itself is handed on in float32.
  */
-#include "native.h"
+#include "norms.h"
 
-enum { VECTORS = 8, HALVES = 2, ROWS = 4, PANEL = 256 };
-
-typedef float lanes __attribute__((vector_size(16), aligned(4), may_alias));
-
-/* What one row came to, as it is and weighed. */
-typedef struct {
-    double squares, weighed_squares, most, weighed_most;
-} row_t;
+#include <stdlib.h>
 
 /* One row, of weight `token`; each channel has a weight of its own. Weighed squares are added up by
  * channel, the weighed difference goes to `whole`. */
@@ -63,54 +55,88 @@ EXPORT void driftwalk_difference(const void *a, const void *b, const int64_t *ro
     }
 }
 
-/* Four rows of a matrix from row i on; beyond the last, the first of them again. */
-typedef struct {
-    const float *a, *b, *c, *d;
-} rows_t;
-
-static inline rows_t four(const float *matrix, int64_t i, int64_t n, int64_t width) {
-    const float *a = matrix + i * width;
-    return (rows_t){a, i + 1 < n ? a + width : a, i + 2 < n ? a + 2 * width : a,
-                    i + 3 < n ? a + 3 * width : a};
-}
-
-/* out = matrix * vectors: n rows of `width`, times VECTORS columns. */
-EXPORT void driftwalk_times(const float *matrix, int64_t n, int64_t width, const float *vectors,
-                            float *out) {
-    for (int64_t i = 0; i < n; i += ROWS) {
-        rows_t row = four(matrix, i, n, width);
-        lanes sum[HALVES * ROWS] = {{0}};
-        for (int64_t j = 0; j < width; j++) {
-            const lanes *v = (const lanes *)(vectors + j * VECTORS);
-            lanes low = v[0], high = v[1];
-            sum[0] += row.a[j] * low, sum[1] += row.a[j] * high;
-            sum[2] += row.b[j] * low, sum[3] += row.b[j] * high;
-            sum[4] += row.c[j] * low, sum[5] += row.c[j] * high;
-            sum[6] += row.d[j] * low, sum[7] += row.d[j] * high;
-        }
-        int64_t some = n - i < ROWS ? n - i : ROWS;
-        memcpy(out + i * VECTORS, sum, (size_t)(some * VECTORS) * sizeof *out);
-    }
-}
-
-/* out = transposed matrix * vectors; `out` starts as zeros. */
-EXPORT void driftwalk_times_back(const float *matrix, int64_t n, int64_t width,
-                                 const float *vectors, float *out) {
-    for (int64_t first = 0; first < width; first += PANEL) {
-        int64_t last = first + PANEL < width ? first + PANEL : width;
-        for (int64_t i = 0; i < n; i += ROWS) {
-            rows_t row = four(matrix, i, n, width);
-            lanes v[HALVES * ROWS] = {{0}};
-            int64_t some = n - i < ROWS ? n - i : ROWS;
-            memcpy(v, vectors + i * VECTORS, (size_t)(some * VECTORS) * sizeof *vectors);
-            for (int64_t j = first; j < last; j++) {
-                lanes *at = (lanes *)(out + j * VECTORS), low = at[0], high = at[1];
-                low += row.a[j] * v[0], high += row.a[j] * v[1];
-                low += row.b[j] * v[2], high += row.b[j] * v[3];
-                low += row.c[j] * v[4], high += row.c[j] * v[5];
-                low += row.d[j] * v[6], high += row.d[j] * v[7];
-                at[0] = low, at[1] = high;
+/* The number that would be at `at` in order; others are moved. */
+static double ordered(double *values, int64_t n, int64_t at) {
+    int64_t low = 0, high = n - 1;
+    while (low < high) {
+        double pivot = values[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (values[i] < pivot) i++;
+            while (values[j] > pivot) j--;
+            if (i <= j) {
+                double other = values[i];
+                values[i++] = values[j], values[j--] = other;
             }
         }
+        if (at <= j) high = j;
+        else if (at >= i) low = i;
+        else break;
     }
+    return values[at];
+}
+
+static double middle(double *values, int64_t n) {
+    double upper = ordered(values, n, n / 2);
+    return (ordered(values, n, (n - 1) / 2) + upper) / 2;
+}
+
+/* The norms of a difference, from what its rows and channels came to; Norms has the same order. */
+typedef struct {
+    double l2, max_abs, channel, spectral, spread, peak;
+    double token_middle, token_upper, token_worst, channel_middle;
+} norms_t;
+
+/* 0 where the numbers are to be looked at otherwise: something is not finite. `squares` is changed;
+ * `typical` has room for as many numbers as there are rows. */
+static int64_t add_up(const row_t *found, int64_t n, double *squares, int64_t width,
+                      const uint8_t *alive, double upper, double *typical, norms_t *norms) {
+    double plain = 0, weighed = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double size = sqrt(found[i].weighed_squares);
+        plain += found[i].squares, weighed += found[i].weighed_squares;
+        norms->max_abs = fmax(norms->max_abs, found[i].most);
+        norms->peak = fmax(norms->peak, found[i].weighed_most);
+        norms->token_worst = fmax(norms->token_worst, size);
+        if (!alive || alive[i]) typical[count++] = size;
+    }
+    if (!isfinite(plain) || !isfinite(weighed) || !count) return 0;
+    for (int64_t j = 0; j < width; j++) {
+        squares[j] = sqrt(squares[j] / (double)n);
+        norms->channel = fmax(norms->channel, squares[j]);
+    }
+    norms->l2 = sqrt(plain), norms->spread = sqrt(weighed);
+    norms->channel_middle = middle(squares, width);
+    norms->token_upper = ordered(typical, count, (int64_t)ceil(upper * (double)(count - 1)));
+    norms->token_middle = middle(typical, count);
+    return 1;
+}
+
+/* All norms of a difference at once, as norms.py has them; 0 where it must find them itself. The
+ * arguments up to `weights` are those of driftwalk_difference. `alive` may be null; `sketch` is where
+ * the largest singular value is looked for, null: nobody asks for it. It is left to others where
+ * the largest number is not between `least` and `most`. */
+EXPORT int64_t driftwalk_norms(const void *a, const void *b, const int64_t *rows, int64_t n,
+                               int64_t width, int64_t wide, const double *tokens,
+                               const double *weights, const uint8_t *alive, double upper,
+                               const float *sketch, double least, double most, norms_t *norms) {
+    int64_t step = sketch ? width : 0, kept = sketch ? n * width : width, done = 0;
+    size_t numbers = (size_t)(width + n) * sizeof(double) + (size_t)n * sizeof(row_t);
+    char *room = malloc(numbers + (size_t)kept * sizeof(float));
+    if (!room) return 0;
+    double *squares = (double *)room, *typical = squares + width;
+    row_t *found = (row_t *)(typical + n);
+    float *whole = (float *)(found + n);
+    memset(squares, 0, (size_t)width * sizeof *squares);
+    memset(norms, 0, sizeof *norms);
+    driftwalk_difference(a, b, rows, n, width, wide, tokens, weights, found, squares, whole, step);
+    done = add_up(found, n, squares, width, alive, upper, typical, norms);
+    if (done && sketch && norms->peak > 0) {
+        done = norms->peak > least && norms->peak < most;
+        if (done) norms->spectral = largest_singular_value(whole, n, width, sketch);
+        done = done && norms->spectral >= 0 && isfinite(norms->spectral);
+    }
+    free(room);
+    return done;
 }
