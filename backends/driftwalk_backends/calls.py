@@ -32,7 +32,7 @@ from driftwalk.states import Probe
 from .ambient import set_aside
 from .functions import Function
 from .randomness import GENERATORS, begin_alike, put_back, state_of
-from .tensors import from_numpy, to_numpy
+from .tensors import from_numpy, parts_of, to_numpy
 
 Inputs = Mapping[str, Any]
 """What a forward is called with, by name: tensors, and whatever else it takes."""
@@ -247,7 +247,7 @@ def quietly(module: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, autocast or other settings around the call; training
     flags and torch's own come back as they were."""
     # A frozen TorchScript module has no such flag any more.
-    training = [part for part in module.modules() if getattr(part, "training", False)]
+    training = [part for part in parts_of(module) if getattr(part, "training", False)]
     # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
     # would compute differently after a bf16 candidate has run.
     onednn = torch._C._get_mkldnn_enabled()
@@ -281,7 +281,7 @@ class _Saved:
     """What the modules of a model hold, apart from weights."""
 
     def __init__(self, module: nn.Module) -> None:
-        modules = (part for part in module.modules() if not isinstance(part, LazyModuleMixin))
+        modules = (part for part in parts_of(module) if not isinstance(part, LazyModuleMixin))
         self._attributes = [(vars(part), dict(vars(part))) for part in modules]
         self._empty: list[Any] = []
         self._contents: list[tuple[Any, Any]] = []

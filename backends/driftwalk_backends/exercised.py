@@ -41,7 +41,7 @@ from .added_up import AddedUp
 from .calls import forward_of, kept_in, tensors_only
 from .lookups import adding_rows
 from .saturation import Saturation
-from .tensors import to_numpy
+from .tensors import parts_of, to_numpy
 from .touching import Touching, Weight
 
 _COUNTS = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts", "n_experts")
@@ -353,7 +353,7 @@ def _is_causal(module: nn.Module) -> bool:
     """Whether attention looks back only: the parts of a transformers model say so."""
     if not hasattr(module, "config"):
         return False
-    said = [vars(part)["is_causal"] for part in module.modules() if "is_causal" in vars(part)]
+    said = [vars(part)["is_causal"] for part in parts_of(module) if "is_causal" in vars(part)]
     can = getattr(module, "can_generate", None)
     return any(value is True for value in said) if said else bool(callable(can) and can())
 

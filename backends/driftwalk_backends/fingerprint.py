@@ -34,6 +34,7 @@ from driftwalk.workers import in_threads, workers
 from .calls import call, explaining, quietly
 from .eager_run import as_arrays, watched
 from .fetching import pieces, pinned
+from .tensors import parts_of
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel
@@ -106,13 +107,23 @@ def digest_of(module: nn.Module, hashes: Mapping[str, bytes]) -> str:
 
 def has_known_code(module: nn.Module) -> bool:
     """Whether every module's code comes from a versioned package, unpatched and unhooked."""
-    for part in module.modules():
-        # Transformers leaves hooks of its own on a model that was asked for hidden states.
-        hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
-        homes = (_qualified(type(part)), *(str(getattr(h, "__module__", "")) for h in hooks))
-        if _is_patched(part) or not all(home.startswith(_VERSIONED) for home in homes):
-            return False
-    return True
+    return all(map(_is_known, parts_of(module)))
+
+
+def _is_known(part: nn.Module) -> bool:
+    kind: Any = type(part)
+    if not _is_known_class(kind) or ("forward" in vars(part) and _is_patched(part)):
+        return False
+    # Transformers leaves hooks of its own on a model that was asked for hidden states.
+    hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    return all(str(getattr(hook, "__module__", "")).startswith(_VERSIONED) for hook in hooks)
+
+
+@cache
+def _is_known_class(kind: type) -> bool:
+    """Whether a class comes from such a package; what TorchScript made of it is its own."""
+    scripted = issubclass(kind, torch.jit.ScriptModule)
+    return not scripted and _qualified(kind).startswith(_VERSIONED)
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -238,7 +249,7 @@ class Evidence:
         return states, outputs
 
 
-_WORTH_A_THREAD = 1 << 18
+_WORTH_A_THREAD = 1 << 16
 """Bytes that are hashed in less time than it takes to wake a thread."""
 
 

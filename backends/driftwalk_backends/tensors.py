@@ -267,3 +267,15 @@ def from_numpy(
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
     """(B, T, ...) as B*T rows; (B, C) as B rows; anything smaller as one row."""
     return tensor.reshape(math.prod(tensor.shape[:-1][:2]), -1)
+
+
+def parts_of(module: nn.Module) -> list[nn.Module]:
+    """What `module.modules()` gives, in its order, in a small part of the time."""
+    found: dict[int, nn.Module] = {}
+    waiting: list[nn.Module | None] = [module]
+    while waiting:
+        part = waiting.pop()
+        if part is not None and id(part) not in found:
+            found[id(part)] = part
+            waiting += reversed([*part._modules.values()])
+    return list(found.values())
