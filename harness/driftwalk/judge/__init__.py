@@ -4,6 +4,7 @@ walk.py                compare each candidate state with the reference's, in ord
 outputs.py             what the model's outputs are: choices, or embeddings
 sides.py               one side compared with the truth, at its own dtype
 honest.py              how wrong honest arithmetic is at a point, and so what is allowed there
+honest_table.py        the same of many points, to be kept
 calibrate.py           the truth, and that for every point of a model
 habit.py               what is usual for a side over many probes, and which probe is not
 conditioning.py        whether the truth can be trusted

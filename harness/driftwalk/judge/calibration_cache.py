@@ -7,10 +7,10 @@ stored once for all dtypes, and mapped, not read.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..cache import FolderCache, key_of
 from ..dtypes import Array
 from ..files import release
 from ..jsonable import decode, encode
-from ..measure.norms import Norms, Weights
+from ..measure.norms import Norms
 from ..mixture import Mixture
 from ..states import Point, Probe, State, Trace
 from ..traces.tensor_file import read_tensors, tensors_in, write_tensors
@@ -29,16 +29,14 @@ from ..workers import in_threads
 from .calibrate import Calibration, Keep
 from .exact import ByChance
 from .honest import Honest
+from .honest_table import as_arrays, from_arrays, norms_row
 from .margins import HonestChoice
 
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
-_ENTRIES, _CHOICE = "by_chance|", "choice|"
+_ENTRIES, _CHOICE, _HONEST, _ERRORS = "by_chance|", "choice|", "honest|", "model_errors"
 _PARTS = ("total", "own", "tied", "tipped", "steady")
 _PLAIN = ("doubt", "ties", "chance")
-"""Fields of a calibration that are JSON as they are ..."""
-_ENCODED = ("mixture", "model_errors")
-"""... and those that become it."""
-_NORMS = tuple(field.name for field in dataclasses.fields(Norms))
+"""Fields of a calibration that are JSON as they are."""
 SMALL = 32 << 20
 """Bytes of states that are read, which takes less time than to have them mapped."""
 _CHOICE_ARRAYS = ("taken", "noise", "margins")
@@ -130,8 +128,6 @@ def _evidence(files: Mapping[str, bytes]) -> object:
 
 
 def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
-    from safetensors.numpy import save_file
-
     truth = calibration.truth
     arrays: dict[str, Array] = {}
     numbers: dict[str, Any] = {
@@ -140,38 +136,35 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         "evidence": evidence,
         "whole": [[state.point.name, state.point.module] for state in calibration.whole],
         "shapes": list(calibration.by_chance.shapes),
-        **{name: encode(getattr(calibration, name)) for name in (*_PLAIN, *_ENCODED)},
+        "mixture": encode(calibration.mixture),
+        **{name: encode(getattr(calibration, name)) for name in _PLAIN},
     }
     for name, entries in calibration.by_chance.entries.items():
         arrays[f"{_ENTRIES}{name}"] = entries
     numbers["choices"] = []
     for at, choice in enumerate(calibration.choices):
-        fields = {field.name: getattr(choice, field.name) for field in dataclasses.fields(choice)}
+        own = {field.name: getattr(choice, field.name) for field in fields(choice)}
         for name in _CHOICE_ARRAYS:
-            arrays[f"{_CHOICE}{at}|{name}"] = np.ascontiguousarray(fields.pop(name))
-        numbers["choices"].append(encode(fields))
+            arrays[f"{_CHOICE}{at}|{name}"] = np.ascontiguousarray(own.pop(name))
+        numbers["choices"].append(encode(own))
+    known: list[Honest] = []
     for part in _PARTS:
-        known: Mapping[str, Honest] = getattr(calibration, part)
-        numbers[part] = {
-            name: [encode(one.noise), encode(one.size), one.roundoff, one.apart, one.alone]
-            for name, one in known.items()
-        }
-        for name, one in known.items():
-            arrays[f"{part}|{name}|tokens"] = one.weights.tokens
-            arrays[f"{part}|{name}|channels"] = one.weights.channels
-            if one.weights.alive is not None:
-                arrays[f"{part}|{name}|alive"] = one.weights.alive
-    save_file(arrays, folder / _WEIGHTS)
+        of_part: Mapping[str, Honest] = getattr(calibration, part)
+        numbers[part] = list(of_part)
+        known += of_part.values()
+    arrays |= {f"{_HONEST}{name}": array for name, array in as_arrays(known).items()}
+    errors = [norms_row(error) for error in calibration.model_errors.values()]
+    numbers["model_errors"] = list(calibration.model_errors)
+    arrays[_ERRORS] = np.array(errors, np.float64).reshape(-1, len(fields(Norms)))
+    write_tensors(folder / _WEIGHTS, arrays, sync=False)
     (folder / _NUMBERS).write_text(json.dumps(numbers, allow_nan=False))
 
 
 def _read(
     files: Mapping[str, bytes], probe: Probe, truths: _Truths, exact: Trace | None
 ) -> Calibration:
-    from safetensors.numpy import load
-
     numbers = json.loads(files[_NUMBERS])
-    arrays, backend = load(files[_WEIGHTS]), decode(BackendInfo, numbers["backend"])
+    arrays, backend = tensors_in(files[_WEIGHTS]), decode(BackendInfo, numbers["backend"])
     if exact is not None and exact.backend.spec == backend.spec:
         true: Mapping[str, Array] = {state.point.name: state.array for state in exact}
     else:
@@ -180,28 +173,16 @@ def _read(
     def states(points: list[list[str]]) -> tuple[State, ...]:
         return tuple(State(Point(*pair), true[pair[0]]) for pair in points)
 
-    kept: dict[str, Any] = {
-        part: {
-            name: Honest(
-                _norms(noise),
-                _norms(size),
-                Weights(
-                    arrays[f"{part}|{name}|tokens"],
-                    arrays[f"{part}|{name}|channels"],
-                    arrays.get(f"{part}|{name}|alive"),
-                ),
-                *more,
-            )
-            for name, (noise, size, *more) in numbers[part].items()
-        }
-        for part in _PARTS
-    }
+    table = {n.removeprefix(_HONEST): a for n, a in arrays.items() if n.startswith(_HONEST)}
+    known = iter(from_arrays(table))
+    kept: dict[str, Any] = {part: {name: next(known) for name in numbers[part]} for part in _PARTS}
     truth = Trace(states(numbers["points"]), probe, backend)
-    errors = {name: _norms(error) for name, error in numbers["model_errors"].items()}
+    rows = zip(numbers["model_errors"], arrays[_ERRORS].tolist(), strict=True)
+    errors = {name: Norms(*row) for name, row in rows}
     plain = {name: numbers[name] for name in _PLAIN}
     whole = states(numbers["whole"])
     entries = {n.removeprefix(_ENTRIES): a for n, a in arrays.items() if n.startswith(_ENTRIES)}
-    choices = tuple(_choice(at, fields, arrays) for at, fields in enumerate(numbers["choices"]))
+    choices = tuple(_choice(at, own, arrays) for at, own in enumerate(numbers["choices"]))
     by_chance = ByChance(entries, tuple(numbers["shapes"]))
     return Calibration(
         truth,
@@ -215,12 +196,6 @@ def _read(
     )
 
 
-def _norms(stored: Any) -> Norms:
-    """As `decode` reads it, at once where all are finite: there are a hundred of them."""
-    values = [stored[name] for name in _NORMS]
-    return Norms(*values) if all(type(v) is float for v in values) else decode(Norms, stored)
-
-
-def _choice(at: int, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> HonestChoice:
+def _choice(at: int, own: Mapping[str, Any], arrays: Mapping[str, Array]) -> HonestChoice:
     kept: dict[str, Any] = {name: arrays[f"{_CHOICE}{at}|{name}"] for name in _CHOICE_ARRAYS}
-    return HonestChoice(**fields, **kept)
+    return HonestChoice(**own, **kept)

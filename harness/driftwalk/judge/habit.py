@@ -13,13 +13,12 @@ least it is by more than usual another one than at the layer before.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Mapping
-from statistics import median
 
 import numpy as np
 
-from ..dtypes import Array
+from ..dtypes import Array, Float64
 from ..measure.halves import widened
 from ..measure.norms import NORM_NAMES, Norms, distance, ratio
 from .honest import FLOOR, Honest, K
@@ -50,10 +49,11 @@ REMEMBERED = 64
 def sizes_of(error: Norms, known: Honest) -> tuple[float, ...]:
     """An error in units of honest noise."""
     part = FLOOR * known.roundoff / K
-    return tuple(
-        ratio(getattr(error, name), getattr(known.noise, name) + part * getattr(known.size, name))
-        for name in NORM_NAMES
-    )
+
+    def in_units(error: float, noise: float, size: float) -> float:
+        return ratio(error, noise + part * size)
+
+    return error.each_judged(in_units, known.noise, known.size)
 
 
 def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> Norms:
@@ -64,7 +64,7 @@ def step_of(now: Pair, before: Pair, keep: Array | None, known: Honest) -> Norms
     """
     (state, true), (state_before, true_before) = now, before
     ours, theirs = (
-        np.subtract(widened(one).astype(np.float64), widened(other))
+        np.subtract(widened(one), widened(other), dtype=np.float64)
         for one, other in ((state, state_before), (true, true_before))
     )
     return distance(ours, theirs, keep, known.weights, patterns=False)
@@ -78,25 +78,38 @@ class Habit:
     """The errors that one side usually has, point by point and norm by norm."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[tuple[float, ...]]] = defaultdict(
-            lambda: deque(maxlen=REMEMBERED)
-        )
+        self._seen: dict[str, Float64] = {}
+        """By point the latest probes, a row each; those that are not yet there are NaN ..."""
+        self._count: Counter[str] = Counter()
+        """... and how many there were."""
 
     def learn(self, sizes: Sizes) -> None:
         """One more probe that is like the others."""
         for point, found in sizes.items():
-            self._seen[point].append(found)
+            if point not in self._seen:
+                self._seen[point] = np.full((REMEMBERED, len(NORM_NAMES)), np.nan)
+            self._seen[point][self._count[point] % REMEMBERED] = found
+            self._count[point] += 1
 
     def unusual(self, sizes: Sizes) -> str:
         """The first point at which an error is not like that of other probes; empty: all are."""
-        for point, found in sizes.items():
-            seen = self._seen.get(point)
-            if seen is None:
-                return point
-            for name, size, others in zip(NORM_NAMES, found, zip(*seen, strict=True), strict=True):
-                usual = median(others)
-                if point.endswith(STEP) and usual > K:
-                    continue  # what the layer was handed is more than it may make: it hides that
-                if not size <= max(UNUSUAL[name] * usual, BEYOND * max(others)):
-                    return point
+        if unknown := next((point for point in sizes if point not in self._seen), ""):
+            return unknown
+        counts = {min(self._count[point], REMEMBERED) for point in sizes}
+        if len(counts) > 1:
+            return next(filter(None, (self.unusual({n: s}) for n, s in sizes.items())), "")
+        for count in counts:
+            seen = np.stack([self._seen[point][:count] for point in sizes])
+            usual, largest = np.median(seen, axis=1), seen.max(axis=1)
+            with np.errstate(invalid="ignore"):  # infinitely far, each time
+                most = np.maximum(_UNUSUAL * usual, BEYOND * largest)
+            alike = np.array(list(sizes.values())) <= most
+            steps = np.array([point.endswith(STEP) for point in sizes])
+            # What the layer was handed is more than it may make: it hides that.
+            alike |= steps[:, None] & (usual > K)
+            if not alike.all():
+                return list(sizes)[int(np.argmin(alike.all(axis=1)))]
         return ""
+
+
+_UNUSUAL = np.array([UNUSUAL[name] for name in NORM_NAMES])

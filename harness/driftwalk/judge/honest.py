@@ -311,19 +311,21 @@ def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
 
     `apart` is how far honest runs are apart at a token: a third one is a little further off.
     """
-    even = Norms(*[K * for_few(rows)] * len(fields(Norms)))
-    upper = _luck(min(rows, ONE_IN), width)
-    worst = max(_luck(rows, width), min(MOST_LUCK, A_THIRD * apart / K))
-    even = replace(
-        even,
-        token_worst=even.token_worst * worst,
-        token_upper=even.token_upper * upper,
-        peak=even.peak * worst,
+    most = middle = K * for_few(rows)
+    worst = most * max(_luck(rows, width), min(MOST_LUCK, A_THIRD * apart / K))
+    if roundoff > FINE:
+        middle = min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
+    return Norms(
+        *(most, most),
+        channel=most,
+        spectral=most,
+        spread=most,
+        peak=worst,
+        token_middle=middle,
+        token_upper=most * _luck(min(rows, ONE_IN), width),
+        token_worst=worst,
+        channel_middle=middle,
     )
-    if roundoff <= FINE:
-        return even
-    middle = min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
-    return replace(even, token_middle=middle, channel_middle=middle)
 
 
 def _luck(rows: int, width: float) -> float:
@@ -341,22 +343,18 @@ def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
     """What an error may be at a point."""
     if known is None:
         return ZERO
-    roundoff = known.roundoff
-    floor = known.size.scaled(FLOOR * roundoff)
-    if roundoff > FINE:  # the least noise of a token is in its weight already
-        part = ROUNDED / FLOOR
-        floor = replace(
-            floor,
-            token_middle=floor.token_middle * part,
-            channel_middle=floor.channel_middle * part,
-        )
+    roundoff, size, part = known.roundoff, known.size, FLOOR * known.roundoff
     if room != SAME:  # another implementation may round the same way everywhere
-        floor = replace(floor, spectral=floor.spread)
-    return (
-        known.noise.times(limits(roundoff, known.rows, known.width, known.apart))
-        .times(room)
-        .plus(floor)
-    )
+        size = replace(size, spectral=size.spread)
+    # The least noise of a token in a coarse format is in its weight already.
+    middle = part * ROUNDED / FLOOR if roundoff > FINE else part
+    floors = Norms(*[*[part] * 6, middle, part, part, middle])
+    most = limits(roundoff, known.rows, known.width, known.apart)
+    return known.noise.each(_allowed, most, room, size, floors)
+
+
+def _allowed(noise: float, limit: float, room: float, size: float, floor: float) -> float:
+    return noise * limit * room + size * floor
 
 
 def room_needed(introduced: Mapping[str, Norms], own: Mapping[str, Honest]) -> Norms:

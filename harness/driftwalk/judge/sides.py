@@ -94,6 +94,8 @@ class JudgedSide:
         """For total errors: an implementation that rounds more in every layer may be off more."""
         own = self._own_room
         middle = max(1.0, own.token_middle), max(1.0, own.channel_middle)
+        if middle == (ROOM.token_middle, ROOM.channel_middle):
+            return ROOM
         return replace(ROOM, token_middle=middle[0], channel_middle=middle[1])
 
     def allowed(self, point: str) -> Norms:

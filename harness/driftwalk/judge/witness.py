@@ -41,7 +41,7 @@ from .sides import JudgedSide
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
-CACHE_VERSION = "26"
+CACHE_VERSION = "27"
 
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
