@@ -6,8 +6,10 @@
 Made of random ids, each probe two rows, or, mixed, one row of a length as texts have (log-normal,
 6 to 192). The set is run twice: the first run stores calibrations,
 the second is timed, by the wall clock and by the processor's, which neighbours on a shared machine
-disturb less. Then both sides run every probe plainly, taking turns. Memory is the resident set of
-the process after a quarter, a half and all of the second run.
+disturb less. Then both sides run every probe plainly, taking turns: as driftwalk runs them, and in
+the loop that one would write without it (the module called, a session of ONNX Runtime with its
+defaults, whose threads spin for a while after each run). Memory is the resident set of the process
+after a quarter, a half and all of the second run.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import onnxruntime
+import torch
 
 import driftwalk
 from driftwalk.adapter import Backend
 from driftwalk.progress import Progress
 from driftwalk.stage import make_probe, open_model
+from driftwalk.states import Probe
 
 
 class Memory(Progress):
@@ -59,12 +65,30 @@ def counted(kind: type[Backend], spent: Counter[str]) -> None:
         setattr(kind, name, timed)
 
 
+def in_a_loop(model: Any, graph: str, threads: int, probes: Sequence[Probe]) -> tuple[float, float]:
+    """Seconds by the clock and of the processor, with nothing of driftwalk between the runs."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(graph, options, ["CPUExecutionProvider"])
+    taken = [one.name for one in session.get_inputs()]
+    fed = [{n: a for n, a in probe.inputs.items() if n in taken} for probe in probes]
+    tensors = [{n: torch.tensor(a) for n, a in probe.inputs.items()} for probe in probes]
+    with torch.inference_mode():
+        model(**tensors[0])
+        session.run(None, fed[0])
+        start = time.perf_counter(), time.process_time()
+        for given, feed in zip(tensors, fed, strict=True):
+            model(**given)
+            session.run(None, feed)
+    return time.perf_counter() - start[0], time.process_time() - start[1]
+
+
 def tell(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("folder")
     words.add_argument("--candidate", default="onnxruntime,dynamic=on")
@@ -73,7 +97,11 @@ def main() -> None:
     words.add_argument("--rows", type=int, default=2)
     words.add_argument("--mixed", action="store_true")
     words.add_argument("--thorough", action="store_true")
-    asked = words.parse_args()
+    return words.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
     rng = np.random.default_rng(0)
     model = open_model(asked.folder)
     probes = []
@@ -107,6 +135,10 @@ def main() -> None:
         tell(f"verdict {report.verdict}; {told.count} probes, {told.screened} screened")
     tell(f"set {whole:.1f} s; plain runs {both:.1f} s {dict(plain)}; ratio {whole / both:.2f}")
     tell(f"processor: {whole_busy:.1f} s, {both_busy:.1f} s; ratio {whole_busy / both_busy:.2f}")
+    if asked.candidate.startswith("onnxruntime"):
+        threads = int(sides[1].spec.options.get("threads", 0))
+        loop, busy = in_a_loop(model.module, str(sides[1]._files(made[0])[0]), threads, made)
+        tell(f"in a loop: {loop:.1f} s, ratio {whole / loop:.2f}; processor {busy:.1f} s")
     quarter = len(memory.seen) // 4
     at = [memory.seen[n] for n in (quarter - 1, 2 * quarter - 1, -1)]
     tell(f"memory after a quarter, a half, all: {at} MiB")
