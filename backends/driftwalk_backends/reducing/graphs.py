@@ -21,12 +21,13 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
+from .axes import Axis, begins, is_square
 from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, windows
 from .cuts import Cut, Cutting, is_own
 from .mending import MOST_WRONG, Mending
 from .right import Partner, Right
 from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
-from .states import State, differing, is_order_alone
+from .states import State, differing, has_same_wrong, is_order_alone, is_wrong_order
 from .writing import write_graph
 
 Fault = Literal["runtime", "graph", "module"]
@@ -251,12 +252,13 @@ class GraphSubject:
         peaks = peak(error, length) + [
             place for array in differing(state).values() for place in peak(array, length)
         ]
-        reordered = is_order_alone(state.shown.found, state.expected)
+        reordered = is_wrong_order(state.shown.found, state.expected)
         together = lengths(state.cut) if "DFT" in state.cut.operations else []
-        for window in windows(length, size, peaks, together):
+        apart = self._apart(state, length, size)
+        for window in windows(length, size, peaks, together, apart):
             made = shorter(state.cut, window)
             right = None if state.right is None else shorter(state.right, window)
-            slices = window.slices(error.shape)
+            slices = window.slices(error.shape, state.cut.output)
             expected = None if state.expected is None else state.expected[slices]
             if right is not None:
                 expected = self._judge.wide_or_none(right)
@@ -271,13 +273,26 @@ class GraphSubject:
                 continue  # one number of a wrong order is not wrong
             left, free = error[slices], expected is None or right is not None
             aligned = left.shape == shown.error.shape and same_place(shown.error, left)
-            if aligned or (free and state.is_kind_of(shown, size / length)):
-                found = replace(state, cut=made, shown=shown, expected=expected, right=right)
+            found = replace(state, cut=made, shown=shown, expected=expected, right=right)
+            same = state.is_kind_of(shown, size / length) or has_same_wrong(found, state)
+            if aligned or (free and same):
                 if aligned:
                     return replace(found, anchor=None, faded=1.0)
                 faded = state.faded * size / length
                 return replace(found, anchor=state.compared, faded=faded)
         return None
+
+    def _apart(self, state: State, length: int, size: int) -> list[dict[Axis, int]]:
+        """Where axes of a length begin that are not one, as rows and columns of a matrix are."""
+        cut = state.cut
+        if not is_square({**cut.stored, **cut.given}, length):
+            return []
+        names = tuple(name for node in cut.nodes for name in node.output if name)
+        shapes = {n: a.shape for n, a in {**cut.stored, **cut.given}.items()}
+        shapes |= {n: a.shape for n, a in self._judge.wide(cut, None, names).items()}
+        wrong = {**differing(state), cut.output: state.shown.error}
+        made = [begins(cut, shapes, wrong, length, size)]
+        return [one for one in made if len(set(one.values())) > 1]
 
     def _rows_apart(self, whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
         """Whether what is left does not depend on what is gone."""

@@ -31,6 +31,7 @@ _BACK = 12
 """Operations back from there to whatever the numbers that are stored in a graph were made of."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
+_WITH_BIAS = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
 GIVEN = "given"
 """In place of an operation: a tensor that none of them made, a parameter or a constant."""
 _FARTHEST, _CLEARLY = 0.5, 3.0
@@ -68,10 +69,20 @@ class _Recorder(OpMode):
             if id(tensor) not in self._numbers:
                 self._keep(tensor, GIVEN, ())
         of = tuple(self._numbers[id(one)] for one in taken if id(one) in self._numbers)
+        of += self._product(func, args, kwargs or {}, given)
         for part in given if isinstance(given, tuple | list) else [given]:
             if isinstance(part, torch.Tensor):
                 self._keep(part, str(func).removeprefix("aten."), of)
         return given
+
+    def _product(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> tuple[int, ...]:
+        """Keep a product that gets its bias in the same operation; graphs have two nodes there."""
+        if getattr(func, "overloadpacket", None) not in _WITH_BIAS or kwargs:
+            return ()
+        product = given - args[0]
+        factors = (self._numbers[id(one)] for one in args[1:] if id(one) in self._numbers)
+        self._keep(product, "mm", tuple(factors))
+        return (self._numbers[id(product)],) if id(product) in self._numbers else ()
 
     def _keep(self, tensor: torch.Tensor, op: str, of: tuple[int, ...]) -> None:
         size = tensor.numel() * 8

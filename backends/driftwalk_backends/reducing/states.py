@@ -16,6 +16,8 @@ from .showing import OVERALL, Shown, norm, same_kind, within
 SAME_NUMBERS, MOST_CHOICES = 1e-4, 64
 """How far off, relatively, nodes may be with the model's own numbers, of which so many sets are
 tried."""
+ALIKE_NUMBERS = 2.0
+"""The largest quotient of the largest errors of stored numbers that are one fault."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +75,33 @@ def is_order_alone(found: Array, expected: Array | None) -> bool:
     return bool((np.abs(one - other) <= near).all())
 
 
+def is_wrong_order(found: Array, expected: Array | None) -> bool:
+    """Whether the right numbers are all there, and not where they belong."""
+    if expected is None or not is_order_alone(found, expected):
+        return False
+    return bool((np.abs(found - expected) > SAME_NUMBERS * np.abs(expected).max()).any())
+
+
 def differing(state: State) -> dict[str, Array]:
     """Stored tensors that differ from what the model has in their place, and by how much."""
     if state.right is None:
         return {}
     both = {name: (array, state.right.stored[name]) for name, array in state.cut.stored.items()}
     return {name: a - b for name, (a, b) in both.items() if not np.array_equal(a, b)}
+
+
+def has_same_wrong(new: State, old: State) -> bool:
+    """Whether the stored numbers that are most wrong are left: their place, sign and size.
+
+    The drift is larger then, as less that is right is beside them; not smaller.
+    """
+    left, before = differing(new), differing(old)
+    if not left or left.keys() != before.keys():
+        return False
+    at_most = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in before.values()]
+    kept = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in left.values()]
+    same = all(within(now, then, ALIKE_NUMBERS) for now, then in zip(kept, at_most, strict=True))
+    return same and new.shown.relative >= old.shown.relative
 
 
 def with_right_numbers(
