@@ -30,7 +30,7 @@ from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graph_runs import by_definition, wide
 from driftwalk_backends.reducing.right import Made, Partner, Right
 from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
-from driftwalk_backends.reducing.states import is_order_alone, with_right_numbers
+from driftwalk_backends.reducing.states import Numbers, is_order_alone, with_right_numbers
 from driftwalk_backends.sources import torch_model
 
 WEIGHT = "transformer.h.3.mlp.c_fc.weight"
@@ -204,10 +204,10 @@ def test_numbers_that_make_nodes_right_are_found_and_others_are_not() -> None:
     cut = Cut((node,), {"w": wrong}, {"x": x}, "y", (("", 18),), 9)
     expected = x.astype(float) @ right.astype(float)
     numbers = [rng.normal(size=16), right.astype(float).ravel()]
-    found = with_right_numbers(cut, numbers, expected, 1.0, wide)
+    found = with_right_numbers(cut, Numbers(numbers), expected, 1.0, wide)
     assert found is not None
     assert np.array_equal(found.stored["w"], right)
-    assert with_right_numbers(cut, numbers[:1], expected, 1.0, wide) is None
+    assert with_right_numbers(cut, Numbers(numbers[:1]), expected, 1.0, wide) is None
 
 
 def shown(error: list[float], scale: float = 1.0, as_written: float = 0.0) -> Shown:

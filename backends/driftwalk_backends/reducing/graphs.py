@@ -76,7 +76,7 @@ class GraphSubject:
             return None
         size = state.shown.size  # what overflows in the graph's type need not in float64
         most = size if np.isfinite(size) else norm(self._mending.end.array)
-        return state if self._mending.error >= most / 2 else None
+        return self._settled(state) if self._mending.error >= most / 2 else None
 
     def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
         """A cut of some nodes, if it drifts at all."""
@@ -170,7 +170,7 @@ class GraphSubject:
                 continue
             right = self._mending.with_right_numbers(cut, partner)
             shown = None if right is None else self._judge.show(cut, partner.array)
-            if shown is not None and shown.drifts:
+            if shown is not None and shown.drifts and self._mending.matters(end, partner.array):
                 self._mending.partners[end] = partner
                 mended = self._mending.mended(end, partner.array)
                 share = max(mended, self._mending.mended_by(cut, right or cut))

@@ -16,10 +16,12 @@ from driftwalk.dtypes import Array
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
 from .showing import Judge, error_of, norm
-from .states import with_right_numbers
+from .states import Numbers, with_right_numbers
 
 MOST_WRONG = 6
 """Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+LEAST_EFFECT = 1e-3
+"""Of the error at the guilty tensor, what one of several wrong places must move it by."""
 RIGHT = 30.0
 """So many times less wrong than the guilty tensor, a tensor is right."""
 
@@ -57,7 +59,9 @@ class Mending:
         """Take note of what is right at the end; whether anything is wrong in float64."""
         own = self.wide[self._whole.output]
         right = expected.reshape(own.shape)
-        self.end = Partner(right, norm(error_of(own, right)) / (norm(right) or 1.0))
+        off = norm(error_of(own, right)) / (norm(right) or 1.0)
+        same = [] if self._right is None else self._right.same(right)
+        self.end = Partner(right, off, same[0] if same else -1)
         return self.end.off > 0
 
     @property
@@ -102,17 +106,33 @@ class Mending:
         if self._right is None or not all(self.is_right(name) for name in fed):
             return None
         begins = [self.partners[name] for name in fed]
-        parameters = self._right.parameters(partner, begins)
+        numbers = Numbers(
+            self._right.parameters(partner, begins), self._right.constants(partner, begins)
+        )
         off = norm(error_of(self.wide[cut.output], partner.array))
-        return with_right_numbers(cut, parameters, partner.array, off / RIGHT, self._unrounded)
+        return with_right_numbers(cut, numbers, partner.array, off / RIGHT, self._unrounded)
 
     def mended(self, end: str, right: Array) -> float:
         """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
+        return self._gone(self._handed(end, right))
+
+    def matters(self, end: str, right: Array) -> bool:
+        """Whether right numbers at a tensor move the guilty one at all, by some of its error.
+
+        What a mask takes away may be the lowest number there is, or minus infinity.
+        """
+        handed = self._handed(end, right)
+        if handed is None:
+            return False
+        return norm(error_of(handed, self.wide[self._whole.output])) >= LEAST_EFFECT * self.error
+
+    def _handed(self, end: str, array: Array) -> Array | None:
+        """The guilty tensor, made of another value of an earlier one."""
         try:
             cut = self.given_at(self._whole, end)
         except KeyError:
-            return 0.0
-        return self._gone(self._judge.wide_or_none(cut, {**self._exact, end: right}))
+            return None
+        return self._judge.wide_or_none(cut, {**self._exact, end: array})
 
     def mended_by(self, cut: Cut, right: Cut) -> float:
         """The same with the right numbers in the place of those stored ones that are wrong."""

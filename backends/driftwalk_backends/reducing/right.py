@@ -46,6 +46,8 @@ class Made:
     array: Array
     """In one row."""
     of: tuple[int, ...]
+    constants: tuple[float, ...] = ()
+    """Numbers that it was told, an epsilon for example."""
 
     @property
     def is_view(self) -> bool:
@@ -70,9 +72,10 @@ class _Recorder(OpMode):
                 self._keep(tensor, GIVEN, ())
         of = tuple(self._numbers[id(one)] for one in taken if id(one) in self._numbers)
         of += self._product(func, args, kwargs or {}, given)
+        constants = tuple(one for one in (*args, *(kwargs or {}).values()) if type(one) is float)
         for part in given if isinstance(given, tuple | list) else [given]:
             if isinstance(part, torch.Tensor):
-                self._keep(part, str(func).removeprefix("aten."), of)
+                self._keep(part, str(func).removeprefix("aten."), of, constants)
         return given
 
     def _product(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> tuple[int, ...]:
@@ -84,7 +87,9 @@ class _Recorder(OpMode):
         self._keep(product, "mm", tuple(factors))
         return (self._numbers[id(product)],) if id(product) in self._numbers else ()
 
-    def _keep(self, tensor: torch.Tensor, op: str, of: tuple[int, ...]) -> None:
+    def _keep(
+        self, tensor: torch.Tensor, op: str, of: tuple[int, ...], constants: tuple[float, ...] = ()
+    ) -> None:
         size = tensor.numel() * 8
         if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.device.type != "cpu":
             return
@@ -93,7 +98,7 @@ class _Recorder(OpMode):
             array = tensor.detach().to(torch.float64).numpy().copy()
             self._numbers[id(tensor)] = len(self.kept)
             self._alive.append(tensor)
-            self.kept.append(Made(op, array.ravel(), of))
+            self.kept.append(Made(op, array.ravel(), of, constants))
 
 
 def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
@@ -186,7 +191,23 @@ class Right:
     def parameters(self, made: Partner, begins: Collection[Partner]) -> list[Array]:
         """What a right tensor is made of beside some others: parameters, then what a few
         operations make of those alone, as the angles of rotated positions are."""
-        ends = {number for one in begins for number in self._same(one)}
+        behind = self._behind(made, begins)
+        fits = [self._tensors[number] for number, only in behind.items() if only]
+        kept: list[Array] = []
+        for one in sorted(fits, key=lambda one: not self._stands(one)):
+            if not any(np.array_equal(one.array, other) for other in kept):
+                kept.append(one.array)
+        return kept
+
+    def constants(self, made: Partner, begins: Collection[Partner]) -> list[float]:
+        """Numbers that the operations were told that make a right tensor of some others."""
+        behind = self._behind(made, begins)
+        numbers = [c for n, only in behind.items() if not only for c in self._tensors[n].constants]
+        return list(dict.fromkeys(numbers))
+
+    def _behind(self, made: Partner, begins: Collection[Partner]) -> dict[int, bool]:
+        """What a right tensor is made of, and whether that depends on none of some others."""
+        ends = {number for one in begins for number in self.same(one.array)}
         found: dict[int, bool] = {}
 
         def fixed(number: int, steps: int) -> bool:
@@ -202,12 +223,7 @@ class Right:
 
         if made.number >= 0:
             fixed(made.number, 0)
-        fits = [self._tensors[number] for number, only in found.items() if only]
-        kept: list[Array] = []
-        for one in sorted(fits, key=lambda one: not self._stands(one)):
-            if not any(np.array_equal(one.array, other) for other in kept):
-                kept.append(one.array)
-        return kept
+        return found
 
     def _stands(self, one: Made) -> bool:
         """Whether it is a parameter or a constant, or a view of one."""
@@ -215,14 +231,15 @@ class Right:
             one = self._tensors[one.of[0]]
         return one.op == GIVEN
 
-    def _same(self, partner: Partner) -> list[int]:
-        own = partner.array.ravel()
+    def same(self, array: Array) -> list[int]:
+        """Those of the very same numbers, what operations made before what is given."""
+        own = array.ravel()
         same = (*self._by_size.get(own.size, ()), *self._given.get(own.size, ()))
         return [i for i in same if np.array_equal(self._tensors[i].array, own)]
 
     def _reached(self, begin: Partner) -> dict[int, int]:
         """What is made of a right tensor in a few operations; views cost none."""
-        waiting = [(i, 0) for i in self._same(begin)]
+        waiting = [(i, 0) for i in self.same(begin.array)]
         steps: dict[int, int] = {}
         while waiting:
             number, cost = waiting.pop()
