@@ -18,8 +18,9 @@ from driftwalk_backends.faults.planning import FaultyModel
 from driftwalk_backends.loaded import LoadedModel
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.reducing.axes import begins, groups
+from driftwalk_backends.reducing.changes import trimmed
 from driftwalk_backends.reducing.cuts import Cut
-from driftwalk_backends.reducing.states import is_wrong_order
+from driftwalk_backends.reducing.states import Numbers, is_wrong_order
 from driftwalk_backends.sources import torch_model
 
 LAYER = "bert.encoder.layer.2"
@@ -75,6 +76,40 @@ def test_one_number_of_a_square_matrix_is_left_alone(
     assert found.after is not None
     assert found.after.longest == 1
     assert found.after.ratio > 100
+
+
+@pytest.mark.parametrize("bit", [15, 8])
+def test_one_number_of_a_table_is_found_beside_all_others(
+    model: LoadedModel, clean: Backend, probe: Probe, bit: int
+) -> None:
+    """The smaller one is nothing beside the roundoffs of the whole state, and drifts by itself."""
+    name = "bert.embeddings.position_embeddings.weight"
+    settings = {"role": "mantissa_high", "bit": bit, "element": 5 * 64 + 31, "dtype": "fp32"}
+    fault = Fault("bit_flip", ("embed",), name, f"bit {bit} flipped", settings)
+    found = reduced(model, clean, probe, fault)
+    assert set(found.operations) <= {"Gather", "Add"}
+    assert found.after is not None
+    assert found.after.longest <= 2
+    assert found.after.ratio > 10
+    (example, *_) = found.examples
+    weight = model.module.get_parameter(name)[5, 31].item()
+    flipped = np.float32(weight).view(np.uint32) ^ np.uint32(1 << bit)
+    change = float(flipped.view(np.float32)) - weight
+    assert example.found - example.expected == pytest.approx(change, rel=0.1)
+
+
+def test_of_a_table_that_was_trimmed_another_one_is_trimmed_alike() -> None:
+    rng = np.random.default_rng(0)
+    table, other = rng.normal(size=(2, 10, 3)).astype(np.float32)
+    node = helper.make_node("Gather", ["table", "ids"], ["y"])
+    ids = np.array([[7, 3, 7, -1]])
+    small, tables = trimmed(Cut((node,), {"table": table}, {"ids": ids}, "y", (("", 18),), 9))
+    assert len(small.stored["table"]) == 3
+    assert np.array_equal(tables["table"].of(other.ravel())[small.given["ids"]], other[ids])
+    (instead,) = Numbers([other.ravel(), rng.normal(size=9)], (), tables).instead(
+        "table", small.stored["table"]
+    )
+    assert np.array_equal(instead[small.given["ids"]], other[ids])
 
 
 def test_rows_and_columns_of_a_square_matrix_are_two_axes() -> None:

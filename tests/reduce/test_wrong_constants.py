@@ -152,7 +152,7 @@ def test_a_mask_of_the_lowest_number_in_place_of_minus_infinity_is_no_fault() ->
     values = {"x": x, **stored, **{name: a.astype("f") for name, a in made.items()}}
     cutting = Cutting(OnnxGraph(Path("whole.onnx"), whole.model()), values)
     judge = GraphJudge(Sessions(Spec.parse("onnxruntime"), "small", {}))
-    mending = Mending(whole, cutting, judge, None, {})
+    mending = Mending(whole, cutting, judge, None, {}, {})
     assert mending.begin(mending.wide["y"] * 1.01)
     masked, shares = mending.wide["masked"], mending.wide["shares"]
     assert not mending.matters("masked", np.where(masked < -1e30, -np.inf, masked))

@@ -151,15 +151,37 @@ def drawn(array: Array, seed: int) -> Array:
     return rounded(made, 2).astype(array.dtype)
 
 
-def rows_used(cut: Cut) -> Cut | None:
-    """Tables that rows are looked up in, without those that nobody asks for; None: no such."""
-    made = cut
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What is left of a table."""
+
+    shape: tuple[int, ...]
+    """As it was."""
+    rows: Array
+    """Those that are left."""
+    axis: int
+
+    def of(self, whole: Array) -> Array:
+        """The same rows of another table of that shape."""
+        return np.take(whole.reshape(self.shape), self.rows, self.axis)
+
+
+def trimmed(cut: Cut) -> tuple[Cut, dict[str, Table]]:
+    """Tables that rows are looked up in, without those that nobody asks for."""
+    made, tables = cut, {}
     for table, rows, axis in _lookups(cut):
         arrays = {**made.stored, **made.given}
         asked = _asked_for(arrays[table], arrays[rows], axis)
         if asked[0].shape[axis] < arrays[table].shape[axis]:
+            tables[table] = Table(arrays[table].shape, np.unique(arrays[rows]), axis)
             made = made.with_values({table: asked[0], rows: asked[1]})
-    return None if made is cut else made
+    return made, tables
+
+
+def rows_used(cut: Cut) -> Cut | None:
+    """The same cut with the rows alone that are looked up; None: nothing is left out."""
+    made, tables = trimmed(cut)
+    return made if tables else None
 
 
 def _lookups(cut: Cut) -> Iterator[tuple[str, str, int]]:

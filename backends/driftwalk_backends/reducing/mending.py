@@ -13,6 +13,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 
+from .changes import Table
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
 from .showing import Judge, error_of, norm
@@ -36,8 +37,10 @@ class Mending:
         judge: Judge,
         right: Right | None,
         exact: Mapping[str, Array],
+        tables: Mapping[str, Table],
     ) -> None:
-        """`exact` are unrounded numbers of what the whole is given."""
+        """`exact` are unrounded numbers of what the whole is given; `tables`: what is left."""
+        self._tables = tables
         self._whole, self._cutting, self._judge = whole, cutting, judge
         self._right, self._exact = right, exact
         self.end = Partner(np.zeros(0), 0.0)
@@ -107,7 +110,9 @@ class Mending:
             return None
         begins = [self.partners[name] for name in fed]
         numbers = Numbers(
-            self._right.parameters(partner, begins), self._right.constants(partner, begins)
+            self._right.parameters(partner, begins),
+            self._right.constants(partner, begins),
+            self._tables,
         )
         off = norm(error_of(self.wide[cut.output], partner.array))
         return with_right_numbers(cut, numbers, partner.array, off / RIGHT, self._unrounded)

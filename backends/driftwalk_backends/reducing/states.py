@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 
+from .changes import Table
 from .cuts import Cut
 from .showing import FREE, OVERALL, Shown, error_of, norm, same_kind, within
 
@@ -114,12 +116,17 @@ class Numbers:
     parameters: Sequence[Array]
     constants: Sequence[float] = ()
     """Those inside of them, an epsilon for example."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """What is left of some tables of the graph."""
 
-    def instead(self, own: Array) -> list[Array]:
+    def instead(self, name: str, own: Array) -> list[Array]:
         """What may be right in the place of what a graph has stored."""
         if own.size == 1:
             return [own, *(np.full_like(own, one) for one in self.others(float(own.flat[0])))]
         fits = [array for array in self.parameters if array.size == own.size]
+        if (table := self.tables.get(name)) is not None:
+            whole = [array for array in self.parameters if array.size == math.prod(table.shape)]
+            fits = [table.of(array) for array in whole]
         return [array.reshape(own.shape).astype(own.dtype) for array in fits] or [own]
 
     def others(self, own: float) -> list[float]:
@@ -149,7 +156,7 @@ def with_right_numbers(
     names = sorted(stored, key=lambda name: stored[name].size > 1)  # constants stay, at first
     inside = cut.constants
     choices: list[list[Any]] = [[own, *numbers.others(own)] for own in inside.values()]
-    choices += [numbers.instead(stored[name]) for name in names]
+    choices += [numbers.instead(name, stored[name]) for name in names]
     near = min(near, SAME_NUMBERS * norm(expected[np.isfinite(expected)]))
     for chosen in islice(product(*choices), MOST_CHOICES):
         own = dict(zip(names, chosen[len(inside) :], strict=True))
