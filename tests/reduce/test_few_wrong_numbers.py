@@ -60,6 +60,31 @@ def test_a_square_matrix_that_is_used_transposed_is_cut_beside_its_bias(
     assert found.after.longest == 1
 
 
+def test_of_a_bias_that_is_left_out_the_sum_is_left(
+    model: LoadedModel, clean: Backend, probe: Probe
+) -> None:
+    """It has the numbers of the right product then, and is not what is right there."""
+    name = f"{LAYER}.intermediate.dense.bias"
+    fault = Fault("dropped_bias", ("layer.2",), name, "left out")
+    found = reduced(model, clean, probe, fault)
+    assert found.operations == ("Add",)
+    assert found.after is not None
+    assert found.after.longest == 1
+
+
+@pytest.mark.parametrize("point", ["layer.1", "layer.4"])
+def test_of_a_bias_that_is_left_out_of_a_product_that_has_it_that_is_left(point: str) -> None:
+    decoder = torch_model("demo:decoder")
+    given = make_probe(decoder)
+    name = f"transformer.h.{point[-1]}.mlp.c_fc.bias"
+    fault = Fault("dropped_bias", (point,), name, "left out")
+    with driftwalk.backend("onnxruntime", decoder) as plain:
+        found = reduced(decoder, plain, given, fault)
+    assert found.operations == ("Gemm",)
+    assert found.after is not None
+    assert found.after.longest == 1
+
+
 @pytest.mark.parametrize("element", [3 * 64 + 60, 60 * 64 + 3])
 def test_one_number_of_a_square_matrix_is_left_alone(
     model: LoadedModel, clean: Backend, probe: Probe, element: int

@@ -13,6 +13,7 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 
+from ..onnx.graph import COPIES
 from .changes import Table
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
@@ -21,6 +22,7 @@ from .states import Numbers, with_right_numbers
 
 MOST_WRONG = 6
 """Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+_SUMS, _WITH_BIAS = {"Add", "add"}, {"Gemm", "addmm", "baddbmm"}
 LEAST_EFFECT = 1e-3
 """Of the error at the guilty tensor, what one of several wrong places must move it by."""
 RIGHT = 30.0
@@ -56,7 +58,31 @@ class Mending:
     @cached_property
     def partners(self) -> dict[str, Partner]:
         """Right tensors by the names of those that they are to be."""
-        return {} if self._right is None else partners(self._right, self.wide)
+        if self._right is None:
+            return {}
+        found = partners(self._right, self.wide)
+        for name in found.keys() - self._before_bias(found):
+            found[name] = self._right.with_bias(found[name], self.wide[name]) or found[name]
+        return found
+
+    def _before_bias(self, found: Mapping[str, Partner]) -> set[str]:
+        """Tensors that something is added to; not a sum that has the numbers of what it is of.
+
+        A bias that is zero, or is left out, leaves a product that is right as far as it goes.
+        """
+        nodes, makers = self._cutting.graph.nodes, self._cutting.graph.producers
+        before: set[str] = set()
+        for node in reversed(nodes):
+            is_copy = node.op in COPIES and before & set(node.outputs)
+            if node.op in _SUMS or is_copy:
+                before |= set(node.inputs)
+        for name in [name for name in before if name in found and name in makers]:
+            node = nodes[makers[name]]
+            numbers = [found[taken].number for taken in node.inputs if taken in found]
+            adds = node.op in _WITH_BIAS and len(node.inputs) > 2
+            if adds or (node.op in _SUMS and found[name].number in numbers):
+                before.discard(name)
+        return before
 
     def begin(self, expected: Array) -> bool:
         """Take note of what is right at the end; whether anything is wrong in float64."""

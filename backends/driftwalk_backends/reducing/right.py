@@ -32,6 +32,8 @@ _BACK = 12
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
 _WITH_BIAS = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
+PRODUCT = "product"
+"""In place of an operation: what one that adds a bias made of its product, before that."""
 GIVEN = "given"
 """In place of an operation: a tensor that none of them made, a parameter or a constant."""
 _FARTHEST, _CLEARLY = 0.5, 3.0
@@ -84,7 +86,7 @@ class _Recorder(OpMode):
             return ()
         product = given - args[0]
         factors = (self._numbers[id(one)] for one in args[1:] if id(one) in self._numbers)
-        self._keep(product, "mm", tuple(factors))
+        self._keep(product, PRODUCT, tuple(factors))
         return (self._numbers[id(product)],) if id(product) in self._numbers else ()
 
     def _keep(
@@ -230,6 +232,14 @@ class Right:
         while one.is_view and one.of:
             one = self._tensors[one.of[0]]
         return one.op == GIVEN
+
+    def with_bias(self, partner: Partner, own: Array) -> Partner | None:
+        """Of a product without its bias, the sum in its place; None where it is no such product."""
+        if partner.number < 0 or self._tensors[partner.number].op != PRODUCT:
+            return None
+        number = next(iter(self._takers[partner.number]))
+        array = self._tensors[number].array.reshape(own.shape)
+        return Partner(array, _apart(own, array) / (norm(own) or 1.0), number)
 
     def same(self, array: Array) -> list[int]:
         """Those of the very same numbers, what operations made before what is given."""
