@@ -7,7 +7,7 @@ last of those and a wrong tensor is what went wrong.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from ..op_mode import OpMode
 from ..tensors import call_tensors
 from .showing import error_of, norm
 
-_LARGEST, _MOST = 1 << 26, 1 << 31
-"""Bytes of one tensor that is kept, and of all of them."""
+_SMALL, _LARGEST, _MOST = 1 << 20, 1 << 26, 1 << 31
+"""Bytes of a parameter that is not copied, as nobody writes into it; of one tensor that is kept
+otherwise; and of all of those."""
 _SUMS, _EXACT = 8, 12
 """Sums by which near tensors are found, and how many of those are looked at."""
 _STEPS, _PROPOSED = 3, 6
@@ -45,11 +46,15 @@ class Made:
     """What one operation gave, and of which others it was made, by their numbers."""
 
     op: str
-    array: Array
-    """In one row."""
+    numbers: Array
     of: tuple[int, ...]
     constants: tuple[float, ...] = ()
     """Numbers that it was told, an epsilon for example."""
+
+    @property
+    def array(self) -> Array:
+        """In one row."""
+        return self.numbers.ravel()
 
     @property
     def is_view(self) -> bool:
@@ -61,6 +66,7 @@ class _Recorder(OpMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept: list[Made] = []
         self._left = _MOST
+        self._given: set[int] = set()
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # or another tensor could have its id
 
@@ -92,15 +98,21 @@ class _Recorder(OpMode):
     def _keep(
         self, tensor: torch.Tensor, op: str, of: tuple[int, ...], constants: tuple[float, ...] = ()
     ) -> None:
-        size = tensor.numel() * 8
         if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.device.type != "cpu":
             return
-        if size <= min(_LARGEST, self._left):
-            self._left -= size
-            array = tensor.detach().to(torch.float64).numpy().copy()
-            self._numbers[id(tensor)] = len(self.kept)
-            self._alive.append(tensor)
-            self.kept.append(Made(op, array.ravel(), of, constants))
+        made = Made(op, tensor.detach().to(torch.float64).numpy(), of, constants)
+        size = tensor.numel() * 8
+        given = op == GIVEN or (made.is_view and bool(of) and self._given.issuperset(of))
+        stays = given and size > _SMALL and tensor.dtype == torch.float64
+        size = 0 if stays else size
+        if size > min(_LARGEST, self._left):
+            return
+        self._left -= size
+        number = self._numbers[id(tensor)] = len(self.kept)
+        self._alive.append(tensor)
+        if given:
+            self._given.add(number)
+        self.kept.append(made if stays else replace(made, numbers=made.numbers.copy()))
 
 
 def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
@@ -132,7 +144,7 @@ class Right:
         self._takers: dict[int, list[int]] = {}
         for number, one in enumerate(tensors):
             kind = self._given if one.op == GIVEN else self._by_size
-            kind.setdefault(one.array.size, []).append(number)
+            kind.setdefault(one.numbers.size, []).append(number)
             for before in one.of:
                 self._takers.setdefault(before, []).append(number)
         self._sums: dict[int, Array] = {}
@@ -181,7 +193,7 @@ class Right:
             return []
         steps: dict[int, int] = {}
         for number in set(reached[0]).intersection(*reached[1:]):
-            if self._tensors[number].array.size == like.size:
+            if self._tensors[number].numbers.size == like.size:
                 steps[number] = max(one[number] for one in reached)
         scale = norm(_finite(like)) or 1.0
         own, made = like.astype(np.float64).ravel(), []
