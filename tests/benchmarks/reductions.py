@@ -1,14 +1,16 @@
 """How small `driftwalk reduce` makes the drifts of the atlas, and faults seeded in graphs.
 
     python tests/benchmarks/reductions.py --rows FILE [--page FILE] [--faults N] [--keep DIR]
-        [GLOB ...]
+        [--model MODEL [--layers N]] [GLOB ...]
     python tests/benchmarks/reductions.py --rows FILE --keep DIR --again PYTHON
 
 With `--again`, each script that was kept is run by another interpreter, which needs numpy and
 onnxruntime alone, and the ratio that it prints goes into the row.
 
-Globs are of `folder.Class` in the list below. Each row is kept as soon as it is there, and a run
-that was stopped goes on where it was. The table of the page stands between its two marks.
+Faults are put into the graph of `demo:decoder`, or of another model (a folder, a GGUF file), of
+which `--layers` keeps the first blocks. Globs are of `folder.Class` in the list below. Each row is
+kept as soon as it is there, and a run that was stopped goes on where it was. The table of the page
+stands between its two marks.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, required=True, help="JSON lines; kept between runs")
     parser.add_argument("--page", type=Path, help="the page whose table is written anew")
     parser.add_argument("--faults", type=int, default=0, help="so many seeded faults, too")
+    parser.add_argument("--model", default=MODEL, help="whose graph those are put into")
+    parser.add_argument("--layers", type=int, help="so many of its first blocks are kept")
     parser.add_argument("--minutes", type=float, default=6.0, help="for one search")
     parser.add_argument("--keep", type=Path, help="a folder for all reproductions")
     parser.add_argument("--again", help="an interpreter that runs those that were kept")
@@ -115,11 +119,10 @@ def seeded(options: Any, known: dict[str, Row]) -> Iterator[Row]:
     from driftwalk_backends.faults.graph import faulty_backend
     from driftwalk_backends.faults.planning import FaultyModel, plan
     from driftwalk_backends.probes import make_probe
-    from driftwalk_backends.sources import open_model
 
     if not options.faults:
         return
-    model = open_model(MODEL)
+    model = cut_model(options.model, options.layers)
     probe = make_probe(model)
     with driftwalk.backend(SPEC, model) as clean, driftwalk.backend("torch", model) as eager:
         eager.trace(probe)  # finds the points
@@ -131,6 +134,22 @@ def seeded(options: Any, known: dict[str, Row]) -> Iterator[Row]:
                 with faulty_backend(clean, FaultyModel(model, fault), probe) as side:
                     row = reduced(name, model, side, probe, options)
                 yield _kept(options.rows, row)
+
+
+def cut_model(source: str, layers: int | None) -> Any:
+    """A model, or its first blocks: all of them where no number is given."""
+    from torch import nn
+
+    from driftwalk_backends.loaded import LoadedModel
+    from driftwalk_backends.sources import open_model
+
+    model = open_model(source)
+    if layers is None:
+        return model
+    lists = (part for part in model.module.modules() if isinstance(part, nn.ModuleList))
+    del next(blocks for blocks in lists if len(blocks) > layers)[layers:]
+    model.module.config.num_hidden_layers = layers
+    return LoadedModel(model.module, f"{model.label}, {layers} layers")
 
 
 def again(row: Row, python: str, folder: Path) -> Row:

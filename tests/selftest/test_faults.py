@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import transformers as tf
 from torch import nn
 
 from driftwalk_backends.activations import identify
+from driftwalk_backends.faults import fault as faults
+from driftwalk_backends.faults.code import find_epsilon
 from driftwalk_backends.faults.planning import KINDS, Fault, inject
 from selftest.subjects import Subject, subject
 
@@ -65,6 +68,18 @@ def test_a_fault_changes_what_it_says_and_nothing_else(name: str, kind: str) -> 
         assert found == {}
     else:
         assert set(found) == {fault.target}
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, float(np.float32(1e-5)), 1e-6, 1e-12])
+def test_a_wrong_epsilon_is_another_one(epsilon: float) -> None:
+    """A file in float32 has 9.9999997e-06: that is no other than 1e-5."""
+    module = copy.deepcopy(subject("bert").model.module)
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = epsilon
+    words = faults.Subject(module, subject("bert").anatomy, "fp32")
+    fault = find_epsilon(words, "layer.0", Random(0), None)
+    assert not 0.5 < float(fault.settings["value"]) / epsilon < 2
 
 
 @pytest.mark.parametrize(("name", "kind"), PLACES)

@@ -2,6 +2,7 @@
 
 cuts            some nodes of a graph between tensors that are given and one that comes out
 changes         cuts that are smaller: shorter axes, rounded values, other weights
+axes            which axes of its tensors are one
 showing         whether a cut shows a drift, how large, and whether it is the same one
 states          a cut that shows it, and what is right there
 right           tensors that are right: those of the torch model, or of another graph, in float64

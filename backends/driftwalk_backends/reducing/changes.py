@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from driftwalk.dtypes import Array
 
+from .axes import Axis
 from .cuts import Cut
 
 LEAST_SIZE = 16
@@ -30,12 +31,15 @@ class Window:
     """Whether axes that are a multiple of it are shortened alike: heads times their channels."""
     halves: bool = False
     """Whether axes of half of it and one are: a Fourier transform of real numbers."""
+    begins: Mapping[Axis, int] = field(default_factory=dict)
+    """Of axes that begin elsewhere: rows and columns of a square matrix are two axes."""
 
-    def slices(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(self._slice(n) for n in shape)
+    def slices(self, shape: tuple[int, ...], name: str) -> tuple[slice, ...]:
+        """The part of a tensor that is kept."""
+        return tuple(self._slice(n, (name, axis)) for axis, n in enumerate(shape))
 
-    def _slice(self, n: int) -> slice:
-        begin = self.begin if n == self.length else 0
+    def _slice(self, n: int, axis: Axis) -> slice:
+        begin = self.begins.get(axis, self.begin) if n == self.length else 0
         size = self.number(n)
         return slice(None) if size == n else slice(begin, begin + size)
 
@@ -62,22 +66,23 @@ def lengths(cut: Cut) -> list[int]:
 def shorter(cut: Cut, window: Window) -> Cut:
     """The cut with all axes of one length shortened, and stored sizes with them."""
 
-    def sized(array: Array) -> Array:
+    def sized(name: str, array: Array) -> Array:
         if array.dtype == np.int64 and array.ndim <= 1:
             made = [window.number(int(n)) for n in array.reshape(-1)]
             return np.array(made, np.int64).reshape(array.shape)
-        return np.ascontiguousarray(array[window.slices(array.shape)]) if array.ndim else array
+        kept = window.slices(array.shape, name)
+        return np.ascontiguousarray(array[kept]) if array.ndim else array
 
     arrays = {**cut.stored, **cut.given}
-    made = {name: sized(array) for name, array in arrays.items()}
+    made = {name: sized(name, array) for name, array in arrays.items()}
     for table, rows, axis in _lookups(cut):
         if arrays[table].shape[axis] == window.length in arrays[rows].shape:
             # Some of its rows are asked for by now: they may be anywhere in it.
             others = tuple(
                 slice(None) if place == axis else part
-                for place, part in enumerate(window.slices(arrays[table].shape))
+                for place, part in enumerate(window.slices(arrays[table].shape, table))
             )
-            some = arrays[rows][window.slices(arrays[rows].shape)]
+            some = arrays[rows][window.slices(arrays[rows].shape, rows)]
             made[table], made[rows] = _asked_for(arrays[table][others], some, axis)
     return replace(
         cut.resized(window.number),
@@ -87,10 +92,15 @@ def shorter(cut: Cut, window: Window) -> Cut:
 
 
 def windows(
-    length: int, size: int, peaks: Sequence[int], others: Sequence[int] = ()
+    length: int,
+    size: int,
+    peaks: Sequence[int],
+    others: Sequence[int] = (),
+    apart: Sequence[Mapping[Axis, int]] = (),
 ) -> Iterator[Window]:
     """Where to begin: around places where something is largest, at the beginning, at the end.
 
+    `apart` are beginnings axis by axis, which come first.
     `others` are the lengths of all axes where one that is half of another and one goes with it,
     and only so: a Fourier transform of real numbers means something else otherwise.
     """
@@ -99,6 +109,8 @@ def windows(
         return
     if any(other >= LEAST_SIZE and other // 2 + 1 == length for other in others):
         return
+    for own in apart:
+        yield Window(length, 0, size, begins=own)
     begins = [max(0, min(peak - size // 2, length - size)) for peak in peaks]
     for multiples in (False, True):
         for begin in dict.fromkeys([*begins, 0, length - size]):
@@ -139,15 +151,37 @@ def drawn(array: Array, seed: int) -> Array:
     return rounded(made, 2).astype(array.dtype)
 
 
-def rows_used(cut: Cut) -> Cut | None:
-    """Tables that rows are looked up in, without those that nobody asks for; None: no such."""
-    made = cut
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What is left of a table."""
+
+    shape: tuple[int, ...]
+    """As it was."""
+    rows: Array
+    """Those that are left."""
+    axis: int
+
+    def of(self, whole: Array) -> Array:
+        """The same rows of another table of that shape."""
+        return np.take(whole.reshape(self.shape), self.rows, self.axis)
+
+
+def trimmed(cut: Cut) -> tuple[Cut, dict[str, Table]]:
+    """Tables that rows are looked up in, without those that nobody asks for."""
+    made, tables = cut, {}
     for table, rows, axis in _lookups(cut):
         arrays = {**made.stored, **made.given}
         asked = _asked_for(arrays[table], arrays[rows], axis)
         if asked[0].shape[axis] < arrays[table].shape[axis]:
+            tables[table] = Table(arrays[table].shape, np.unique(arrays[rows]), axis)
             made = made.with_values({table: asked[0], rows: asked[1]})
-    return None if made is cut else made
+    return made, tables
+
+
+def rows_used(cut: Cut) -> Cut | None:
+    """The same cut with the rows alone that are looked up; None: nothing is left out."""
+    made, tables = trimmed(cut)
+    return made if tables else None
 
 
 def _lookups(cut: Cut) -> Iterator[tuple[str, str, int]]:

@@ -23,6 +23,10 @@ _FEW = 4
 """Numbers up to so many say nothing of a model: an epsilon, a scale."""
 
 
+Place = tuple[int, str]
+"""Of a number inside of a node: which node of a cut, and what the number is called there."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cut:
     """A small graph, and what it is fed."""
@@ -94,6 +98,26 @@ class Cut:
             given={name: array for name, array in self.given.items() if name in used},
         )
 
+    @property
+    def constants(self) -> dict[Place, float]:
+        """Numbers inside of its nodes, an epsilon for example, also where they are the default."""
+        versions = dict(self.opsets)
+        return {
+            (i, name): value
+            for i, node in enumerate(self.nodes)
+            for name, value in _float_attributes(node, versions.get(node.domain, 1)).items()
+        }
+
+    def with_constants(self, changed: Mapping[Place, float]) -> Cut:
+        """The same with other numbers inside of some nodes."""
+        own = self.constants
+        new = {place: value for place, value in changed.items() if value != own[place]}
+        nodes = [
+            _told(node, {name: value for (at, name), value in new.items() if at == i})
+            for i, node in enumerate(self.nodes)
+        ]
+        return replace(self, nodes=tuple(nodes))
+
     def resized(self, number: Callable[[int], int]) -> Cut:
         """With other sizes in what its nodes are told; those of a graph are stored tensors."""
         return self
@@ -106,6 +130,33 @@ class Cut:
             given={name: changed.get(name, array) for name, array in self.given.items()},
             invented=self.invented | frozenset(invented),
         )
+
+
+def _float_attributes(node: Any, version: int) -> dict[str, float]:
+    """A node's attributes that are numbers with a point, those that it leaves out as well."""
+    from onnx import defs
+
+    kinds = defs.OpSchema.AttrType
+    found: dict[str, float] = {}
+    if defs.has(node.op_type, version, node.domain):
+        schema = defs.get_schema(node.op_type, version, node.domain)
+        kept = [a for a in schema.attributes.values() if a.type == kinds.FLOAT]
+        found = {a.name: float(a.default_value.f) for a in kept if a.default_value.name}
+    return found | {a.name: float(a.f) for a in node.attribute if a.type == a.FLOAT}
+
+
+def _told(node: Any, changed: Mapping[str, float]) -> Any:
+    """A node with other numbers as attributes."""
+    if not changed:
+        return node
+    from onnx import helper
+
+    made = type(node)()
+    made.CopyFrom(node)
+    kept = [one for one in node.attribute if one.name not in changed]
+    del made.attribute[:]
+    made.attribute.extend([*kept, *(helper.make_attribute(n, v) for n, v in changed.items())])
+    return made
 
 
 def _plain(array: Array) -> Array:

@@ -21,12 +21,13 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
-from .changes import DIGITS, drawn, lengths, peak, rounded, rows_used, shorter, windows
+from .axes import Axis, begins, is_square
+from .changes import DIGITS, Table, drawn, lengths, peak, rounded, rows_used, shorter, windows
 from .cuts import Cut, Cutting, is_own
 from .mending import MOST_WRONG, Mending
 from .right import Partner, Right
 from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
-from .states import State, differing, is_order_alone
+from .states import State, differing, has_same_wrong, is_order_alone, is_wrong_order
 from .writing import write_graph
 
 Fault = Literal["runtime", "graph", "module"]
@@ -50,12 +51,16 @@ class GraphSubject:
         judge: Judge,
         right: Right | None,
         exact: Mapping[str, Array] | None = None,
+        tables: Mapping[str, Table] | None = None,
     ) -> None:
-        """`exact` are unrounded numbers of what the cut is given, where the truth has some."""
+        """`exact` are unrounded numbers of what the cut is given, where the truth has some.
+
+        `tables` says which rows are left of those that it has in part.
+        """
         self._cutting, self._judge = cutting, judge
         self._target = cut.output
         self.fault: Fault = "runtime" if right is None else "graph"
-        self._mending = Mending(cut, cutting, judge, right, exact or {})
+        self._mending = Mending(cut, cutting, judge, right, exact or {}, tables or {})
 
     @property
     def whose(self) -> Fault:
@@ -73,9 +78,11 @@ class GraphSubject:
         state = self._seen(nodes, self._target, HINT) if self._mending.begin(expected) else None
         if state is None:
             return None
-        size = state.shown.size  # what overflows in the graph's type need not in float64
+        size = norm(state.shown.seen)  # what overflows in the graph's type need not in float64
         most = size if np.isfinite(size) else norm(self._mending.end.array)
-        return state if self._mending.error >= most / 2 else None
+        if self._mending.error < most / 2:
+            return None
+        return self._settled(state) if len(state.nodes) == 1 else state
 
     def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
         """A cut of some nodes, if it drifts at all."""
@@ -91,7 +98,7 @@ class GraphSubject:
             return None
         kept = self._cutting.numbers(cut)
         shown = self._judge.show(cut, expected) if kept else None
-        if shown is None or not shown.ratio > limit:
+        if shown is None or not shown.clearest > limit:
             return None
         return State(cut, shown, kept, expected)
 
@@ -169,7 +176,7 @@ class GraphSubject:
                 continue
             right = self._mending.with_right_numbers(cut, partner)
             shown = None if right is None else self._judge.show(cut, partner.array)
-            if shown is not None and shown.drifts:
+            if shown is not None and shown.drifts and self._mending.matters(end, partner.array):
                 self._mending.partners[end] = partner
                 mended = self._mending.mended(end, partner.array)
                 share = max(mended, self._mending.mended_by(cut, right or cut))
@@ -213,7 +220,7 @@ class GraphSubject:
             return None
         if self.fault == "graph" and not self._begins_right(found.cut):
             return None
-        if not same_place(found.shown.error, state.shown.error):
+        if not same_place(found.shown.seen, state.shown.seen):
             return None
         return self._settled(replace(found, share=state.share))
 
@@ -228,7 +235,7 @@ class GraphSubject:
         gone = self._cutting.graph.nodes[node].outputs[0]
         made = state.cut.without(gone, source)
         shown = self._judge.show(made, state.expected)
-        if shown is None or not shown.drifts or not same_place(shown.error, state.shown.error):
+        if shown is None or not shown.drifts or not same_place(shown.seen, state.shown.seen):
             return None
         right = None if state.right is None else state.right.without(gone, source)
         nodes = tuple(number for number in state.nodes if number != node)
@@ -247,16 +254,17 @@ class GraphSubject:
 
     def shortened(self, state: State, length: int, size: int) -> State | None:
         """All axes of one length cut down, if what is left shows the same drift."""
-        error = state.shown.error
+        error = state.shown.seen
         peaks = peak(error, length) + [
             place for array in differing(state).values() for place in peak(array, length)
         ]
-        reordered = is_order_alone(state.shown.found, state.expected)
+        reordered = is_wrong_order(state.shown.found, state.expected)
         together = lengths(state.cut) if "DFT" in state.cut.operations else []
-        for window in windows(length, size, peaks, together):
+        apart = self._apart(state, length, size)
+        for window in windows(length, size, peaks, together, apart):
             made = shorter(state.cut, window)
             right = None if state.right is None else shorter(state.right, window)
-            slices = window.slices(error.shape)
+            slices = window.slices(error.shape, state.cut.output)
             expected = None if state.expected is None else state.expected[slices]
             if right is not None:
                 expected = self._judge.wide_or_none(right)
@@ -270,14 +278,27 @@ class GraphSubject:
             if reordered and not is_order_alone(shown.found, expected):
                 continue  # one number of a wrong order is not wrong
             left, free = error[slices], expected is None or right is not None
-            aligned = left.shape == shown.error.shape and same_place(shown.error, left)
-            if aligned or (free and state.is_kind_of(shown, size / length)):
-                found = replace(state, cut=made, shown=shown, expected=expected, right=right)
+            aligned = left.shape == shown.error.shape and same_place(shown.seen, left)
+            found = replace(state, cut=made, shown=shown, expected=expected, right=right)
+            same = state.is_kind_of(shown, size / length) or has_same_wrong(found, state)
+            if aligned or (free and same):
                 if aligned:
                     return replace(found, anchor=None, faded=1.0)
                 faded = state.faded * size / length
                 return replace(found, anchor=state.compared, faded=faded)
         return None
+
+    def _apart(self, state: State, length: int, size: int) -> list[dict[Axis, int]]:
+        """Where axes of a length begin that are not one, as rows and columns of a matrix are."""
+        cut = state.cut
+        if not is_square({**cut.stored, **cut.given}, length):
+            return []
+        names = tuple(name for node in cut.nodes for name in node.output if name)
+        shapes = {n: a.shape for n, a in {**cut.stored, **cut.given}.items()}
+        shapes |= {n: a.shape for n, a in self._judge.wide(cut, None, names).items()}
+        wrong = {**differing(state), cut.output: state.shown.seen}
+        made = [begins(cut, shapes, wrong, length, size)]
+        return [one for one in made if len(set(one.values())) > 1]
 
     def _rows_apart(self, whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
         """Whether what is left does not depend on what is gone."""
@@ -328,6 +349,6 @@ class GraphSubject:
         """Tables with the rows alone that are looked up: what comes out is the same."""
         made = rows_used(state.cut)
         shown = None if made is None else self._judge.show(made, state.expected)
-        if made is None or shown is None or not same_place(shown.error, state.shown.error):
+        if made is None or shown is None or not same_place(shown.seen, state.shown.seen):
             return None
         return replace(state, cut=made, shown=shown, right=state.right and rows_used(state.right))

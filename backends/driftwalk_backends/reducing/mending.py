@@ -13,13 +13,18 @@ import numpy as np
 
 from driftwalk.dtypes import Array
 
+from ..onnx.graph import COPIES
+from .changes import Table
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
 from .showing import Judge, error_of, norm
-from .states import with_right_numbers
+from .states import Numbers, with_right_numbers
 
 MOST_WRONG = 6
 """Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
+_SUMS, _WITH_BIAS = {"Add", "add"}, {"Gemm", "addmm", "baddbmm"}
+LEAST_EFFECT = 1e-3
+"""Of the error at the guilty tensor, what one of several wrong places must move it by."""
 RIGHT = 30.0
 """So many times less wrong than the guilty tensor, a tensor is right."""
 
@@ -34,8 +39,10 @@ class Mending:
         judge: Judge,
         right: Right | None,
         exact: Mapping[str, Array],
+        tables: Mapping[str, Table],
     ) -> None:
-        """`exact` are unrounded numbers of what the whole is given."""
+        """`exact` are unrounded numbers of what the whole is given; `tables`: what is left."""
+        self._tables = tables
         self._whole, self._cutting, self._judge = whole, cutting, judge
         self._right, self._exact = right, exact
         self.end = Partner(np.zeros(0), 0.0)
@@ -51,13 +58,39 @@ class Mending:
     @cached_property
     def partners(self) -> dict[str, Partner]:
         """Right tensors by the names of those that they are to be."""
-        return {} if self._right is None else partners(self._right, self.wide)
+        if self._right is None:
+            return {}
+        found = partners(self._right, self.wide)
+        for name in found.keys() - self._before_bias(found):
+            found[name] = self._right.with_bias(found[name], self.wide[name]) or found[name]
+        return found
+
+    def _before_bias(self, found: Mapping[str, Partner]) -> set[str]:
+        """Tensors that something is added to; not a sum that has the numbers of what it is of.
+
+        A bias that is zero, or is left out, leaves a product that is right as far as it goes.
+        """
+        nodes, makers = self._cutting.graph.nodes, self._cutting.graph.producers
+        before: set[str] = set()
+        for node in reversed(nodes):
+            is_copy = node.op in COPIES and before & set(node.outputs)
+            if node.op in _SUMS or is_copy:
+                before |= set(node.inputs)
+        for name in [name for name in before if name in found and name in makers]:
+            node = nodes[makers[name]]
+            numbers = [found[taken].number for taken in node.inputs if taken in found]
+            adds = node.op in _WITH_BIAS and len(node.inputs) > 2
+            if adds or (node.op in _SUMS and found[name].number in numbers):
+                before.discard(name)
+        return before
 
     def begin(self, expected: Array) -> bool:
         """Take note of what is right at the end; whether anything is wrong in float64."""
         own = self.wide[self._whole.output]
         right = expected.reshape(own.shape)
-        self.end = Partner(right, norm(error_of(own, right)) / (norm(right) or 1.0))
+        off = norm(error_of(own, right)) / (norm(right) or 1.0)
+        same = [] if self._right is None else self._right.same(right)
+        self.end = Partner(right, off, same[0] if same else -1)
         return self.end.off > 0
 
     @property
@@ -102,17 +135,35 @@ class Mending:
         if self._right is None or not all(self.is_right(name) for name in fed):
             return None
         begins = [self.partners[name] for name in fed]
-        parameters = self._right.parameters(partner, begins)
+        numbers = Numbers(
+            self._right.parameters(partner, begins),
+            self._right.constants(partner, begins),
+            self._tables,
+        )
         off = norm(error_of(self.wide[cut.output], partner.array))
-        return with_right_numbers(cut, parameters, partner.array, off / RIGHT, self._unrounded)
+        return with_right_numbers(cut, numbers, partner.array, off / RIGHT, self._unrounded)
 
     def mended(self, end: str, right: Array) -> float:
         """Of the error at the guilty tensor, what is gone with the right numbers at this one."""
+        return self._gone(self._handed(end, right))
+
+    def matters(self, end: str, right: Array) -> bool:
+        """Whether right numbers at a tensor move the guilty one at all, by some of its error.
+
+        What a mask takes away may be the lowest number there is, or minus infinity.
+        """
+        handed = self._handed(end, right)
+        if handed is None:
+            return False
+        return norm(error_of(handed, self.wide[self._whole.output])) >= LEAST_EFFECT * self.error
+
+    def _handed(self, end: str, array: Array) -> Array | None:
+        """The guilty tensor, made of another value of an earlier one."""
         try:
             cut = self.given_at(self._whole, end)
         except KeyError:
-            return 0.0
-        return self._gone(self._judge.wide_or_none(cut, {**self._exact, end: right}))
+            return None
+        return self._judge.wide_or_none(cut, {**self._exact, end: array})
 
     def mended_by(self, cut: Cut, right: Cut) -> float:
         """The same with the right numbers in the place of those stored ones that are wrong."""

@@ -22,7 +22,7 @@ from driftwalk.errors import BackendError
 
 from ..bundles.layer_code import TracedLayer, needed
 from ..tensors import from_numpy, to_numpy
-from .cuts import Cut, Cutting
+from .cuts import Cut, Cutting, Place
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SIZES = re.compile(r"SymInt\S* (\w+)")
@@ -65,6 +65,11 @@ class Operation:
         return str(self.target).removeprefix("aten.").partition(".")[0]
 
     op = op_type
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Its arguments by their places, or names."""
+        return {str(place): arg for place, arg in enumerate(self.args)} | dict(self.kwargs)
 
     def changed(self, change: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Its arguments, each single value changed."""
@@ -116,6 +121,25 @@ class TorchCut(Cut):
 
     def resized(self, number: Callable[[int], int]) -> TorchCut:
         return replace(self, nodes=tuple(node.resized(number) for node in self.nodes))
+
+    @property
+    def constants(self) -> dict[Place, float]:
+        """Numbers that its operations are told."""
+        return {
+            (i, name): value
+            for i, node in enumerate(self.nodes)
+            for name, value in node.told.items()
+            if type(value) is float
+        }
+
+    def with_constants(self, changed: Mapping[Place, float]) -> TorchCut:
+        made = []
+        for i, node in enumerate(self.nodes):
+            new = {name: value for (at, name), value in changed.items() if at == i}
+            args = tuple(new.get(str(place), arg) for place, arg in enumerate(node.args))
+            kwargs = {name: new.get(name, value) for name, value in node.kwargs.items()}
+            made.append(replace(node, args=args, kwargs=kwargs))
+        return replace(self, nodes=tuple(made))
 
     def tensors(self, device: torch.device) -> dict[str, torch.Tensor]:
         arrays = {**self.stored, **self.given}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..onnx.graph import OnnxGraph
 from ..onnx.sessions import quick_session
 from ..onnx.wide.flat import flat
 from ..onnx.wide.truth import GraphTruth
+from .changes import Table, trimmed
 from .cuts import Cut, Cutting, recorded
 from .graph_runs import GraphJudge, wide
 from .graphs import GraphSubject
@@ -25,6 +27,17 @@ from .showing import LIMIT
 from .states import State
 
 Numbers = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A cut as a whole, and how to make smaller ones of it."""
+
+    cut: Cut
+    cutting: Cutting
+    exact: Numbers
+    """What it is given, unrounded."""
+    tables: Mapping[str, Table]
 
 
 class Region:
@@ -58,8 +71,8 @@ class Region:
     ) -> dict[str, Array]:
         return {t: states[name] for name, t in tensors.items() if name in states and name != point}
 
-    def opened(self, bounded: bool, constants: bool = False) -> tuple[Cut, Cutting, Numbers]:
-        """The cut as a whole, how to make smaller ones of it, and what it is given, unrounded.
+    def opened(self, bounded: bool, constants: bool = False) -> Opened:
+        """The part of the graph as a whole; tables have only the rows that are looked up.
 
         With `constants`, nodes that only make constants are in it: a runtime may do something else
         with what they are made of, as with weights of four bits.
@@ -70,12 +83,12 @@ class Region:
         loose = self._loose(numbers)
         values = dict(self._recorded([name for name in loose if name not in ends]))
         values |= {name: array for name, array in ends.items() if name in loose}
-        cut = Cutting(self.whole, values).cut(numbers, self.target)
+        cut, tables = trimmed(Cutting(self.whole, values).cut(numbers, self.target))
         exact = {} if self._true is None else self._unrounded(cut, ends)
         inner = OnnxGraph(Path("region.onnx"), cut.model())
         every = tuple(inner.producers)
         inside = recorded(inner, cut.given, wide(cut, exact, every))
-        return cut, Cutting(inner, {**inside, **cut.stored}), exact
+        return Opened(cut, Cutting(inner, {**inside, **cut.stored}), exact, tables)
 
     def _unrounded(self, cut: Cut, ends: Collection[str]) -> Numbers:
         """What a cut is given: right states, and between those the graph's own in float64."""
@@ -120,17 +133,19 @@ def start_of(
     wrongs: list[tuple[float, GraphSubject, State]] = []
     for constants, bounded in product((False, True), (True, False)):
         region = Region(graph, feed, tensors, point, candidate)
-        cut, cutting, _ = region.opened(bounded, constants)
-        subject = GraphSubject(cut, cutting, judge, None)
+        opened = region.opened(bounded, constants)
+        subject = GraphSubject(opened.cut, opened.cutting, judge, None)
         if (state := subject.start()) is not None:
-            wrongs.append((state.shown.ratio, subject, state))
+            wrongs.append((state.shown.clearest, subject, state))
         if right is not None and point in truth:
             narrow = {n: _as_in(truth[n], candidate.get(n)) for n in truth}
             region = Region(graph, feed, tensors, point, narrow, truth)
-            cut, cutting, exact = region.opened(bounded, constants)
-            subject = GraphSubject(cut, cutting, judge, right, exact)
+            opened = region.opened(bounded, constants)
+            subject = GraphSubject(
+                opened.cut, opened.cutting, judge, right, opened.exact, opened.tables
+            )
             if (state := subject.start(truth[point])) is not None:
-                wrongs.append((state.shown.ratio, subject, state))
+                wrongs.append((state.shown.clearest, subject, state))
         if any(ratio > LIMIT for ratio, _, _ in wrongs):
             break
     if not wrongs:

@@ -7,7 +7,7 @@ last of those and a wrong tensor is what went wrong.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from ..op_mode import OpMode
 from ..tensors import call_tensors
 from .showing import error_of, norm
 
-_LARGEST, _MOST = 1 << 26, 1 << 31
-"""Bytes of one tensor that is kept, and of all of them."""
+_SMALL, _LARGEST, _MOST = 1 << 20, 1 << 26, 1 << 31
+"""Bytes of a parameter that is not copied, as nobody writes into it; of one tensor that is kept
+otherwise; and of all of those."""
 _SUMS, _EXACT = 8, 12
 """Sums by which near tensors are found, and how many of those are looked at."""
 _STEPS, _PROPOSED = 3, 6
@@ -31,6 +32,9 @@ _BACK = 12
 """Operations back from there to whatever the numbers that are stored in a graph were made of."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
+_WITH_BIAS = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
+PRODUCT = "product"
+"""In place of an operation: what one that adds a bias made of its product, before that."""
 GIVEN = "given"
 """In place of an operation: a tensor that none of them made, a parameter or a constant."""
 _FARTHEST, _CLEARLY = 0.5, 3.0
@@ -42,9 +46,15 @@ class Made:
     """What one operation gave, and of which others it was made, by their numbers."""
 
     op: str
-    array: Array
-    """In one row."""
+    numbers: Array
     of: tuple[int, ...]
+    constants: tuple[float, ...] = ()
+    """Numbers that it was told, an epsilon for example."""
+
+    @property
+    def array(self) -> Array:
+        """In one row."""
+        return self.numbers.ravel()
 
     @property
     def is_view(self) -> bool:
@@ -56,6 +66,7 @@ class _Recorder(OpMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept: list[Made] = []
         self._left = _MOST
+        self._given: set[int] = set()
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # or another tensor could have its id
 
@@ -68,21 +79,40 @@ class _Recorder(OpMode):
             if id(tensor) not in self._numbers:
                 self._keep(tensor, GIVEN, ())
         of = tuple(self._numbers[id(one)] for one in taken if id(one) in self._numbers)
+        of += self._product(func, args, kwargs or {}, given)
+        constants = tuple(one for one in (*args, *(kwargs or {}).values()) if type(one) is float)
         for part in given if isinstance(given, tuple | list) else [given]:
             if isinstance(part, torch.Tensor):
-                self._keep(part, str(func).removeprefix("aten."), of)
+                self._keep(part, str(func).removeprefix("aten."), of, constants)
         return given
 
-    def _keep(self, tensor: torch.Tensor, op: str, of: tuple[int, ...]) -> None:
-        size = tensor.numel() * 8
+    def _product(self, func: Any, args: Sequence[Any], kwargs: Any, given: Any) -> tuple[int, ...]:
+        """Keep a product that gets its bias in the same operation; graphs have two nodes there."""
+        if getattr(func, "overloadpacket", None) not in _WITH_BIAS or kwargs:
+            return ()
+        product = given - args[0]
+        factors = (self._numbers[id(one)] for one in args[1:] if id(one) in self._numbers)
+        self._keep(product, PRODUCT, tuple(factors))
+        return (self._numbers[id(product)],) if id(product) in self._numbers else ()
+
+    def _keep(
+        self, tensor: torch.Tensor, op: str, of: tuple[int, ...], constants: tuple[float, ...] = ()
+    ) -> None:
         if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.device.type != "cpu":
             return
-        if size <= min(_LARGEST, self._left):
-            self._left -= size
-            array = tensor.detach().to(torch.float64).numpy().copy()
-            self._numbers[id(tensor)] = len(self.kept)
-            self._alive.append(tensor)
-            self.kept.append(Made(op, array.ravel(), of))
+        made = Made(op, tensor.detach().to(torch.float64).numpy(), of, constants)
+        size = tensor.numel() * 8
+        given = op == GIVEN or (made.is_view and bool(of) and self._given.issuperset(of))
+        stays = given and size > _SMALL and tensor.dtype == torch.float64
+        size = 0 if stays else size
+        if size > min(_LARGEST, self._left):
+            return
+        self._left -= size
+        number = self._numbers[id(tensor)] = len(self.kept)
+        self._alive.append(tensor)
+        if given:
+            self._given.add(number)
+        self.kept.append(made if stays else replace(made, numbers=made.numbers.copy()))
 
 
 def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
@@ -114,7 +144,7 @@ class Right:
         self._takers: dict[int, list[int]] = {}
         for number, one in enumerate(tensors):
             kind = self._given if one.op == GIVEN else self._by_size
-            kind.setdefault(one.array.size, []).append(number)
+            kind.setdefault(one.numbers.size, []).append(number)
             for before in one.of:
                 self._takers.setdefault(before, []).append(number)
         self._sums: dict[int, Array] = {}
@@ -163,7 +193,7 @@ class Right:
             return []
         steps: dict[int, int] = {}
         for number in set(reached[0]).intersection(*reached[1:]):
-            if self._tensors[number].array.size == like.size:
+            if self._tensors[number].numbers.size == like.size:
                 steps[number] = max(one[number] for one in reached)
         scale = norm(_finite(like)) or 1.0
         own, made = like.astype(np.float64).ravel(), []
@@ -175,7 +205,23 @@ class Right:
     def parameters(self, made: Partner, begins: Collection[Partner]) -> list[Array]:
         """What a right tensor is made of beside some others: parameters, then what a few
         operations make of those alone, as the angles of rotated positions are."""
-        ends = {number for one in begins for number in self._same(one)}
+        behind = self._behind(made, begins)
+        fits = [self._tensors[number] for number, only in behind.items() if only]
+        kept: list[Array] = []
+        for one in sorted(fits, key=lambda one: not self._stands(one)):
+            if not any(np.array_equal(one.array, other) for other in kept):
+                kept.append(one.array)
+        return kept
+
+    def constants(self, made: Partner, begins: Collection[Partner]) -> list[float]:
+        """Numbers that the operations were told that make a right tensor of some others."""
+        behind = self._behind(made, begins)
+        numbers = [c for n, only in behind.items() if not only for c in self._tensors[n].constants]
+        return list(dict.fromkeys(numbers))
+
+    def _behind(self, made: Partner, begins: Collection[Partner]) -> dict[int, bool]:
+        """What a right tensor is made of, and whether that depends on none of some others."""
+        ends = {number for one in begins for number in self.same(one.array)}
         found: dict[int, bool] = {}
 
         def fixed(number: int, steps: int) -> bool:
@@ -191,12 +237,7 @@ class Right:
 
         if made.number >= 0:
             fixed(made.number, 0)
-        fits = [self._tensors[number] for number, only in found.items() if only]
-        kept: list[Array] = []
-        for one in sorted(fits, key=lambda one: not self._stands(one)):
-            if not any(np.array_equal(one.array, other) for other in kept):
-                kept.append(one.array)
-        return kept
+        return found
 
     def _stands(self, one: Made) -> bool:
         """Whether it is a parameter or a constant, or a view of one."""
@@ -204,14 +245,23 @@ class Right:
             one = self._tensors[one.of[0]]
         return one.op == GIVEN
 
-    def _same(self, partner: Partner) -> list[int]:
-        own = partner.array.ravel()
+    def with_bias(self, partner: Partner, own: Array) -> Partner | None:
+        """Of a product without its bias, the sum in its place; None where it is no such product."""
+        if partner.number < 0 or self._tensors[partner.number].op != PRODUCT:
+            return None
+        number = next(iter(self._takers[partner.number]))
+        array = self._tensors[number].array.reshape(own.shape)
+        return Partner(array, _apart(own, array) / (norm(own) or 1.0), number)
+
+    def same(self, array: Array) -> list[int]:
+        """Those of the very same numbers, what operations made before what is given."""
+        own = array.ravel()
         same = (*self._by_size.get(own.size, ()), *self._given.get(own.size, ()))
         return [i for i in same if np.array_equal(self._tensors[i].array, own)]
 
     def _reached(self, begin: Partner) -> dict[int, int]:
         """What is made of a right tensor in a few operations; views cost none."""
-        waiting = [(i, 0) for i in self._same(begin)]
+        waiting = [(i, 0) for i in self.same(begin.array)]
         steps: dict[int, int] = {}
         while waiting:
             number, cost = waiting.pop()

@@ -5,14 +5,16 @@ honest   how far off the runtime is with nothing optimised; where it is as far o
          reference in the graph's own types is, or, of what is large for that, the float64 run
          with every result rounded; at least one roundoff of what comes out
 ratio    |error| / |honest|
+marked   where a graph is wrong in few of a tensor's numbers, the roundoffs of all others may hide
+         it: these are the numbers that are wrong in float64, and the drift is looked for in them
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ ALIKE, FACTOR, FREE = 0.9, 2.0, 4.0
 their relative sizes where the values themselves differ."""
 OVERALL = 10.0
 """The largest quotient of relative sizes after any number of such steps."""
+MARKED = 0.1
+"""Of the largest error in float64, what a number that is marked is off by at least."""
 SIGNS = 0.3
 """How far the shares of positive errors may be apart where values differ."""
 
@@ -42,11 +46,20 @@ class Shown:
     honest: float
     as_written: float
     """The ratio with nothing optimised."""
+    marked: Array | None = None
+    """Of the numbers that are wrong which these are, where the whole hides them."""
+    clear: float = 0.0
+    """The ratio of those that are marked."""
 
     @property
     def error(self) -> Array:
         """Where one of both is not finite, the error is: infinite, or none where both agree."""
         return error_of(self.found, self.truth)
+
+    @property
+    def seen(self) -> Array:
+        """The error where it is marked."""
+        return self.error if self.marked is None else np.where(self.marked, self.error, 0.0)
 
     @property
     def size(self) -> float:
@@ -59,20 +72,30 @@ class Shown:
     @property
     def relative(self) -> float:
         finite = self.truth[np.isfinite(self.truth)]
-        return self.size / (norm(finite) or 1.0)
+        return norm(self.seen) / (norm(finite) or 1.0)
 
     @property
     def positive(self) -> float:
         """The share of positive errors among those that stand out."""
-        error = np.where(np.isfinite(self.error), self.error, 1.0)
+        error = np.where(np.isfinite(self.seen), self.seen, 1.0)
         if not error.size:
             return 0.5
         large = error[np.abs(error) >= 0.1 * np.abs(error).max()]
         return float(np.mean(large > 0))
 
     @property
-    def drifts(self) -> bool:
+    def clearest(self) -> float:
+        """The ratio of the whole, or of what is marked."""
+        return max(self.ratio, self.clear)
+
+    @property
+    def shows_whole(self) -> bool:
+        """Whether the whole tensor drifts, as a script shows it that knows no marks."""
         return self.ratio > LIMIT
+
+    @property
+    def drifts(self) -> bool:
+        return self.clearest > LIMIT
 
 
 def error_of(found: Array, truth: Array) -> Array:
@@ -120,6 +143,26 @@ def same_kind(new: Shown, old: Shown) -> bool:
     )
 
 
+def _honest(draws: Sequence[Array], truth: Array, found: Array) -> float:
+    """How far off an honest run is, at least by a roundoff of what comes out."""
+    scale = max(norm(array[np.isfinite(array)]) for array in (truth, found))
+    floor = float(np.finfo(found.dtype).eps) / 2 * scale
+    return max(min(map(norm, draws), default=0.0), floor, float(np.finfo(np.float32).tiny))
+
+
+def _with_marks(shown: Shown, own: Array, plain: Array, draws: Sequence[Array]) -> Shown:
+    """Judged by the numbers that are wrong in float64, `own`, alone."""
+    wrong = np.abs(error_of(own, shown.truth))
+    marked = wrong >= MARKED * wrong.max(initial=0.0)
+    if not wrong.any() or not np.isfinite(wrong).all() or marked.all():
+        return shown
+    draws = [draw[marked] for draw in draws]
+    honest = _honest(draws, shown.truth[marked], shown.found[marked])
+    as_written = norm(error_of(plain, shown.truth)[marked]) / honest
+    clear = norm(shown.error[marked]) / honest
+    return replace(shown, as_written=as_written, marked=marked, clear=clear)
+
+
 class Judge(ABC):
     """Runs cuts as the candidate runs what they were taken out of, and in float64."""
 
@@ -136,16 +179,15 @@ class Judge(ABC):
         plain = self._as_written(cut)
         if own is None or plain.shape != own.shape:
             return None
-        size, draws = norm(error_of(found, truth)), [norm(error_of(plain, own))]
-        unclear = size <= LIMIT * max(draws)  # the runtime may be as wrong with nothing optimised
+        size, draws = norm(error_of(found, truth)), [error_of(plain, own)]
+        unclear = size <= LIMIT * norm(draws[0])  # it may be as wrong with nothing optimised
         if unclear and (another := self._by_another(cut)) is not None:
-            draws.append(norm(error_of(another[0], own)) * another[1])
-        scale = max(norm(array[np.isfinite(array)]) for array in (truth, found))
-        floor = float(np.finfo(found.dtype).eps) / 2 * scale
+            draws.append(error_of(another[0], own) * another[1])
         if expected is not None:  # a wrong graph may overflow, whoever runs it
-            draws = [draw for draw in draws if math.isfinite(draw)]
-        honest = max(min(draws, default=0.0), floor, float(np.finfo(np.float32).tiny))
-        return Shown(found, truth, honest, norm(error_of(plain, truth)) / honest)
+            draws = [draw for draw in draws if np.isfinite(draw).all()]
+        honest = _honest(draws, truth, found)
+        shown = Shown(found, truth, honest, norm(error_of(plain, truth)) / honest)
+        return shown if expected is None or shown.drifts else _with_marks(shown, own, plain, draws)
 
     def wide_or_none(self, cut: Cut, instead: Mapping[str, Array] | None = None) -> Array | None:
         try:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
+from typing import Any
 
 import numpy as np
 
 from driftwalk.dtypes import Array
 
+from .changes import Table
 from .cuts import Cut
-from .showing import OVERALL, Shown, norm, same_kind, within
+from .showing import FREE, OVERALL, Shown, error_of, norm, same_kind, within
 
 SAME_NUMBERS, MOST_CHOICES = 1e-4, 64
 """How far off, relatively, nodes may be with the model's own numbers, of which so many sets are
 tried."""
+SAME_CONSTANT = 1e-6
+"""How far off, relatively, constants may be that are one: graphs have them in float32."""
+ALIKE_NUMBERS = 2.0
+"""The largest quotient of the largest errors of stored numbers that are one fault."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +80,13 @@ def is_order_alone(found: Array, expected: Array | None) -> bool:
     return bool((np.abs(one - other) <= near).all())
 
 
+def is_wrong_order(found: Array, expected: Array | None) -> bool:
+    """Whether the right numbers are all there, and not where they belong."""
+    if expected is None or not is_order_alone(found, expected):
+        return False
+    return bool((np.abs(found - expected) > SAME_NUMBERS * np.abs(expected).max()).any())
+
+
 def differing(state: State) -> dict[str, Array]:
     """Stored tensors that differ from what the model has in their place, and by how much."""
     if state.right is None:
@@ -81,27 +95,73 @@ def differing(state: State) -> dict[str, Array]:
     return {name: a - b for name, (a, b) in both.items() if not np.array_equal(a, b)}
 
 
+def has_same_wrong(new: State, old: State) -> bool:
+    """Whether the stored numbers that are most wrong are left: their place, sign and size.
+
+    The drift may be larger then, as less that is right is beside them; not much smaller.
+    """
+    left, before = differing(new), differing(old)
+    if not left or left.keys() != before.keys():
+        return False
+    at_most = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in before.values()]
+    kept = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in left.values()]
+    same = all(within(now, then, ALIKE_NUMBERS) for now, then in zip(kept, at_most, strict=True))
+    return same and new.shown.relative * FREE >= old.shown.relative
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What operations of the torch model were made with."""
+
+    parameters: Sequence[Array]
+    constants: Sequence[float] = ()
+    """Those inside of them, an epsilon for example."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """What is left of some tables of the graph."""
+
+    def instead(self, name: str, own: Array) -> list[Array]:
+        """What may be right in the place of what a graph has stored."""
+        if own.size == 1:
+            return [own, *(np.full_like(own, one) for one in self.others(float(own.flat[0])))]
+        fits = [array for array in self.parameters if array.size == own.size]
+        if (table := self.tables.get(name)) is not None:
+            whole = [array for array in self.parameters if array.size == math.prod(table.shape)]
+            fits = [table.of(array) for array in whole]
+        return [array.reshape(own.shape).astype(own.dtype) for array in fits] or [own]
+
+    def others(self, own: float) -> list[float]:
+        """Constants in the place of one that is none of them."""
+        single = [float(array.flat[0]) for array in self.parameters if array.size == 1]
+        known = list(dict.fromkeys([*self.constants, *single]))
+        is_known = any(_is_constant(own, one) for one in known)
+        return [] if is_known else known
+
+
+def _is_constant(own: float, other: float) -> bool:
+    return own == other or abs(own - other) <= SAME_CONSTANT * abs(other)
+
+
 def with_right_numbers(
     cut: Cut,
-    parameters: Sequence[Array],
+    numbers: Numbers,
     expected: Array,
     near: float,
     wide: Callable[[Cut], Array | None],
 ) -> Cut | None:
-    """The cut with parameters of the model in place of what is stored, if it is right with them.
+    """The cut with numbers of the model in place of its own, if it is right with them.
 
     `near` is how far from what is expected it may be (L2); None where no choice of them is.
     """
-    stored = {n: a for n, a in cut.stored.items() if a.dtype.kind == "f" and a.size > 1}
-    choices = [[p for p in parameters if p.size == a.size] or [a] for a in stored.values()]
-    near = min(near, SAME_NUMBERS * norm(expected))
+    stored = {n: a for n, a in cut.stored.items() if a.dtype.kind == "f"}
+    names = sorted(stored, key=lambda name: stored[name].size > 1)  # constants stay, at first
+    inside = cut.constants
+    choices: list[list[Any]] = [[own, *numbers.others(own)] for own in inside.values()]
+    choices += [numbers.instead(name, stored[name]) for name in names]
+    near = min(near, SAME_NUMBERS * norm(expected[np.isfinite(expected)]))
     for chosen in islice(product(*choices), MOST_CHOICES):
-        own = {
-            name: array.reshape(stored[name].shape).astype(stored[name].dtype)
-            for name, array in zip(stored, chosen, strict=True)
-        }
-        made = cut.with_values(own)
+        own = dict(zip(names, chosen[len(inside) :], strict=True))
+        made = cut.with_constants(dict(zip(inside, chosen, strict=False))).with_values(own)
         found = wide(made)
-        if found is not None and norm(found - expected) <= near:
+        if found is not None and norm(error_of(found, expected)) <= near:
             return made
     return None

@@ -75,7 +75,7 @@ def module_subject(
 
     subject = opened(others, None, {})
     if (state := subject.start()) is not None:
-        wrongs.append((state.ratio, subject, state))
+        wrongs.append((state.shown.clearest, subject, state))
     if truth is not None:
         true = {state.point.name: state.array for state in truth.trace(probe)}
         fits = point in true and true[point].size == states[point].size
@@ -84,7 +84,7 @@ def module_subject(
             wide = {n: true[n] for n, a in others.items() if n in true and true[n].size == a.size}
             subject = opened({**others, **narrow}, Right(torch_tensors(truth, probe)), wide)
             if (state := subject.start(true[point])) is not None:
-                wrongs.append((state.ratio, subject, state))
+                wrongs.append((state.shown.clearest, subject, state))
     if not wrongs:
         raise BackendError(no_drift(point))
     sure = [one for one in wrongs if one[0] > LIMIT] or wrongs

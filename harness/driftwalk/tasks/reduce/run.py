@@ -146,7 +146,7 @@ def _searched(
 
     search.taken = kept
     search.run()
-    if not search.state.shown.drifts:
+    if not search.state.shown.shows_whole:
         raise BackendError(_shows_nothing(empty.point, search.finished))
     return search
 
