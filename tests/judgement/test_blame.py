@@ -185,3 +185,20 @@ def test_what_both_sides_gave_bit_by_bit_is_no_cause():
     apart = replace(report.layer("layer.0").metrics, max_abs=1e-7)
     rows = [replace(r, metrics=apart) if r.index == 1 else r for r in report.layers]
     assert root_cause(guilty, rows) == "layer.0"
+
+
+def test_where_roundings_tip_over_a_layer_within_its_allowance_is_blamed_last():
+    """One of its tokens tipped over, and blame sees no more of a fault that is small."""
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h[2].mlp.c_proj.weight.data[3, 4] += 1.0
+    report = driftwalk.verify(module, candidate=port)
+    found = {row.point.name: row.blame for row in report.layers if row.blame is not None}
+    tipped = found | {"layer.1": replace(found["layer.1"], guilty=True)}
+    near = replace(report.layer("layer.1").metrics, max_abs=1e-7)
+    rows = [replace(r, metrics=near) if r.index <= 2 else r for r in report.layers]
+    assert report.layer("layer.1").ok
+    assert root_cause(tipped, rows) == "layer.1"
+    assert root_cause(tipped, rows, tips=True) == "layer.2"
+    alone = {n: replace(item, guilty=n == "layer.1") for n, item in found.items()}
+    assert root_cause(alone, rows, tips=True) == "layer.1"

@@ -67,7 +67,7 @@ def _accused(
         trace = backend.trace(witness.probe)
         blames = blame(witness.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
-    cause = root_cause(blames, layers, side)
+    cause = root_cause(blames, layers, side, witness.tips)
     if cause is None and any(not layer.ok for layer in layers):
         cause = _look_closer(backend, witness, calibration, blames, side)
     shared, remark = _shared(backend, witness, calibration, blames, cause)

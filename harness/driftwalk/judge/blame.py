@@ -70,7 +70,10 @@ def _fits(state: State, true: State | None) -> bool:
 
 
 def root_cause(
-    found: Mapping[str, Blame], layers: Iterable[LayerDrift] = (), side: Side = "candidate"
+    found: Mapping[str, Blame],
+    layers: Iterable[LayerDrift] = (),
+    side: Side = "candidate",
+    tips: bool = False,
 ) -> str | None:
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
@@ -79,10 +82,16 @@ def root_cause(
     is at the latest the first layer that only one has; where honest arithmetic overflows as well,
     the first layer that is not finite; and where nothing else is, the first of another shape. What
     both sides gave bit by bit, from the first point on, is no cause of a difference.
+
+    `tips`: roundings may tip over, and one token in which one did is all that blame sees of a layer
+    that is within its allowance. Such a layer is named only where no other is guilty.
     """
     rows = tuple(layers)
     equal = _alike(rows)
     guilty = [name for name, item in found.items() if item.guilty and name not in equal]
+    if tips:
+        within = {row.point.name for row in rows if row.verdict == "ok"}
+        guilty = [name for name in guilty if name not in within] or guilty
     if (uneven := uneven_layer(rows)) is not None:
         # What comes after a layer that is not there, or one too many, is only handed the gap.
         names = [row.point.name for row in rows]
