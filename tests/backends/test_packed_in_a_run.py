@@ -1,4 +1,4 @@
-"""A weight that packs itself in its first run is as it was afterwards, and every run is the same."""
+"""A weight that packs itself in its first run is as it was afterwards; every run is the same."""
 
 from __future__ import annotations
 

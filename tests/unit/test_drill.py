@@ -228,9 +228,19 @@ def one_channel(size: float) -> Array:
 
 def found(candidate: Backend, cause: str = "layer.1") -> tuple[str, str, int | None]:
     trace = candidate.trace(PROBE)
-    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause))
+    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause)).culprit
     assert culprit.ratio > 4
     return culprit.module, culprit.sentence, culprit.channel
+
+
+@pytest.mark.parametrize(("module", "after"), [("a", False), ("b", True)])
+def test_what_was_given_a_state_of_its_own_layer_is_no_doing_of_a_layer_before(
+    module: str, after: bool
+) -> None:
+    candidate = Seeing({f"layer.1.{module}": one_channel(1.0)})
+    trace = candidate.trace(PROBE)
+    inside = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point("layer.1"))
+    assert inside.after_others == after
 
 
 @pytest.mark.parametrize("module", ["a", "b"])

@@ -9,9 +9,9 @@ from ..adapter import Backend, LooksInside
 from ..layer_drift import Blame, Culprit, LayerDrift, Side, both_or_one
 from ..result import Report
 from ..states import Trace
-from .blame import blame, root_cause
+from .blame import blame, root_cause, unseen_before
 from .calibrate import Calibration
-from .drill import drill, first_guilty_layer
+from .drill import Drilled, drill, first_guilty_layer
 from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
@@ -35,6 +35,7 @@ def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Rep
         report,
         layers=main.layers,
         cause=main.cause,
+        cause_among=main.among,
         culprit=main.culprit,
         at_fault=both_or_one(guilty),
     )
@@ -52,6 +53,8 @@ class _Accusation:
     layers: tuple[LayerDrift, ...]
     cause: str | None = None
     culprit: Culprit | None = None
+    among: tuple[str, ...] = ()
+    """Points before the cause without a state, each of which may be it as well."""
     proven: bool = False
     """Whether a layer makes more error of its own than honest arithmetic does."""
 
@@ -73,13 +76,18 @@ def _accused(
     shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
-        return _Accusation(shared.among(named), shared.cause, shared.culprit, proven)
+        rows = shared.among(named)
+        return _Accusation(rows, shared.cause, shared.culprit, proven=proven)
     # Inside a layer that only one side has, or of another shape, there is nothing to compare.
     drilled = cause if cause in blames else None
-    culprit = _drill(backend, witness, trace, calibration, drilled)
+    inside = _drill(backend, witness, trace, calibration, drilled)
+    culprit = inside.culprit if inside is not None else None
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
-    return _Accusation(_with_blame(layers, blames), cause, culprit, proven)
+    among: tuple[str, ...] = ()
+    if drilled is not None and not (inside is not None and inside.after_others):
+        among = unseen_before(drilled, calibration.truth, trace)
+    return _Accusation(_with_blame(layers, blames), cause, culprit, among, proven)
 
 
 def _with_blame(
@@ -145,7 +153,7 @@ def _shared(
 
 def _drill(
     backend: Backend, witness: Witness, trace: Trace, calibration: Calibration, cause: str | None
-) -> Culprit | None:
+) -> Drilled | None:
     """Where inside the root cause; a drill that breaks costs a note, never the report."""
     guilty = None if cause is None else calibration.truth.state(cause)
     if guilty is None:

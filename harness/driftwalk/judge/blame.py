@@ -16,6 +16,7 @@ from ..layer_drift import Blame, LayerDrift, Side
 from ..measure.metrics import token_errors
 from ..measure.norms import ZERO, Norms, ratio
 from ..measure.tokens import TokenErrors
+from ..names import is_output
 from ..states import State, Trace
 from .calibrate import Calibration
 from .depth import uneven_layer
@@ -102,6 +103,21 @@ def root_cause(
     broken = (row.point.name for row in rows if row.verdict == "nonfinite")
     cause = next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)
     return cause or next((row.point.name for row in rows if row.verdict == "shape"), None)
+
+
+def unseen_before(cause: str, truth: Trace, side: Trace) -> tuple[str, ...]:
+    """The points right before the cause of which a side has no state that the truth can be handed.
+
+    The truth's own went on in their place: what any of them does wrong is in what the cause made.
+    """
+    order = [name for name in truth.names if name == cause or not is_output(name)]
+    if cause not in order:
+        return ()
+    seen = {s.point.name for s in side if _fits(s, truth.state(s.point.name))}
+    place = start = order.index(cause)
+    while start and order[start - 1] not in seen:
+        start -= 1
+    return tuple(order[start:place])
 
 
 def _alike(rows: Iterable[LayerDrift]) -> set[str]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -105,6 +106,16 @@ class Concentration:
 
 
 @dataclass(frozen=True)
+class Drilled:
+    """What was found inside a layer."""
+
+    culprit: Culprit
+    after_others: bool = False
+    """Whether a state inside the layer, before the culprit, was given to it: no layer before may
+    have made what it made."""
+
+
+@dataclass(frozen=True)
 class Introduced:
     """What one point made itself: how much, on what scale, and where in the state."""
 
@@ -186,7 +197,7 @@ def drill(
     trace: Trace,
     calibration: Calibration,
     cause: Point,
-) -> Culprit:
+) -> Drilled:
     """Where inside the root cause: a module where the candidate can say, else the point itself.
 
     `trace` is the candidate's, at the depth of the run; `cause` is guilty in it.
@@ -202,12 +213,18 @@ def drill(
             if not any(name.startswith(f"{layer}.") for name in found):
                 remark = FUSED if who != layer else ""
                 who = layer
-            return culprit(found[guilty], ratios[guilty], who, remark)
+            after = any(layer_of(name) == layer for name in _until(guilty, found))
+            return Drilled(culprit(found[guilty], ratios[guilty], who, remark), after)
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
         remark = SPREAD if again > K else VANISHED
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
-    return culprit(found[cause.name], ratio, cause.name, remark)
+    return Drilled(culprit(found[cause.name], ratio, cause.name, remark))
+
+
+def _until(name: str, found: Iterable[str]) -> Iterator[str]:
+    """The points that were met before another."""
+    return takewhile(lambda other: other != name, found)
 
 
 def _guilty(ratios: Mapping[str, float]) -> str | None:
