@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import driftwalk
 import zoo
 from driftwalk.adapter import BackendInfo
+from driftwalk.judge.accusation import _worth_a_closer_look
 from driftwalk.judge.blame import blame, root_cause, unseen_before
 from driftwalk.judge.calibrate import calibrate
 from driftwalk.judge.replay import replay_trace
@@ -243,5 +245,19 @@ def test_of_another_shape_is_no_state_that_the_truth_can_be_handed():
     truth = Trace(tuple(State(Point(n, n), true) for n in names), probe, info)
     odd = tuple(State(Point(n, n), true[..., :2] if n == "layer.1" else true) for n in names)
     assert unseen_before("layer.2", truth, Trace(odd, probe, info)) == ("layer.1",)
-    assert unseen_before("output.0", truth, Trace(odd[:2], probe, info)) == ("layer.1", "layer.2")
-    assert unseen_before("layer.9", truth, Trace(odd, probe, info)) == ()
+    few = Trace((odd[0], odd[4]), probe, info)
+    assert unseen_before("output.0", truth, few) == ("layer.1", "layer.2")
+    assert unseen_before("layer.2", truth, few) == ()  # a layer that only one side has
+
+
+@pytest.mark.parametrize("tips", [False, True])
+def test_points_without_a_state_are_no_reason_to_accuse_a_rounding_that_tipped_over(tips: bool):
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h[1].mlp.c_proj.weight.data[3, 4] += 1.0
+    drifting = driftwalk.verify(module, candidate=port, blame=False).layers
+    witness = SimpleNamespace(tips=tips)
+    lost = tuple(replace(row, verdict="ok" if row.ok else "missing") for row in drifting)
+    assert _worth_a_closer_look(lost, witness) != tips
+    assert _worth_a_closer_look(drifting, witness)
+    assert not _worth_a_closer_look(drifting[:1], witness)

@@ -23,6 +23,7 @@ from driftwalk.judge.drill import (
     look,
     looking,
     subject,
+    unseen_layers,
 )
 from driftwalk.judge.honest import Honest
 from driftwalk.measure.norms import ZERO, Norms, even
@@ -231,6 +232,14 @@ def found(candidate: Backend, cause: str = "layer.1") -> tuple[str, str, int | N
     culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause)).culprit
     assert culprit.ratio > 4
     return culprit.module, culprit.sentence, culprit.channel
+
+
+def test_layers_of_which_nothing_was_seen_right_before_a_point() -> None:
+    order = ["embed", "layer.0.a", "layer.0", "layer.1.a", "layer.1", "layer.2.a", "layer.2"]
+    assert unseen_layers("layer.2.a", order, {"layer.0.a", "layer.2.a"}) == ("layer.0", "layer.1")
+    assert unseen_layers("layer.2", order, {"layer.1", "layer.2"}) == ("layer.2",)
+    assert unseen_layers("layer.1", order, {"layer.1.a", "layer.1"}) == ()
+    assert unseen_layers("layer.0", order, {"layer.0"}) == ("embed", "layer.0")
 
 
 @pytest.mark.parametrize(("module", "after"), [("a", False), ("b", True)])

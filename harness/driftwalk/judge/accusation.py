@@ -71,8 +71,9 @@ def _accused(
         blames = blame(witness.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
     cause = root_cause(blames, layers, side, witness.tips)
-    if cause is None and any(not layer.ok for layer in layers):
-        cause = _look_closer(backend, witness, calibration, blames, side)
+    among = () if cause is None else unseen_before(cause, calibration.truth, trace)
+    if cause is None and _worth_a_closer_look(layers, witness):
+        cause, among = _look_closer(backend, witness, calibration, blames, side)
     shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
@@ -84,10 +85,20 @@ def _accused(
     culprit = inside.culprit if inside is not None else None
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
-    among: tuple[str, ...] = ()
-    if drilled is not None and not (inside is not None and inside.after_others):
-        among = unseen_before(drilled, calibration.truth, trace)
+    among = () if inside is not None and inside.after_others else among
     return _Accusation(_with_blame(layers, blames), cause, culprit, among, proven)
+
+
+def _worth_a_closer_look(layers: tuple[LayerDrift, ...], witness: Witness) -> bool:
+    """Whether something is wrong that no whole layer explains.
+
+    Where roundings may tip over, all parts of layers were judged before: what is left are points
+    that have no state, and one that tipped over within its allowance is not the cause of that.
+    """
+    bad = [row for row in layers if not row.ok]
+    return bool(bad) and not (
+        witness.tips and all(row.verdict in ("missing", "extra") for row in bad)
+    )
 
 
 def _with_blame(
@@ -102,8 +113,9 @@ def _look_closer(
     calibration: Calibration,
     blames: Mapping[str, Blame],
     side: Side,
-) -> str | None:
-    """The layer of the first guilty module; where there is none, a note says what was tried."""
+) -> tuple[str | None, tuple[str, ...]]:
+    """The layer of the first guilty module, and those before it of which nothing was seen; where
+    there is none, a note says what was tried."""
     tried = "each layer was run on the states that it was given"
     if not witness.looks_inside:
         tried = f"{tried} (and not each module inside: too much for the budget of memory)"
@@ -112,11 +124,11 @@ def _look_closer(
         try:
             with witness.yardstick(calibration) as yardstick:
                 both = witness.truth, yardstick
-                cause = first_guilty_layer(*both, backend, witness.probe, calibration)
+                found = first_guilty_layer(*both, backend, witness.probe, calibration)
         except Exception as error:  # a backend may raise anything when asked for more
-            tried, cause = f"{tried} ({error})", None
-        if cause is not None:
-            return cause
+            tried, found = f"{tried} ({error})", (None, ())
+        if found[0] is not None:
+            return found
     used = {n: b.norms["introduced"].over(b.norms["allowed"])[0] for n, b in blames.items()}
     name = max(used, key=lambda name: used[name], default="")
     most = f"; {name} came closest, at {used[name]:.0%} of what it may make" if name else ""
@@ -125,7 +137,7 @@ def _look_closer(
         f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
         f"arithmetic may, so that it builds up over many of them{most}.",
     )
-    return None
+    return None, ()
 
 
 def _shared(

@@ -111,7 +111,7 @@ def unseen_before(cause: str, truth: Trace, side: Trace) -> tuple[str, ...]:
     The truth's own went on in their place: what any of them does wrong is in what the cause made.
     """
     order = [name for name in truth.names if name == cause or not is_output(name)]
-    if cause not in order:
+    if cause not in order or side.state(cause) is None:
         return ()
     seen = {s.point.name for s in side if _fits(s, truth.state(s.point.name))}
     place = start = order.index(cause)

@@ -236,11 +236,21 @@ def _guilty(ratios: Mapping[str, float]) -> str | None:
 
 def first_guilty_layer(
     truth: Backend, yardstick: Backend, candidate: Backend, probe: Probe, calibration: Calibration
-) -> str | None:
-    """The layer of the first module that is guilty, for drift that no whole block explains."""
-    _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration)
+) -> tuple[str | None, tuple[str, ...]]:
+    """The layer of the first module that is guilty, for drift that no whole block explains; and the
+    layers right before that module in which none was seen."""
+    _, _, ratios, order = _by_module(truth, yardstick, candidate, probe, calibration)
     guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
-    return None if guilty is None else layer_of(guilty) or guilty
+    if guilty is None:
+        return None, ()
+    layer = layer_of(guilty) or guilty
+    return layer, tuple(other for other in unseen_layers(guilty, order, ratios) if other != layer)
+
+
+def unseen_layers(name: str, order: Sequence[str], measured: Container[str]) -> tuple[str, ...]:
+    """The layers of the points right before one, in order, that were not measured."""
+    before = takewhile(lambda other: other not in measured, reversed([*_until(name, order)]))
+    return tuple(dict.fromkeys(layer_of(other) or other for other in reversed([*before])))
 
 
 def clearly_wrong(
