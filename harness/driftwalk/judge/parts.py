@@ -42,14 +42,14 @@ TOKENS = 8
 
 
 def by_parts(
-    truth: Backend, side: Backend, probe: Probe, ties: bool = False
+    truth: Backend, side: Backend, probe: Probe, both_ways: bool = False
 ) -> dict[str, Introduced]:
     """What each part of a side's layers is off, given what the side gave it.
 
-    `ties`: numbers lie half-way between two, and may be rounded to either.
+    `both_ways`: numbers lie half-way between two, and may be rounded to either.
     """
     with looking(side, "module"), looking(truth, "module"):
-        return introduced(EitherWay(truth) if ties else truth, side.trace(probe))
+        return introduced(EitherWay(truth) if both_ways else truth, side.trace(probe))
 
 
 class EitherWay:

@@ -148,12 +148,12 @@ class Witness:
     @property
     def many_tip(self) -> bool:
         """Whether that may happen to many numbers of one part, so that no limit of few holds."""
-        return self.tips and (self.declared is None or self.declared.ties) and not self._both_ways
+        declared = self.declared
+        return self.tips and (declared is None or declared.many_tip) and not self._both_ways
 
     @property
     def _both_ways(self) -> bool:
-        half_way = self.declared is not None and self.declared.half_way
-        return half_way and isinstance(self.truth, BreaksTies)
+        return bool(self.declared and self.declared.half_way) and isinstance(self.truth, BreaksTies)
 
     def calibration(self, computes_in: ComputesIn) -> Calibration | None:
         """The calibration for a side that computes in a dtype, or in the dtypes of a backend.
