@@ -32,7 +32,7 @@ from driftwalk.states import Probe
 from .ambient import set_aside
 from .functions import Function
 from .randomness import GENERATORS, begin_alike, put_back, state_of
-from .tensors import from_numpy, parts_of, to_numpy
+from .tensors import from_numpy, own_kinds, parts_of, to_numpy
 
 Inputs = Mapping[str, Any]
 """What a forward is called with, by name: tensors, and whatever else it takes."""
@@ -40,7 +40,8 @@ Inputs = Mapping[str, Any]
 _QUIET = {"use_cache": False, "return_dict": True}
 """What every transformers model is asked for: no cache among the outputs, outputs by name."""
 _ITS_OWN = {"_parameters", "_modules", "training"}
-"""Attributes of a module that are not looked into: weights are no trace of a run."""
+"""Attributes of a module that are not looked into: weights are no trace of a run, but for those of
+a class of their own. What packs its numbers in its first run says elsewhere that it did."""
 _FIXED = {bool, int, float, str, tuple, type(None)}
 _CONTAINERS = {dict, OrderedDict, list, set}
 _SAID_BY_TORCH = ("mkldnn_matmul failed", "ComplexHalf support", "LSTM with projections")
@@ -281,8 +282,9 @@ class _Saved:
     """What the modules of a model hold, apart from weights."""
 
     def __init__(self, module: nn.Module) -> None:
-        modules = (part for part in parts_of(module) if not isinstance(part, LazyModuleMixin))
+        modules = [part for part in parts_of(module) if not isinstance(part, LazyModuleMixin)]
         self._attributes = [(vars(part), dict(vars(part))) for part in modules]
+        self._packed = [(w, w.data, _content(vars(w))) for w in own_kinds(modules)]
         self._empty: list[Any] = []
         self._contents: list[tuple[Any, Any]] = []
         for _, attributes in self._attributes:
@@ -305,6 +307,10 @@ class _Saved:
             filled.clear()
         for value, inside in self._contents:
             _refill(value, inside)
+        for weight, data, inside in self._packed:
+            if weight.data_ptr() != data.data_ptr():
+                weight.data = data
+            _refill(vars(weight), inside)
 
 
 def _content(value: Any, depth: int = 2) -> Any:

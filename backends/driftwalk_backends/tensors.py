@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
@@ -39,6 +39,12 @@ _NUMBERS = 16
 _PLAIN = bool | int | float | str
 _DEPTH = 3
 """How deep containers are looked into; what lies deeper is a cache, not a state."""
+
+
+def own_kinds(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that are of a class of their own, as packed weights are."""
+    found = (w for part in modules for w in part._parameters.values() if w is not None)
+    return [w for w in found if type(w) is not nn.Parameter and issubclass(type(w), nn.Parameter)]
 
 
 def members(value: Any) -> list[tuple[Any, Any]]:

@@ -59,7 +59,7 @@ class Declared:
     stored: tuple[StoredAs, ...]
     tips: bool
     """Whether numbers are rounded while it runs, so that one may tip over to the next by chance."""
-    ties: bool = False
+    many_tip: bool = False
     """Whether many may: where the largest number of each row lies half-way between two, or where a
     runtime may round a number that is rounded anyway a little earlier, or sums in half precision
     come before."""

@@ -74,7 +74,8 @@ class Standards:
         reference, witness = run.stage.backends[0], self.witness
         outputs = _walked(walk, reference, candidate, run.stage.probe, self.split)
         if self.ours is not None and witness.has_own_model:
-            walk.judge_layers(witness.introduced(candidate, self.ours), may_be_copy=witness.tips)
+            introduced = witness.introduced(candidate, self.ours)
+            walk.judge_layers(introduced, may_be_copy=witness.tips, by_chance=witness.many_tip)
         elif points := walk.worth_a_closer_look:
             walk.raise_layers(witness.clearly_wrong(candidate, points))
         if self.split is not None:

@@ -181,6 +181,9 @@ class Report(Document):
     """Why a run is unverified, or which limit its format is beyond; empty otherwise."""
     cause: Annotated[str | None, Named("root_cause")] = None
     """The name of the point whose own computation went wrong; None where no blame was computed."""
+    cause_among: Sparse[tuple[str, ...]] = ()
+    """Points right before the root cause at which that side has no state: what any of them does
+    wrong shows there first, so that each may be the cause as well."""
     at_fault: Later[AtFault | None] = None
     """Whose error it is; None where nothing drifted, or no truth can tell."""
     culprit: Later[Culprit | None] = None

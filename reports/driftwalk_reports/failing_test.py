@@ -14,7 +14,7 @@ from driftwalk.tasks.generation.result import Generation
 from . import generation
 from .door import renderer
 from .numbers import cut
-from .sentences import what_happened
+from .sentences import or_before, what_happened
 from .view import look
 
 
@@ -85,8 +85,9 @@ def _opening(report: Report) -> str:
     if root is None:
         return f"{_layer(report)} drifts"
     if root.point.name == first.point.name:
-        return f"{_layer(report)} drifts, and is the root cause"
-    return f"{_layer(report)} is the root cause; drift shows at {cut(first.point.name, 60)}"
+        return f"{_layer(report)} drifts, and is the root cause{or_before(report)}"
+    shows = f"drift shows at {cut(first.point.name, 60)}"
+    return f"{_layer(report)} is the root cause{or_before(report)}; {shows}"
 
 
 def _as_expected(report: Report | Generation) -> str:

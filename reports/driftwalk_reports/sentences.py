@@ -102,7 +102,7 @@ def _drifted(report: Report) -> str:
     if root is not None:
         same = root.point.name == first.point.name
         also, by = f"{name_of(root)} is also the root cause", f"the root cause is {name_of(root)}"
-        text += f"; {also if same else by}"
+        text += f"; {also if same else by}{or_before(report)}"
         why = why_elsewhere(first, root)
         text += f" ({why})" if why else ""
     if found := inside(report):
@@ -129,6 +129,13 @@ def _of_format(report: Report) -> str:
     said += [f"So are {count(more)} more."] if more > 0 else []
     said += [f"Beside it, {reason(report)}."] if beyond(report) else []
     return "".join(f" {text}" for text in said)
+
+
+def or_before(report: Report) -> str:
+    """Where else the cause may lie: what has no state shows its error where the next state is."""
+    if not report.cause_among or accusation(report):
+        return ""
+    return f", or what comes before it and gave no state: {names(report.cause_among)}"
 
 
 def why_elsewhere(first: LayerDrift, root: LayerDrift) -> str:

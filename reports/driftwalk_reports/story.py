@@ -70,8 +70,9 @@ def _sentence(report: Report, model: str) -> Iterator[Part]:
         if root is not None and first is not None and root.point != first.point:
             yield Part(", caused by ")
             yield _link(root)
+            yield Part(sentences.or_before(report))
         elif root is not None:
-            yield Part(", which is also the root cause")
+            yield Part(f", which is also the root cause{sentences.or_before(report)}")
         if report.at_fault == "reference":
             yield Part(f"; the candidate, {candidate}, is right")
     yield Part(f" (policy {cut(report.policy.name, 40)}).")
@@ -121,8 +122,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("How close its kernel was", _closest(report))
     if root is not None:
         said = (_link(root), Part(f": {_why(report, root)}."))
-        elsewhere = sentences.why_elsewhere(first, root) if first is not None else ""
-        more = f"{elsewhere[:1].upper()}{elsewhere[1:]}." if elsewhere else ""
+        more = _elsewhere(report, root)
         stored = next(misstored(report.format), "") if report.format is not None else ""
         beside = " ".join(filter(None, (more, weights_sentence(report), stored)))
         yield Tile("Where it comes from", said, beside)
@@ -143,6 +143,17 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("What the format costs", (Part(f"{begun(costs(report))}."),))
     elif report.layers and report.layers[-1].truth is not None:
         yield Tile("Who is closer to the truth?", (Part(_closer(report)),))
+
+
+def _elsewhere(report: Report, root: LayerDrift) -> str:
+    """Why the root cause is not where it shows, and what else may be the cause."""
+    first, said = report.first_divergence, []
+    if first is not None and (why := sentences.why_elsewhere(first, root)):
+        said.append(f"{begun(why)}.")
+    if sentences.or_before(report):
+        several = f"It is one of {count(len(report.cause_among) + 1)} that may be the cause"
+        said.append(f"{several}: what comes right before it has no state.")
+    return " ".join(said)
 
 
 def _closest(report: Report) -> tuple[Part, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +15,14 @@ from hypothesis import strategies as st
 
 import driftwalk
 import zoo
-from driftwalk.judge.blame import blame, root_cause
+from driftwalk.adapter import BackendInfo
+from driftwalk.judge.accusation import _worth_a_closer_look
+from driftwalk.judge.blame import blame, root_cause, unseen_before
 from driftwalk.judge.calibrate import calibrate
 from driftwalk.judge.replay import replay_trace
 from driftwalk.registry import create
-from driftwalk.states import State, Trace
+from driftwalk.result import to_dict
+from driftwalk.states import Point, Probe, State, Trace
 from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import open_model
 
@@ -185,3 +190,74 @@ def test_what_both_sides_gave_bit_by_bit_is_no_cause():
     apart = replace(report.layer("layer.0").metrics, max_abs=1e-7)
     rows = [replace(r, metrics=apart) if r.index == 1 else r for r in report.layers]
     assert root_cause(guilty, rows) == "layer.0"
+
+
+def test_where_roundings_tip_over_a_layer_within_its_allowance_is_blamed_last():
+    """One of its tokens tipped over, and blame sees no more of a fault that is small."""
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h[2].mlp.c_proj.weight.data[3, 4] += 1.0
+    report = driftwalk.verify(module, candidate=port)
+    found = {row.point.name: row.blame for row in report.layers if row.blame is not None}
+    tipped = found | {"layer.1": replace(found["layer.1"], guilty=True)}
+    near = replace(report.layer("layer.1").metrics, max_abs=1e-7)
+    rows = [replace(r, metrics=near) if r.index <= 2 else r for r in report.layers]
+    assert report.layer("layer.1").ok
+    assert root_cause(tipped, rows) == "layer.1"
+    assert root_cause(tipped, rows, tips=True) == "layer.2"
+    alone = {n: replace(item, guilty=n == "layer.1") for n, item in found.items()}
+    assert root_cause(alone, rows, tips=True) == "layer.1"
+
+
+@pytest.mark.parametrize(
+    ("faulty", "lost", "cause", "among"),
+    [
+        ("h.1", ("layer.1",), "layer.2", ("layer.1",)),
+        ("h.1", ("embed", "layer.0", "layer.1"), "layer.2", ("embed", "layer.0", "layer.1")),
+        ("h.2", ("layer.1", "norm"), "layer.2", ("layer.1",)),
+        ("h.1", ("layer.0", "layer.2"), "layer.1", ("layer.0",)),
+        ("h.1", ("layer.2",), "layer.1", ()),
+    ],
+)
+def test_a_cause_with_layers_before_it_that_gave_no_state_is_one_of_several(
+    faulty: str, lost: tuple[str, ...], cause: str, among: tuple[str, ...], tmp_path: Path
+) -> None:
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.get_submodule(faulty).mlp.c_proj.weight.data[3, 4] += 1.0
+    model = open_model(module)
+    probe = make_probe(model)
+    whole = driftwalk.backend("torch", open_model(port)).trace(probe)
+    kept = tuple(state for state in whole if state.point.name not in lost)
+    replace(whole, states=kept).save(tmp_path / "port.trace")
+    report = driftwalk.verify(model, f"trace:{tmp_path / 'port.trace'}", probe=probe)
+    assert report.verdict == "drift"
+    assert report.cause == cause
+    assert report.cause_among == among
+    assert to_dict(report).get("cause_among", []) == list(among)
+
+
+def test_of_another_shape_is_no_state_that_the_truth_can_be_handed():
+    true, point = np.zeros((1, 2, 3)), "layer.{}"
+    info = BackendInfo("side", "side", "cpu", "fp32")
+    probe = Probe({"input_ids": np.ones((1, 2), np.int64)})
+    names = [*(point.format(i) for i in range(3)), "logits", "output.0"]
+    truth = Trace(tuple(State(Point(n, n), true) for n in names), probe, info)
+    odd = tuple(State(Point(n, n), true[..., :2] if n == "layer.1" else true) for n in names)
+    assert unseen_before("layer.2", truth, Trace(odd, probe, info)) == ("layer.1",)
+    few = Trace((odd[0], odd[4]), probe, info)
+    assert unseen_before("output.0", truth, few) == ("layer.1", "layer.2")
+    assert unseen_before("layer.2", truth, few) == ()  # a layer that only one side has
+
+
+@pytest.mark.parametrize("tips", [False, True])
+def test_points_without_a_state_are_no_reason_to_accuse_a_rounding_that_tipped_over(tips: bool):
+    module = zoo.build("gpt2")
+    port = copy.deepcopy(module)
+    port.transformer.h[1].mlp.c_proj.weight.data[3, 4] += 1.0
+    drifting = driftwalk.verify(module, candidate=port, blame=False).layers
+    witness = SimpleNamespace(tips=tips)
+    lost = tuple(replace(row, verdict="ok" if row.ok else "missing") for row in drifting)
+    assert _worth_a_closer_look(lost, witness) != tips
+    assert _worth_a_closer_look(drifting, witness)
+    assert not _worth_a_closer_look(drifting[:1], witness)

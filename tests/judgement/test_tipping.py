@@ -16,6 +16,7 @@ from driftwalk.judge.drill import Concentration, Introduced, introduced
 from driftwalk.judge.honest import honest
 from driftwalk.judge.parts import EitherWay, used_by_parts
 from driftwalk.judge.pooling import pooled
+from driftwalk.judge.sides import JudgedSide
 from driftwalk.measure.norms import ZERO, Norms, Weights, channel_but_few
 from driftwalk.mixture import Mixture
 from driftwalk.states import Point, Probe, State, Trace
@@ -122,6 +123,40 @@ def test_a_part_may_be_as_far_off_as_the_same_part_of_the_yardstick_and_no_other
         found = own | {name: part(0.015)}
         assert (used_by_parts(found, 2.0**-8, True, own)["layer.1"] > 1) == drifts
     assert used_by_parts({noisy: part(0.015)}, 2.0**-8, True)["layer.1"] > 1
+
+
+@pytest.mark.parametrize(("off", "drifts"), [(0.009, False), (0.015, False), (0.019, True)])
+def test_where_many_tip_over_in_a_part_it_is_held_to_the_noisiest_of_its_kind(
+    off: float, drifts: bool
+) -> None:
+    """A whole layer of a graph that rounds everywhere: which of its roundings tips over is luck."""
+    own = {"layer.0": part(0.009), "layer.1": part(0.001), "layer.2.mlp.up": part(0.1)}
+    used = used_by_parts({"layer.1": part(off)}, 2.0**-24, False, own)
+    assert (used["layer.1"] > 1) == drifts
+    assert (used_by_parts({"layer.1": part(off)}, 2.0**-24, False)["layer.1"] > 1) == (off > 0.01)
+
+
+@pytest.mark.parametrize("by_chance", [False, True])
+def test_that_nothing_tipped_over_in_other_layers_says_nothing_of_one_in_which_it_did(
+    true: np.ndarray, calibration: Calibration, by_chance: bool
+) -> None:
+    names = [f"layer.{number}" for number in range(4)]
+    states = tuple(State(Point(name, name), true) for name in names)
+    known = dict.fromkeys(names, calibration.total["logits"])
+    truth = replace(calibration.truth, states=states)
+    side = JudgedSide("candidate", replace(calibration, truth=truth, total=known, own=known))
+    side.meet_all(truth)
+    most = side.calibration.allowed_own("layer.2")
+    for share in (0.9, 1.1):
+        introduced = dict.fromkeys(names, ZERO) | {"layer.2": most.scaled(share)}
+        side.judge_layers(introduced, by_chance=by_chance)
+        found = side.judged("layer.2")
+        assert found is not None
+        assert found.by_own_doing
+        if by_chance:
+            assert found.needed == pytest.approx(share)
+        else:
+            assert found.needed > 1.5
 
 
 @pytest.mark.parametrize(("share", "drifts"), [(0.4, False), (0.01, True)])

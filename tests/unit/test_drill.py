@@ -23,6 +23,7 @@ from driftwalk.judge.drill import (
     look,
     looking,
     subject,
+    unseen_layers,
 )
 from driftwalk.judge.honest import Honest
 from driftwalk.measure.norms import ZERO, Norms, even
@@ -228,9 +229,27 @@ def one_channel(size: float) -> Array:
 
 def found(candidate: Backend, cause: str = "layer.1") -> tuple[str, str, int | None]:
     trace = candidate.trace(PROBE)
-    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause))
+    culprit = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point(cause)).culprit
     assert culprit.ratio > 4
     return culprit.module, culprit.sentence, culprit.channel
+
+
+def test_layers_of_which_nothing_was_seen_right_before_a_point() -> None:
+    order = ["embed", "layer.0.a", "layer.0", "layer.1.a", "layer.1", "layer.2.a", "layer.2"]
+    assert unseen_layers("layer.2.a", order, {"layer.0.a", "layer.2.a"}) == ("layer.0", "layer.1")
+    assert unseen_layers("layer.2", order, {"layer.1", "layer.2"}) == ("layer.2",)
+    assert unseen_layers("layer.1", order, {"layer.1.a", "layer.1"}) == ()
+    assert unseen_layers("layer.0", order, {"layer.0"}) == ("embed", "layer.0")
+
+
+@pytest.mark.parametrize(("module", "after"), [("a", False), ("b", True)])
+def test_what_was_given_a_state_of_its_own_layer_is_no_doing_of_a_layer_before(
+    module: str, after: bool
+) -> None:
+    candidate = Seeing({f"layer.1.{module}": one_channel(1.0)})
+    trace = candidate.trace(PROBE)
+    inside = drill(Exact(), Seeing(seed=1), candidate, trace, CALIBRATION, Point("layer.1"))
+    assert inside.after_others == after
 
 
 @pytest.mark.parametrize("module", ["a", "b"])

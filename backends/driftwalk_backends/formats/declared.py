@@ -86,11 +86,11 @@ def declared_model(
     with torch.no_grad():
         for name, vector in (scaled.vectors if scaled is not None else {}).items():
             module.get_parameter(name).copy_(vector)
-    half_way = any(one.inputs is not None and one.inputs.ties for one in weights)
+    half_way = any(one.inputs is not None and one.inputs.half_way for one in weights)
     declared = Declared(
         stored=tuple(_kinds(weights)),
         tips=any(one.inputs is not None for one in weights),
-        ties=half_way,
+        many_tip=half_way,
         half_way=half_way,
         wrong=wrong,
         own_way=tuple(own_way),

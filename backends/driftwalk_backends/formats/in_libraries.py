@@ -74,6 +74,11 @@ def of_bitsandbytes(path: str, weight: Any) -> RoundedWeight:
     rows, columns = state.shape
     if columns % state.blocksize:
         raise UnknownFormatError(f"{path}.weight: {state.blocksize} numbers are of several rows")
+    if getattr(state, "packing_format_for_cpu", False):
+        raise UnknownFormatError(
+            f"{path}.weight was packed anew by its first run on this CPU, and its steps rounded to "
+            "bf16: give the model as it was before it was run"
+        )
     table = wide(state.code)
     packed = weight.data.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     places = np.stack([packed >> 4, packed & 15], axis=-1).reshape(rows, columns)

@@ -44,7 +44,7 @@ class Rounding(ABC):
     """A module is handed its rounded input by this as a forward pre-hook."""
 
     @property
-    def ties(self) -> bool:
+    def half_way(self) -> bool:
         """Whether the largest number of all lies half-way between two steps."""
         return False
 
@@ -71,7 +71,7 @@ class InputRounding(Rounding):
     """No step is less."""
 
     @property
-    def ties(self) -> bool:
+    def half_way(self) -> bool:
         return self.symmetric and self.steps % 2 == 1
 
     def __str__(self) -> str:

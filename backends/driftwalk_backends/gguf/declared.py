@@ -79,7 +79,7 @@ def declared_by_file(
     often = any(one.given is not None and one.given.tips_often for one in products)
     often = often or attention is not None
     tips = attention is not None or any(one.given is not None for one in products)
-    declared = Declared(tuple(_kinds(products)), tips=tips, ties=often, wrong=wrong)
+    declared = Declared(tuple(_kinds(products)), tips=tips, many_tip=often, wrong=wrong)
     label = f"{model.label}, as {header.path.name} declares"
     return LoadedModel(module, label, blocks=model.blocks, declared=declared)
 

@@ -99,6 +99,16 @@ def sums_in_half() -> bool:
     return "FP16_VA = 1" in system()
 
 
+def leaves_out_amx() -> bool:
+    """Whether llama.cpp was compiled with kernels for AMX, which are not used here.
+
+    They take inputs of F16 weights as they are, so that what is rounded depends on the machine; and
+    with weights of 4 and 8 bits they ended the process on a Xeon in a virtual machine (SIGILL at
+    `tilezero`, llama-cpp-python 0.3.36, GCC 12.2), with driftwalk or without.
+    """
+    return "AMX_INT8 = 1" in system()
+
+
 class Llama:
     """A file that llama.cpp has opened."""
 
@@ -109,6 +119,8 @@ class Llama:
         self._path, self._threads, self._keeps, self._flash = path, threads, keeps, flash
         options = self._llama.llama_model_default_params()
         options.n_gpu_layers = 0
+        if leaves_out_amx():
+            options.use_extra_bufts = False
         _said.clear()
         self._model = self._llama.llama_model_load_from_file(str(path).encode(), options)
         if not self._model:

@@ -33,7 +33,7 @@ from ..sources import torch_model
 from .attention import KeptInHalf
 from .declared import declared_by_file, weights_in
 from .header import read_header
-from .library import INSTALL, KEPT, Llama, Seen, sums_in_half, system, why_not
+from .library import INSTALL, KEPT, Llama, Seen, leaves_out_amx, sums_in_half, system, why_not
 from .naming import at_depth, naming_of
 from .products import input_for
 from .source import check_sizes, file_of
@@ -93,6 +93,8 @@ class LlamaCpp(Looks, Backend):
         }
         if "F16" in types and sums_in_half():
             flags["F16 products"] = "summed in half precision on this CPU"
+        if leaves_out_amx():
+            flags["AMX"] = "left out, and with it weights that are packed anew"
         return BackendInfo(
             spec=str(self.spec),
             name=self.name,

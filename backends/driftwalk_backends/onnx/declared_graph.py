@@ -78,12 +78,12 @@ def _declared(model: LoadedModel, graphs: Sequence[OnnxGraph]) -> Declared:
         found = []
     made = declared_of(model, found, partly=True)
     if made is None or made.declared is None:
-        return Declared((), tips=True, ties=True)
+        return Declared((), tips=True, many_tip=True)
     fixed = any(node.op == "QuantizeLinear" for graph in graphs for node in graph.nodes)
     kinds = made.declared.stored
     if fixed:
         kinds = tuple(replace(kind, inputs=kind.inputs or FIXED) for kind in kinds)
-    return replace(made.declared, stored=kinds, tips=True, ties=True)
+    return replace(made.declared, stored=kinds, tips=True, many_tip=True)
 
 
 class DeclaredGraph(Looks, Backend):

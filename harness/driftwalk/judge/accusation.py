@@ -9,9 +9,9 @@ from ..adapter import Backend, LooksInside
 from ..layer_drift import Blame, Culprit, LayerDrift, Side, both_or_one
 from ..result import Report
 from ..states import Trace
-from .blame import blame, root_cause
+from .blame import blame, root_cause, unseen_before
 from .calibrate import Calibration
-from .drill import drill, first_guilty_layer
+from .drill import Drilled, drill, first_guilty_layer
 from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
@@ -35,6 +35,7 @@ def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Rep
         report,
         layers=main.layers,
         cause=main.cause,
+        cause_among=main.among,
         culprit=main.culprit,
         at_fault=both_or_one(guilty),
     )
@@ -52,6 +53,8 @@ class _Accusation:
     layers: tuple[LayerDrift, ...]
     cause: str | None = None
     culprit: Culprit | None = None
+    among: tuple[str, ...] = ()
+    """Points before the cause without a state, each of which may be it as well."""
     proven: bool = False
     """Whether a layer makes more error of its own than honest arithmetic does."""
 
@@ -67,19 +70,35 @@ def _accused(
         trace = backend.trace(witness.probe)
         blames = blame(witness.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
-    cause = root_cause(blames, layers, side)
-    if cause is None and any(not layer.ok for layer in layers):
-        cause = _look_closer(backend, witness, calibration, blames, side)
+    cause = root_cause(blames, layers, side, witness.tips)
+    among = () if cause is None else unseen_before(cause, calibration.truth, trace)
+    if cause is None and _worth_a_closer_look(layers, witness):
+        cause, among = _look_closer(backend, witness, calibration, blames, side)
     shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
-        return _Accusation(shared.among(named), shared.cause, shared.culprit, proven)
+        rows = shared.among(named)
+        return _Accusation(rows, shared.cause, shared.culprit, proven=proven)
     # Inside a layer that only one side has, or of another shape, there is nothing to compare.
     drilled = cause if cause in blames else None
-    culprit = _drill(backend, witness, trace, calibration, drilled)
+    inside = _drill(backend, witness, trace, calibration, drilled)
+    culprit = inside.culprit if inside is not None else None
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
-    return _Accusation(_with_blame(layers, blames), cause, culprit, proven)
+    among = () if inside is not None and inside.after_others else among
+    return _Accusation(_with_blame(layers, blames), cause, culprit, among, proven)
+
+
+def _worth_a_closer_look(layers: tuple[LayerDrift, ...], witness: Witness) -> bool:
+    """Whether something is wrong that no whole layer explains.
+
+    Where roundings may tip over, all parts of layers were judged before: what is left are points
+    that have no state, and one that tipped over within its allowance is not the cause of that.
+    """
+    bad = [row for row in layers if not row.ok]
+    return bool(bad) and not (
+        witness.tips and all(row.verdict in ("missing", "extra") for row in bad)
+    )
 
 
 def _with_blame(
@@ -94,8 +113,9 @@ def _look_closer(
     calibration: Calibration,
     blames: Mapping[str, Blame],
     side: Side,
-) -> str | None:
-    """The layer of the first guilty module; where there is none, a note says what was tried."""
+) -> tuple[str | None, tuple[str, ...]]:
+    """The layer of the first guilty module, and those before it of which nothing was seen; where
+    there is none, a note says what was tried."""
     tried = "each layer was run on the states that it was given"
     if not witness.looks_inside:
         tried = f"{tried} (and not each module inside: too much for the budget of memory)"
@@ -104,11 +124,11 @@ def _look_closer(
         try:
             with witness.yardstick(calibration) as yardstick:
                 both = witness.truth, yardstick
-                cause = first_guilty_layer(*both, backend, witness.probe, calibration)
+                found = first_guilty_layer(*both, backend, witness.probe, calibration)
         except Exception as error:  # a backend may raise anything when asked for more
-            tried, cause = f"{tried} ({error})", None
-        if cause is not None:
-            return cause
+            tried, found = f"{tried} ({error})", (None, ())
+        if found[0] is not None:
+            return found
     used = {n: b.norms["introduced"].over(b.norms["allowed"])[0] for n, b in blames.items()}
     name = max(used, key=lambda name: used[name], default="")
     most = f"; {name} came closest, at {used[name]:.0%} of what it may make" if name else ""
@@ -117,7 +137,7 @@ def _look_closer(
         f"No root cause of the {side}'s drift: {tried}, and none made more error than honest "
         f"arithmetic may, so that it builds up over many of them{most}.",
     )
-    return None
+    return None, ()
 
 
 def _shared(
@@ -145,7 +165,7 @@ def _shared(
 
 def _drill(
     backend: Backend, witness: Witness, trace: Trace, calibration: Calibration, cause: str | None
-) -> Culprit | None:
+) -> Drilled | None:
     """Where inside the root cause; a drill that breaks costs a note, never the report."""
     guilty = None if cause is None else calibration.truth.state(cause)
     if guilty is None:

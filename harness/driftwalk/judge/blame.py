@@ -16,6 +16,7 @@ from ..layer_drift import Blame, LayerDrift, Side
 from ..measure.metrics import token_errors
 from ..measure.norms import ZERO, Norms, ratio
 from ..measure.tokens import TokenErrors
+from ..names import is_output
 from ..states import State, Trace
 from .calibrate import Calibration
 from .depth import uneven_layer
@@ -70,7 +71,10 @@ def _fits(state: State, true: State | None) -> bool:
 
 
 def root_cause(
-    found: Mapping[str, Blame], layers: Iterable[LayerDrift] = (), side: Side = "candidate"
+    found: Mapping[str, Blame],
+    layers: Iterable[LayerDrift] = (),
+    side: Side = "candidate",
+    tips: bool = False,
 ) -> str | None:
     """The first layer whose own error exceeds what honest arithmetic makes there.
 
@@ -79,10 +83,16 @@ def root_cause(
     is at the latest the first layer that only one has; where honest arithmetic overflows as well,
     the first layer that is not finite; and where nothing else is, the first of another shape. What
     both sides gave bit by bit, from the first point on, is no cause of a difference.
+
+    `tips`: roundings may tip over, and one token in which one did is all that blame sees of a layer
+    that is within its allowance. Such a layer is named only where no other is guilty.
     """
     rows = tuple(layers)
     equal = _alike(rows)
     guilty = [name for name, item in found.items() if item.guilty and name not in equal]
+    if tips:
+        within = {row.point.name for row in rows if row.verdict == "ok"}
+        guilty = [name for name in guilty if name not in within] or guilty
     if (uneven := uneven_layer(rows)) is not None:
         # What comes after a layer that is not there, or one too many, is only handed the gap.
         names = [row.point.name for row in rows]
@@ -93,6 +103,21 @@ def root_cause(
     broken = (row.point.name for row in rows if row.verdict == "nonfinite")
     cause = next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)
     return cause or next((row.point.name for row in rows if row.verdict == "shape"), None)
+
+
+def unseen_before(cause: str, truth: Trace, side: Trace) -> tuple[str, ...]:
+    """The points right before the cause of which a side has no state that the truth can be handed.
+
+    The truth's own went on in their place: what any of them does wrong is in what the cause made.
+    """
+    order = [name for name in truth.names if name == cause or not is_output(name)]
+    if cause not in order or side.state(cause) is None:
+        return ()
+    seen = {s.point.name for s in side if _fits(s, truth.state(s.point.name))}
+    place = start = order.index(cause)
+    while start and order[start - 1] not in seen:
+        start -= 1
+    return tuple(order[start:place])
 
 
 def _alike(rows: Iterable[LayerDrift]) -> set[str]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -105,6 +106,16 @@ class Concentration:
 
 
 @dataclass(frozen=True)
+class Drilled:
+    """What was found inside a layer."""
+
+    culprit: Culprit
+    after_others: bool = False
+    """Whether a state inside the layer, before the culprit, was given to it: no layer before may
+    have made what it made."""
+
+
+@dataclass(frozen=True)
 class Introduced:
     """What one point made itself: how much, on what scale, and where in the state."""
 
@@ -186,7 +197,7 @@ def drill(
     trace: Trace,
     calibration: Calibration,
     cause: Point,
-) -> Culprit:
+) -> Drilled:
     """Where inside the root cause: a module where the candidate can say, else the point itself.
 
     `trace` is the candidate's, at the depth of the run; `cause` is guilty in it.
@@ -202,12 +213,18 @@ def drill(
             if not any(name.startswith(f"{layer}.") for name in found):
                 remark = FUSED if who != layer else ""
                 who = layer
-            return culprit(found[guilty], ratios[guilty], who, remark)
+            after = any(layer_of(name) == layer for name in _until(guilty, found))
+            return Drilled(culprit(found[guilty], ratios[guilty], who, remark), after)
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
         remark = SPREAD if again > K else VANISHED
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
-    return culprit(found[cause.name], ratio, cause.name, remark)
+    return Drilled(culprit(found[cause.name], ratio, cause.name, remark))
+
+
+def _until(name: str, found: Iterable[str]) -> Iterator[str]:
+    """The points that were met before another."""
+    return takewhile(lambda other: other != name, found)
 
 
 def _guilty(ratios: Mapping[str, float]) -> str | None:
@@ -219,11 +236,21 @@ def _guilty(ratios: Mapping[str, float]) -> str | None:
 
 def first_guilty_layer(
     truth: Backend, yardstick: Backend, candidate: Backend, probe: Probe, calibration: Calibration
-) -> str | None:
-    """The layer of the first module that is guilty, for drift that no whole block explains."""
-    _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration)
+) -> tuple[str | None, tuple[str, ...]]:
+    """The layer of the first module that is guilty, for drift that no whole block explains; and the
+    layers right before that module in which none was seen."""
+    _, _, ratios, order = _by_module(truth, yardstick, candidate, probe, calibration)
     guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
-    return None if guilty is None else layer_of(guilty) or guilty
+    if guilty is None:
+        return None, ()
+    layer = layer_of(guilty) or guilty
+    return layer, tuple(other for other in unseen_layers(guilty, order, ratios) if other != layer)
+
+
+def unseen_layers(name: str, order: Sequence[str], measured: Container[str]) -> tuple[str, ...]:
+    """The layers of the points right before one, in order, that were not measured."""
+    before = takewhile(lambda other: other not in measured, reversed([*_until(name, order)]))
+    return tuple(dict.fromkeys(layer_of(other) or other for other in reversed([*before])))
 
 
 def clearly_wrong(

@@ -79,7 +79,7 @@ class FormatSplit:
         culprit = report.culprit
         if culprit is None or report.cause != first or not culprit.module.startswith(path):
             culprit = Culprit(path, wrong.beyond, None, None, f"{first}: {wrong.sentence}")
-        return replace(report, cause=first, culprit=culprit)
+        return replace(report, cause=first, cause_among=(), culprit=culprit)
 
     def findings(self, decides: bool) -> FormatFindings:
         """All that was met, in the model's order; `decides`: whether the model's logits do."""

@@ -135,7 +135,8 @@ class Routes:
         names = [row.point.name for row in report.layers]
         if report.cause in names and names.index(report.cause) < names.index(fault.point):
             return report
-        return replace(report, cause=fault.point, culprit=_culprit(fault, report.culprit))
+        found = _culprit(fault, report.culprit)
+        return replace(report, cause=fault.point, cause_among=(), culprit=found)
 
     def _verdict(self, candidate: Routed | None, drifted: bool) -> RoutingVerdict:
         if candidate is None:

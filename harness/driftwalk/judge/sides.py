@@ -33,7 +33,7 @@ class JudgedSide:
         self.errors: dict[str, Norms] = {}
         self._tie_errors: dict[str, dict[str, Norms]] = {_TIED: {}, _TIPPED: {}}
         self._introduced: Mapping[str, Norms] = {}
-        self._own_room = ROOM
+        self._own_room = self._layer_room = ROOM
 
     def meet(self, state: State) -> None:
         """Take note of how far a state is from the truth."""
@@ -50,7 +50,11 @@ class JudgedSide:
         in_threads(self.meet, trace.states, State.elements)
 
     def judge_layers(
-        self, introduced: Mapping[str, Norms], may_be_copy: bool = True, same_code: bool = True
+        self,
+        introduced: Mapping[str, Norms],
+        may_be_copy: bool = True,
+        same_code: bool = True,
+        by_chance: bool = False,
     ) -> None:
         """Judge each layer by what it made of its own input too, not only by what came out.
 
@@ -59,12 +63,16 @@ class JudgedSide:
 
         `same_code`: both sides are run by one runtime. Another one may have convolutions that are
         bit by bit the same, and norms that are not: what differs then is all there is to see of it.
+
+        `by_chance`: which layers differ at all is chance, since many numbers may tip over in one of
+        them. How near the others are says nothing of it then.
         """
         self._introduced = introduced
         room = self.calibration.room(introduced)
         if room == SAME and not same_code:
             room = self.calibration.room({n: e for n, e in introduced.items() if e.max_abs > 0})
         self._own_room = room if may_be_copy or room != SAME else LIKE_THE_YARDSTICK
+        self._layer_room = ROOM if by_chance else self._own_room
 
     @property
     def is_copy(self) -> bool:
@@ -81,7 +89,7 @@ class JudgedSide:
     def raise_layers(self, times: Mapping[str, float]) -> None:
         """Have layers judged as so many times beyond what they may introduce."""
         raised = {
-            name: self.calibration.allowed_own(name, self._own_room).scaled(factor)
+            name: self.calibration.allowed_own(name, self._layer_room).scaled(factor)
             for name, factor in times.items()
             if name in self.calibration.own
         }
@@ -125,7 +133,7 @@ class JudgedSide:
         own = self._introduced.get(point)
         if own is None:
             return room
-        exceeded, norm = own.over(self.calibration.allowed_own(point, self._own_room))
+        exceeded, norm = own.over(self.calibration.allowed_own(point, self._layer_room))
         if exceeded <= needed:
             return room
         return replace(room, needed=exceeded, norm=f"{INTRODUCED}{norm}")
@@ -180,3 +188,10 @@ class JudgedSide:
         """Whether every point is within its allowance."""
         found = (self.judged(point) for point in self.errors)
         return all(item is None or item.needed <= 1 for item in found)
+
+
+def errors_of(trace: Trace, calibration: Calibration) -> dict[str, Norms]:
+    """How far the reference is from the truth at every point, by a trace of it."""
+    side = JudgedSide("reference", calibration)
+    side.meet_all(trace)
+    return side.errors

@@ -129,12 +129,14 @@ class Walk:
                 self.meet(state)
         self.settle()
 
-    def judge_layers(self, introduced: Mapping[str, Norms], may_be_copy: bool = True) -> None:
+    def judge_layers(
+        self, introduced: Mapping[str, Norms], may_be_copy: bool = True, by_chance: bool = False
+    ) -> None:
         """Judge the candidate's layers by what each made of its own input too."""
         if self._ours is not None:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
             own = {name: error for name, error in introduced.items() if finer(name)}
-            self._ours.judge_layers(own, may_be_copy, self._same_code)
+            self._ours.judge_layers(own, may_be_copy, self._same_code, by_chance)
 
     @property
     def worth_a_closer_look(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from .honest import FINE
 from .parts import by_parts, used_by_parts
 from .pooling import pooled
 from .replay import introduced_errors
-from .sides import JudgedSide
+from .sides import JudgedSide, errors_of
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
@@ -145,6 +145,16 @@ class Witness:
         """Whether a roundoff may tip a whole step over in what it speaks for."""
         return self.has_own_model and (self.declared is None or self.declared.tips)
 
+    @property
+    def many_tip(self) -> bool:
+        """Whether that may happen to many numbers of one part, so that no limit of few holds."""
+        declared = self.declared
+        return self.tips and (declared is None or declared.many_tip) and not self._both_ways
+
+    @property
+    def _both_ways(self) -> bool:
+        return bool(self.declared and self.declared.half_way) and isinstance(self.truth, BreaksTies)
+
     def calibration(self, computes_in: ComputesIn) -> Calibration | None:
         """The calibration for a side that computes in a dtype, or in the dtypes of a backend.
 
@@ -227,22 +237,18 @@ class Witness:
     def introduced(self, candidate: Backend, calibration: Calibration) -> dict[str, Norms]:
         """By how much the parts of each layer are off, each given what the candidate gave it.
 
-        In units in which the limit of a layer is what one of its parts may be off: between the
-        parts a rounding may tip over, inside one there is nothing to tip. Where nothing is rounded
-        while it runs, layers are judged whole, as ever.
+        In units in which the limit of a layer is what one of its parts may be off (parts.py). Where
+        nothing is rounded while it runs, layers are judged whole, as ever.
         """
         if not self.tips:
             return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
-        half_way = self.declared is not None and self.declared.half_way
-        both_ways = half_way and isinstance(self.truth, BreaksTies)
-        found, own = by_parts(self.truth, candidate, self.probe, both_ways), {}
-        few = self.declared is not None and (both_ways or not self.declared.ties)
-        if few and calibration.roundoff > FINE:
+        found, own = by_parts(self.truth, candidate, self.probe, self._both_ways), {}
+        if self.many_tip or calibration.roundoff > FINE:
             with self.stage("the parts of layers"), self.yardstick(calibration) as yardstick:
                 if isinstance(yardstick, LooksInside):
-                    own = by_parts(self.truth, yardstick, self.probe, both_ways)
+                    own = by_parts(self.truth, yardstick, self.probe, self._both_ways)
         products = self.declared.saved if self.declared is not None else ()
-        used = used_by_parts(found, calibration.roundoff, few, own, products)
+        used = used_by_parts(found, calibration.roundoff, not self.many_tip, own, products)
         return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
 
     def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
@@ -290,7 +296,7 @@ class Witness:
             if self.tips:
                 made = pooled(made, everywhere=self._sides is not None)
             if (evidence := self._evidence(dtype)) is not None:
-                made = replace(made, model_errors=_errors(evidence, made))
+                made = replace(made, model_errors=errors_of(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
             spent.extend(f"{name} {sum(s.values()):.2g} s" for name, s in seconds.items())
             return made
@@ -391,9 +397,3 @@ class Witness:
             other.close()
         if self._truth is not None:
             self._truth.close()
-
-
-def _errors(trace: Trace, calibration: Calibration) -> dict[str, Norms]:
-    side = JudgedSide("reference", calibration)
-    side.meet_all(trace)
-    return side.errors

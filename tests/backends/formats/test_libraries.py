@@ -17,7 +17,11 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import driftwalk
-from driftwalk_backends.formats.in_libraries import UnknownFormatError, unpacked
+from driftwalk_backends.formats.in_libraries import (
+    UnknownFormatError,
+    of_bitsandbytes,
+    unpacked,
+)
 from driftwalk_backends.formats.in_torch import stored_in
 from driftwalk_backends.formats.rounded import Grid
 
@@ -69,6 +73,17 @@ def four_bits(model: LlamaForCausalLM, kind: str, nested: bool) -> nn.Module:
     return made
 
 
+def in_bf16() -> bool:
+    """Whether bitsandbytes multiplies by four bits in bf16 on this CPU, whatever it is given."""
+    return bool(pytest.importorskip("bitsandbytes").functional.has_avx512bf16())
+
+
+@pytest.fixture(scope="module")
+def fitting(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """The model in the dtype that bitsandbytes computes in here."""
+    return copy.deepcopy(model).bfloat16() if in_bf16() else model
+
+
 def compressed(model: LlamaForCausalLM, preset: str, folder: Path) -> Path:
     """A folder as llm-compressor writes it, steps by the largest number of each group."""
     pytest.importorskip("compressed_tensors")
@@ -110,32 +125,56 @@ def compressed(model: LlamaForCausalLM, preset: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("kind", "nested"), [("nf4", False), ("nf4", True), ("fp4", False)])
 def test_four_bits_of_bitsandbytes_are_what_it_computes_with(
-    model: LlamaForCausalLM, kind: str, nested: bool
+    model: LlamaForCausalLM, fitting: LlamaForCausalLM, kind: str, nested: bool
 ) -> None:
     made = four_bits(model, kind, nested)
     for one in stored_in(made):
         part: Any = made.get_submodule(one.path)
         eye = torch.eye(part.in_features)
         assert one.values == pytest.approx(part(eye).detach().numpy().T, rel=1e-6, abs=1e-8)
-    report = driftwalk.verify(model, made)
+    report = driftwalk.verify(fitting, four_bits(fitting, kind, nested))
     assert report.verdict == "pass", report.reason
     assert report.format is not None
     assert report.format.stored[0].kind == kind
 
 
-def test_a_wrong_step_of_bitsandbytes_is_found(model: LlamaForCausalLM) -> None:
+def test_a_kernel_of_bitsandbytes_that_computes_in_bf16_is_drift_in_float32(
+    model: LlamaForCausalLM,
+) -> None:
     made = four_bits(model, "nf4", False)
+    part: Any = made.get_submodule("model.layers.1.mlp.up_proj")
+    before = part.weight.data_ptr(), part.weight.quant_state.absmax
+    report = driftwalk.verify(model, made)
+    assert report.verdict == ("drift" if in_bf16() else "pass"), report.reason
+    assert report.format is not None
+    assert not report.format.wrong
+    assert (report.format.layers["logits"].relative_kernel > 1e-3) == in_bf16()
+    after = part.weight.data_ptr(), part.weight.quant_state.absmax
+    assert after[0] == before[0]
+    assert after[1] is before[1]
+
+
+def test_four_bits_that_a_run_has_packed_anew_are_not_read() -> None:
+    state = SimpleNamespace(shape=(2, 64), blocksize=64, packing_format_for_cpu=True)
+    with pytest.raises(UnknownFormatError, match=r"up.weight was packed anew by its first run"):
+        of_bitsandbytes("up", SimpleNamespace(quant_state=state))
+
+
+def test_a_wrong_step_of_bitsandbytes_is_found(fitting: LlamaForCausalLM) -> None:
+    made = four_bits(fitting, "nf4", False)
     state: Any = made.get_submodule("model.layers.1.mlp.up_proj").weight
     state.quant_state.absmax[7] *= 1.5
-    report = driftwalk.verify(model, made)
+    report = driftwalk.verify(fitting, made)
     assert report.verdict == "drift"
     assert report.root_cause is not None
     assert report.root_cause.point.name == "layer.1"
 
 
-def test_a_wrong_step_is_found_beside_a_block_of_next_to_nothing(model: LlamaForCausalLM) -> None:
+def test_a_wrong_step_is_found_beside_a_block_of_next_to_nothing(
+    fitting: LlamaForCausalLM,
+) -> None:
     """Steps that are rounded themselves are off by much, relatively, where they are small."""
-    own = copy.deepcopy(model)
+    own = copy.deepcopy(fitting)
     own.model.layers[1].mlp.up_proj.weight.data[0, :64] *= 1e-6
     made = four_bits(own, "nf4", True)
     assert driftwalk.verify(own, made).verdict == "pass"

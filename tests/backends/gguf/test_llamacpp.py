@@ -226,6 +226,7 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     assert info.flags["kv"] == "fp16"
     assert info.flags["types"] == "F16, F32"
     assert ("F16 products" in info.flags) == sums_in_half()
+    assert ("AMX" in info.flags) == ("AMX_INT8 = 1" in info.flags["cpu"])
 
 
 @pytest.mark.parametrize(

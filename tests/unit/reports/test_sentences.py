@@ -14,7 +14,7 @@ from driftwalk.layer_drift import Blame, Culprit, TruthErrors
 from driftwalk.result import Report
 from driftwalk.states import Probe
 from driftwalk.tolerance import Tolerance, parse_rule
-from driftwalk_reports import numbers, sentences, story, terminal, tolerances
+from driftwalk_reports import html, numbers, sentences, story, terminal, tolerances
 from driftwalk_reports.rows import Gap, labels, short, to_rows
 from driftwalk_reports.view import look
 from unit.reports import cases
@@ -310,3 +310,16 @@ def test_a_root_cause_after_the_first_divergence_says_why() -> None:
     )
     (tile,) = (t for t in story.tell(report, "m").tiles if t.question == "Where it comes from")
     assert tile.more.startswith("After it: up to layer.3")
+
+
+def test_a_cause_that_is_one_of_several_is_said_to_be() -> None:
+    report = replace(cases.blamed(), cause_among=("embed", "layer.0"))
+    said = "layer.1, or what comes before it and gave no state: embed, layer.0"
+    assert said in sentences.headline(report)
+    assert said in "".join(part.text for part in story.tell(report, "tiny").sentence)
+    tiles = {tile.question: tile.more for tile in story.tell(report, "tiny").tiles}
+    assert "It is one of 3 that may be the cause" in tiles["Where it comes from"]
+    assert said in html.render(report)
+    certain = replace(report, cause_among=())
+    assert "gave no state" not in sentences.headline(certain)
+    assert "that may be the cause" not in html.render(certain)
