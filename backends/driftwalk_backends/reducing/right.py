@@ -21,9 +21,9 @@ from ..op_mode import OpMode
 from ..tensors import call_tensors
 from .showing import error_of, norm
 
-_SMALL, _LARGEST, _MOST = 1 << 20, 1 << 26, 1 << 31
+_SMALL, _LARGEST, _MOST = 1 << 20, 1 << 26, 3 << 30
 """Bytes of a parameter that is not copied, as nobody writes into it; of one tensor that is kept
-otherwise; and of all of those."""
+otherwise; and of all of those. What comes last is what the end is made of."""
 _SUMS, _EXACT = 8, 12
 """Sums by which near tensors are found, and how many of those are looked at."""
 _STEPS, _PROPOSED = 3, 6
