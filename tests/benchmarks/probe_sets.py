@@ -21,6 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -65,22 +67,27 @@ def counted(kind: type[Backend], spent: Counter[str]) -> None:
         setattr(kind, name, timed)
 
 
-def in_a_loop(model: Any, graph: str, threads: int, probes: Sequence[Probe]) -> tuple[float, float]:
-    """Seconds by the clock and of the processor, with nothing of driftwalk between the runs."""
+def in_loops(model: Any, graph: str, threads: int, probes: Sequence[Probe]) -> list[float]:
+    """Seconds with nothing of driftwalk in between: by turns, and one side after the other."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(graph, options, ["CPUExecutionProvider"])
     taken = [one.name for one in session.get_inputs()]
     fed = [{n: a for n, a in probe.inputs.items() if n in taken} for probe in probes]
     tensors = [{n: torch.tensor(a) for n, a in probe.inputs.items()} for probe in probes]
+    turns = (
+        [partial(model, **given) for given in tensors],
+        [partial(session.run, None, f) for f in fed],
+    )
+    seconds = []
     with torch.inference_mode():
-        model(**tensors[0])
-        session.run(None, fed[0])
-        start = time.perf_counter(), time.process_time()
-        for given, feed in zip(tensors, fed, strict=True):
-            model(**given)
-            session.run(None, feed)
-    return time.perf_counter() - start[0], time.process_time() - start[1]
+        turns[0][0]()
+        for order in (chain(*zip(*turns, strict=True)), chain(*turns)):
+            start = time.perf_counter()
+            for run in order:
+                run()
+            seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def tell(text: str) -> None:
@@ -137,8 +144,10 @@ def main() -> None:
     tell(f"processor: {whole_busy:.1f} s, {both_busy:.1f} s; ratio {whole_busy / both_busy:.2f}")
     if asked.candidate.startswith("onnxruntime"):
         threads = int(sides[1].spec.options.get("threads", 0))
-        loop, busy = in_a_loop(model.module, str(sides[1]._files(made[0])[0]), threads, made)
-        tell(f"in a loop: {loop:.1f} s, ratio {whole / loop:.2f}; processor {busy:.1f} s")
+        loops = in_loops(model.module, str(sides[1]._files(made[0])[0]), threads, made)
+        words = ("by turns", "one side after the other")
+        for word, seconds in zip(words, loops, strict=True):
+            tell(f"in a loop, {word}: {seconds:.1f} s, ratio {whole / seconds:.2f}")
     quarter = len(memory.seen) // 4
     at = [memory.seen[n] for n in (quarter - 1, 2 * quarter - 1, -1)]
     tell(f"memory after a quarter, a half, all: {at} MiB")

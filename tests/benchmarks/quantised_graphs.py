@@ -14,6 +14,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -105,19 +106,54 @@ def _unsigned(array: np.ndarray) -> None:
     array[3] = np.where(array[3] < 0, 127, array[3])
 
 
-def faults(node: onnx.NodeProto) -> Iterator[tuple[str, str, Change]]:
+@dataclass(frozen=True)
+class Stored:
+    """Where a weight is stored: the node that reads it, and the names of its tensors."""
+
+    node: onnx.NodeProto
+    weight: str
+    step: str
+    zero: str
+
+    @property
+    def is_packed(self) -> bool:
+        return bool(self.node.op_type == "MatMulNBits")
+
+
+def stored_in(graph: onnx.GraphProto) -> list[Stored]:
+    """The weights of the middle block's products, in their order."""
+    makers = {name: node for node in graph.node for name in node.output}
+    held = {tensor.name for tensor in graph.initializer}
+    found = []
+    for node in graph.node:
+        if not any(name in node.name for name in ("/layers.1/", "/layer.1/", "/h.1/")):
+            continue
+        if node.op_type == "MatMulNBits":
+            found.append(Stored(node, *node.input[1:4]))
+        elif node.op_type == "MatMulInteger":
+            weight = node.input[1]
+            found.append(
+                Stored(node, weight, weight.replace("_quantized", "_scale"), node.input[3])
+            )
+        elif node.op_type == "QLinearMatMul" and node.input[3] in held:
+            found.append(Stored(node, *node.input[3:6]))
+        elif node.op_type in ("MatMul", "Gemm"):
+            read = makers.get(node.input[1])
+            if read is not None and read.op_type == "DequantizeLinear" and read.input[0] in held:
+                found.append(Stored(node, *read.input[:3]))
+    return found
+
+
+def faults(stored: Stored) -> Iterator[tuple[str, str, Change]]:
     """What is changed, the tensor, and how."""
-    if node.op_type == "MatMulNBits":
-        weight, step, zero = node.input[1:4]
-        yield "nibbles swapped", weight, _nibbles
+    if stored.is_packed:
+        yield "nibbles swapped", stored.weight, _nibbles
     else:
-        weight, zero = node.input[1], node.input[3]
-        step = weight.replace("_quantized", "_scale")
-        yield "signed read as unsigned", weight, _unsigned
-    yield "one scale x 1.02", step, _scale
-    yield "zero point off by one", zero, _zero
-    yield "two rows swapped", weight, _rows
-    yield "its neighbour's scale", step, _neighbour
+        yield "signed read as unsigned", stored.weight, _unsigned
+    yield "one scale x 1.02", stored.step, _scale
+    yield "zero point off by one", stored.zero, _zero
+    yield "two rows swapped", stored.weight, _rows
+    yield "its neighbour's scale", stored.step, _neighbour
 
 
 def changed(graph: onnx.ModelProto, tensor: str, change: Change, target: Path) -> bool:
@@ -166,59 +202,67 @@ def clean_row(model: object, path: Path, probe: Probe) -> str:
 def fault_row(model: object, path: Path, plain: Path, probe: Probe) -> str:
     graph = onnx.load(str(path))
     weights = {t.name: t for t in onnx.load(str(plain)).graph.initializer}
-    middle = ("/layers.1/", "/layer.1/", "/h.1/")
-    nodes = [
-        node
-        for node in graph.graph.node
-        if node.op_type in ("MatMulNBits", "MatMulInteger") and any(m in node.name for m in middle)
-    ]
+    found = stored_in(graph.graph)
     tried = caught = placed = called = below = 0
     missed = []
-    for node in (nodes[1], nodes[-1]) if nodes[1:] else nodes:
-        for name, tensor, change in faults(node):
+    for stored in (found[1], found[-1]) if found[1:] else found:
+        for name, tensor, change in faults(stored):
             wrong = path.with_name("wrong.onnx")
             if not changed(graph, tensor, change, wrong):
                 continue
             report = driftwalk.verify(model, f"onnxruntime,file={wrong}", probe=probe)
-            drifts, steps = report.verdict == "drift", farthest(wrong, node, weights)
-            missed += [] if drifts else [f"{name} ({node.name}, {steps:.3f} steps)"]
+            drifts, steps = report.verdict == "drift", farthest(wrong, stored, weights)
+            missed += [] if drifts else [f"{name} ({stored.node.name}, {steps:.3f} steps)"]
             if steps <= owed.HALF:
                 below += 1
                 continue
             tried += 1
             caught += drifts
-            placed += bool(report.root_cause) and report.root_cause.point.name == "layer.1"
+            placed += "layer.1" in named(report)
             called += bool(report.format and report.format.wrong)
     return f" {caught} of {tried} | {placed} | {called} | {below} | {', '.join(missed)} |"
 
 
-def farthest(path: Path, node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> float:
+def named(report: driftwalk.Report) -> list[str]:
+    """The points that may be the cause."""
+    cause = report.root_cause
+    return [] if cause is None else [cause.point.name, *report.cause_among]
+
+
+def farthest(path: Path, stored: Stored, weights: dict[str, onnx.TensorProto]) -> float:
     """In steps: how far a stored number is from its weight, read from the graph's bits.
 
     Without bounds where the weight has another name in the graph that was quantised.
     """
     held = {t.name: numpy_helper.to_array(t) for t in onnx.load(str(path)).graph.initializer}
-    name = node.input[1]
-    if node.op_type == "MatMulInteger":
-        own, zero = name.removesuffix("_quantized"), held[node.input[3]]
-        numbers, step = held[name].astype(float), held[name.replace("_quantized", "_scale")]
-        ends = np.iinfo(held[name].dtype)
+    name, turned = stored.weight, stored.is_packed
+    if not stored.is_packed:
+        own, zero, step = name.removesuffix("_quantized"), held[stored.zero], held[stored.step]
+        numbers, ends = held[name].astype(float), np.iinfo(held[name].dtype)
         low, high = float(ends.min), float(ends.max)
-        turned = False
+        axis = next((a.i for a in stored.node.attribute if a.name == "axis"), -1)
+        step, zero = (_along(one, numbers, axis) for one in (step, zero))
     else:
-        says = {a.name: a.i for a in node.attribute}
-        own, low, high, turned = name.rpartition("_Q")[0], 0.0, float((1 << says["bits"]) - 1), True
-        numbers, zero = (_apart(held[one], says["bits"]) for one in (name, node.input[3]))
+        says = {a.name: a.i for a in stored.node.attribute}
+        own, low, high = name.rpartition("_Q")[0], 0.0, float((1 << says["bits"]) - 1)
+        numbers, zero = (_apart(held[one], says["bits"]) for one in (name, stored.zero))
         numbers = numbers.reshape(says["N"], -1)[:, : says["K"]]
         blocks = -(-says["K"] // says["block_size"])
         zero = zero.reshape(says["N"], -1)[:, :blocks]
-        step = held[node.input[2]].reshape(says["N"], blocks)
+        step = held[stored.step].reshape(says["N"], blocks)
         step, zero = (one.repeat(says["block_size"], 1)[:, : says["K"]] for one in (step, zero))
     if own not in weights:
         return math.inf
     weight = numpy_helper.to_array(weights[own]).astype(float)
     weight = weight.T if turned else weight
     return owed.farthest(numbers, weight, step.astype(float), zero.astype(float), (low, high))
+
+
+def _along(values: np.ndarray, numbers: np.ndarray, axis: int) -> np.ndarray:
+    """One value for all numbers, or one for each line of an axis."""
+    shape = [1] * numbers.ndim
+    shape[axis] = values.size
+    return values.reshape(shape)
 
 
 def _apart(packed: np.ndarray, bits: int) -> np.ndarray:
