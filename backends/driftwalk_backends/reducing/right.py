@@ -32,6 +32,8 @@ _BACK = 12
 """Operations back from there to whatever the numbers that are stored in a graph were made of."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
+_SAME = {"clone", "_to_copy", "alias", "detach"}
+"""What hands on the same numbers, as a truth does with weights that it widens."""
 _WITH_BIAS = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
 PRODUCT = "product"
 """In place of an operation: what one that adds a bias made of its product, before that."""
@@ -100,10 +102,14 @@ class _Recorder(OpMode):
     ) -> None:
         if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.device.type != "cpu":
             return
-        made = Made(op, tensor.detach().to(torch.float64).numpy(), of, constants)
+        if (same := self._same_as(tensor, op, of)) is not None:
+            self._numbers[id(tensor)] = same
+            self._alive.append(tensor)
+            return
         size = tensor.numel() * 8
+        made = Made(op, _shared(tensor), of, constants)
         given = op == GIVEN or (made.is_view and bool(of) and self._given.issuperset(of))
-        stays = given and size > _SMALL and tensor.dtype == torch.float64
+        stays = given and size > _SMALL
         size = 0 if stays else size
         if size > min(_LARGEST, self._left):
             return
@@ -112,7 +118,23 @@ class _Recorder(OpMode):
         self._alive.append(tensor)
         if given:
             self._given.add(number)
-        self.kept.append(made if stays else replace(made, numbers=made.numbers.copy()))
+        self.kept.append(made if stays else replace(made, numbers=made.numbers.astype(np.float64)))
+
+    def _same_as(self, tensor: torch.Tensor, op: str, of: tuple[int, ...]) -> int | None:
+        """The number of a parameter that a tensor is a copy of, no coarser: it is kept already."""
+        if op.partition(".")[0] not in _SAME or len(of) != 1 or of[0] not in self._given:
+            return None
+        source = self.kept[of[0]].numbers
+        fine = tensor.element_size() >= source.itemsize
+        return of[0] if fine and tuple(tensor.shape) == source.shape else None
+
+
+def _shared(tensor: torch.Tensor) -> Array:
+    """Its numbers where they are, in its own format where numpy knows that."""
+    own = tensor.detach()
+    kept = own if own.dtype in (torch.float32, torch.float64) else own.to(torch.float64)
+    numbers: Array = kept.numpy()
+    return numbers
 
 
 def torch_tensors(truth: Backend, probe: Probe) -> list[Made]:
