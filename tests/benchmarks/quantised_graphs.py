@@ -182,7 +182,8 @@ def main() -> int:
                     continue
                 path = quantised(plain, probe, word, Path(folder) / "quantised.onnx")
                 row = clean_row(model, path, probe)
-                found = fault_row(model, path, plain, probe) if options.faults else ""
+                judged = options.faults and "|" in row
+                found = fault_row(model, path, plain, probe) if judged else ""
                 sys.stdout.write(f"| {name} | {word} | {seed} | {row} |{found}\n")
                 sys.stdout.flush()
     return 0
