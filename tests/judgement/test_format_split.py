@@ -15,7 +15,10 @@ from torch import nn
 
 import driftwalk
 import zoo
-from driftwalk.judge.format_split import split
+from driftwalk.adapter import BackendInfo
+from driftwalk.formats import Declared, Misstored
+from driftwalk.judge.format_split import FormatSplit, split
+from driftwalk.states import Point, Probe, State, Trace
 from driftwalk_backends.formats.declared import declared_model
 from driftwalk_backends.formats.rounded import RoundedWeight, whole_numbers
 from driftwalk_backends.formats.rounding import InputRounding
@@ -157,3 +160,28 @@ def test_sums_in_half_precision_are_drift_and_the_kernels(
     assert report.root_cause.point.name == "layer.1"
     assert report.format is not None
     assert not report.format.wrong
+
+
+@pytest.mark.parametrize(
+    ("met", "path", "shown"),
+    [
+        (("a", "b", "end"), "m.a.up", "a"),
+        (("b", "end"), "m.a.up", "b"),
+        (("a",), "m.b.up", "a"),
+        (("a", "b", "end"), "m.head.dense", "end"),
+        ((), "m.a.up", "a"),
+    ],
+)
+def test_a_weight_stored_wrong_shows_where_the_candidate_has_a_state(
+    met: tuple[str, ...], path: str, shown: str
+) -> None:
+    """A layer without a state, or a module outside of all, hides none."""
+    probe = Probe({"input_ids": np.ones((1, 2), np.int64)})
+    points = {"a": "m.a", "b": "m.b", "end": "m.head.out"}
+    states = {name: State(Point(name, at), np.ones((1, 2, 3))) for name, at in points.items()}
+    truth = Trace(tuple(states.values()), probe, BackendInfo("truth", "truth", "cpu", "fp64"))
+    says = Declared((), tips=True, wrong={path: Misstored("it is wrong", 3.0)})
+    parts = FormatSplit(truth, truth, says)
+    for name in met:
+        parts.meet(states[name])
+    assert parts.misstored == {shown: 3.0}

@@ -50,20 +50,34 @@ class FormatSplit:
 
     @cached_property
     def _misstored(self) -> dict[str, str]:
-        """By point: the worst of its modules whose weights are no rounding of the model's."""
+        """By point: the worst of its modules whose weights are no rounding of the model's.
+
+        What lies in no point's module shows at the end at the latest.
+        """
         found: dict[str, str] = {}
         wrong = self._says.wrong
         points = [state.point for state in self._truth if state.point.module]
         for path in sorted(wrong, key=lambda path: wrong[path].beyond):
             inside = [p for p in points if path == p.module or path.startswith(f"{p.module}.")]
-            if inside:
-                found[max(inside, key=lambda point: len(point.module)).name] = path
+            deepest = max(inside, key=lambda point: len(point.module), default=None)
+            found[self._truth.names[-1] if deepest is None else deepest.name] = path
         return found
 
     @property
     def misstored(self) -> dict[str, float]:
-        """The points with such a module, and how many times it is off what a rounding may be."""
-        return {name: self._says.wrong[path].beyond for name, path in self._misstored.items()}
+        """Where such modules show, and how many times they are off what a rounding may be."""
+        found: dict[str, float] = {}
+        for name, path in self._misstored.items():
+            shown = self._shown_at(name)
+            found[shown] = max(found.get(shown, 0.0), self._says.wrong[path].beyond)
+        return found
+
+    def _shown_at(self, name: str) -> str:
+        """The point itself, or, where the candidate has no state there, the next one, or the last."""
+        order = self._truth.names
+        met = [other for other in order if other in self._layers]
+        behind = (other for other in met if order.index(other) >= order.index(name))
+        return next(behind, met[-1] if met else name)
 
     def accused(self, report: Report) -> Report:
         """The report with the first such point as its root cause, unless that lies before it.
