@@ -112,7 +112,7 @@ def has_known_code(module: nn.Module) -> bool:
 
 def _is_known(part: nn.Module) -> bool:
     kind: Any = type(part)
-    if not _is_known_class(kind) or ("forward" in vars(part) and _is_patched(part)):
+    if not _is_known_class(kind) or _is_patched(part):
         return False
     # Transformers leaves hooks of its own on a model that was asked for hidden states.
     hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
@@ -121,9 +121,7 @@ def _is_known(part: nn.Module) -> bool:
 
 @cache
 def _is_known_class(kind: type) -> bool:
-    """Whether a class comes from such a package; what TorchScript made of it is its own."""
-    scripted = issubclass(kind, torch.jit.ScriptModule)
-    return not scripted and _qualified(kind).startswith(_VERSIONED)
+    return _qualified(kind).startswith(_VERSIONED)
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 import driftwalk
+from driftwalk_backends.formats.in_libraries import UnknownFormatError, of_bitsandbytes
 from driftwalk_backends.sources import open_model
 
 
@@ -66,3 +69,9 @@ def test_a_weight_that_packs_itself_in_its_first_run_is_as_it_was() -> None:
     assert weight.data_ptr() == before[0]
     assert not weight.state.turned
     assert weight.state.scale is before[1]
+
+
+def test_four_bits_that_a_run_has_packed_anew_are_not_read() -> None:
+    state = SimpleNamespace(shape=(2, 64), blocksize=64, packing_format_for_cpu=True)
+    with pytest.raises(UnknownFormatError, match=r"up.weight was packed anew by its first run"):
+        of_bitsandbytes("up", SimpleNamespace(quant_state=state))

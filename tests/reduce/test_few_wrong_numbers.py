@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from onnx import helper
@@ -20,7 +18,7 @@ from driftwalk_backends.probes import make_probe
 from driftwalk_backends.reducing.axes import begins, groups
 from driftwalk_backends.reducing.changes import trimmed
 from driftwalk_backends.reducing.cuts import Cut
-from driftwalk_backends.reducing.states import Numbers, is_wrong_order
+from driftwalk_backends.reducing.states import ModelNumbers, is_wrong_order
 from driftwalk_backends.sources import torch_model
 
 LAYER = "bert.encoder.layer.2"
@@ -29,17 +27,6 @@ LAYER = "bert.encoder.layer.2"
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     return torch_model("demo:encoder")
-
-
-@pytest.fixture(scope="module")
-def probe(model: LoadedModel) -> Probe:
-    return make_probe(model)
-
-
-@pytest.fixture(scope="module")
-def clean(model: LoadedModel) -> Iterator[Backend]:
-    with driftwalk.backend("onnxruntime", model) as made:
-        yield made
 
 
 def reduced(model: LoadedModel, clean: Backend, probe: Probe, fault: Fault) -> Reduction:
@@ -131,7 +118,7 @@ def test_of_a_table_that_was_trimmed_another_one_is_trimmed_alike() -> None:
     small, tables = trimmed(Cut((node,), {"table": table}, {"ids": ids}, "y", (("", 18),), 9))
     assert len(small.stored["table"]) == 3
     assert np.array_equal(tables["table"].of(other.ravel())[small.given["ids"]], other[ids])
-    (instead,) = Numbers([other.ravel(), rng.normal(size=9)], (), tables).instead(
+    (instead,) = ModelNumbers([other.ravel(), rng.normal(size=9)], (), tables).instead(
         "table", small.stored["table"]
     )
     assert np.array_equal(instead[small.given["ids"]], other[ids])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from driftwalk_backends.reducing.cuts import Cut
 from driftwalk_backends.reducing.graph_runs import by_definition, wide
 from driftwalk_backends.reducing.right import Made, Partner, Right
 from driftwalk_backends.reducing.showing import Shown, same_kind, same_place
-from driftwalk_backends.reducing.states import Numbers, is_order_alone, with_right_numbers
+from driftwalk_backends.reducing.states import ModelNumbers, is_order_alone, with_right_numbers
 from driftwalk_backends.sources import torch_model
 
 WEIGHT = "transformer.h.3.mlp.c_fc.weight"
@@ -42,17 +41,6 @@ STALE = Fault("stale_layer", ("layer.5",), HERE, f"{HERE} holds {OTHER}", {"othe
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     return torch_model("demo:decoder")
-
-
-@pytest.fixture(scope="module")
-def probe(model: LoadedModel) -> Probe:
-    return make_probe(model)
-
-
-@pytest.fixture(scope="module")
-def clean(model: LoadedModel) -> Iterator[Backend]:
-    with driftwalk.backend("onnxruntime", model) as made:
-        yield made
 
 
 def test_of_a_report_that_drifted_the_product_with_the_wrong_matrix_is_left(
@@ -204,10 +192,10 @@ def test_numbers_that_make_nodes_right_are_found_and_others_are_not() -> None:
     cut = Cut((node,), {"w": wrong}, {"x": x}, "y", (("", 18),), 9)
     expected = x.astype(float) @ right.astype(float)
     numbers = [rng.normal(size=16), right.astype(float).ravel()]
-    found = with_right_numbers(cut, Numbers(numbers), expected, 1.0, wide)
+    found = with_right_numbers(cut, ModelNumbers(numbers), expected, 1.0, wide)
     assert found is not None
     assert np.array_equal(found.stored["w"], right)
-    assert with_right_numbers(cut, Numbers(numbers[:1]), expected, 1.0, wide) is None
+    assert with_right_numbers(cut, ModelNumbers(numbers[:1]), expected, 1.0, wide) is None
 
 
 def shown(error: list[float], scale: float = 1.0, as_written: float = 0.0) -> Shown:

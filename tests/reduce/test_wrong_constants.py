@@ -23,7 +23,7 @@ from driftwalk_backends.reducing.cuts import Cut, Cutting
 from driftwalk_backends.reducing.graph_runs import GraphJudge, wide
 from driftwalk_backends.reducing.mending import Mending
 from driftwalk_backends.reducing.programs import Operation, Ref, TorchCut
-from driftwalk_backends.reducing.states import Numbers, with_right_numbers
+from driftwalk_backends.reducing.states import ModelNumbers, with_right_numbers
 from driftwalk_backends.sources import torch_model
 
 X = np.random.default_rng(0).standard_normal((2, 6, 96)).astype("f")
@@ -88,10 +88,10 @@ def test_a_constant_of_the_model_takes_the_place_of_another_inside_of_a_node(
     cut = Cut((node,), {"w": one}, {"x": x}, "y", (("", 18),), 9)
     assert cut.constants == {(0, "epsilon"): pytest.approx(attributes.get("epsilon", 1e-5))}
     expected = normed(x, 1e-2)
-    found = with_right_numbers(cut, Numbers([one], [1e-2]), expected, 1.0, wide)
+    found = with_right_numbers(cut, ModelNumbers([one], [1e-2]), expected, 1.0, wide)
     assert found is not None
     assert found.constants == {(0, "epsilon"): pytest.approx(1e-2)}
-    assert with_right_numbers(cut, Numbers([one], [1e-1]), expected, 1.0, wide) is None
+    assert with_right_numbers(cut, ModelNumbers([one], [1e-1]), expected, 1.0, wide) is None
 
 
 def test_a_constant_that_is_stored_as_a_tensor_is_replaced_too() -> None:
@@ -102,7 +102,7 @@ def test_a_constant_that_is_stored_as_a_tensor_is_replaced_too() -> None:
     )
     cut = Cut(nodes, {"eps": np.float32(1e-3)[None]}, {"x": x}, "y", (("", 18),), 9)
     expected = np.sqrt(x.astype(float) + 1e-5)
-    found = with_right_numbers(cut, Numbers([], [2.0, 1e-5]), expected, 1.0, wide)
+    found = with_right_numbers(cut, ModelNumbers([], [2.0, 1e-5]), expected, 1.0, wide)
     assert found is not None
     assert found.stored["eps"].item() == pytest.approx(1e-5)
 
@@ -160,7 +160,7 @@ def test_a_mask_of_the_lowest_number_in_place_of_minus_infinity_is_no_fault() ->
 
 
 def test_constants_that_are_the_model_s_stay() -> None:
-    numbers = Numbers([], [1e-5, 0.125])
+    numbers = ModelNumbers([], [1e-5, 0.125])
     assert numbers.others(float(np.float32(1e-5))) == []
     assert numbers.others(1e-6) == [1e-5, 0.125]
 

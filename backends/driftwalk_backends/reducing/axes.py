@@ -21,18 +21,8 @@ Axis = tuple[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 _PRODUCTS = {"MatMul", "Gemm", "mm", "bmm", "matmul", "addmm", "baddbmm"}
 _ALIGNED = {"Add", "Sub", "Mul", "Div", "Tanh", "Gelu", "Erf", "Sigmoid", "Relu", "Cast", "Softmax"}
-_ALIGNED |= {
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "tanh",
-    "gelu",
-    "sigmoid",
-    "relu",
-    "silu",
-    "native_dropout",
-}
+_ALIGNED |= {"add", "sub", "mul", "div", "tanh", "gelu", "sigmoid", "relu", "silu"}
+_ALIGNED |= {"native_dropout"}
 """What takes and gives tensors of one shape, or such as are broadcast to it."""
 
 

@@ -297,8 +297,8 @@ class GraphSubject:
         shapes = {n: a.shape for n, a in {**cut.stored, **cut.given}.items()}
         shapes |= {n: a.shape for n, a in self._judge.wide(cut, None, names).items()}
         wrong = {**differing(state), cut.output: state.shown.seen}
-        made = [begins(cut, shapes, wrong, length, size)]
-        return [one for one in made if len(set(one.values())) > 1]
+        made = begins(cut, shapes, wrong, length, size)
+        return [made] if len(set(made.values())) > 1 else []
 
     def _rows_apart(self, whole: Cut, made: Cut, slices: tuple[slice, ...]) -> bool:
         """Whether what is left does not depend on what is gone."""

@@ -18,7 +18,7 @@ from .changes import Table
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
 from .showing import Judge, error_of, norm
-from .states import Numbers, with_right_numbers
+from .states import ModelNumbers, with_right_numbers
 
 MOST_WRONG = 6
 """Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
@@ -135,7 +135,7 @@ class Mending:
         if self._right is None or not all(self.is_right(name) for name in fed):
             return None
         begins = [self.partners[name] for name in fed]
-        numbers = Numbers(
+        numbers = ModelNumbers(
             self._right.parameters(partner, begins),
             self._right.constants(partner, begins),
             self._tables,

@@ -110,7 +110,7 @@ def has_same_wrong(new: State, old: State) -> bool:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ModelNumbers:
     """What operations of the torch model were made with."""
 
     parameters: Sequence[Array]
@@ -143,7 +143,7 @@ def _is_constant(own: float, other: float) -> bool:
 
 def with_right_numbers(
     cut: Cut,
-    numbers: Numbers,
+    numbers: ModelNumbers,
     expected: Array,
     near: float,
     wide: Callable[[Cut], Array | None],

@@ -19,7 +19,7 @@ from ..measure.tokens import TokenErrors
 from ..names import is_output
 from ..states import State, Trace
 from .calibrate import Calibration
-from .depth import uneven_layer
+from .depth import lacking_before, uneven_layer
 from .exact import exact_cause
 from .replay import replay_pairs
 
@@ -114,10 +114,7 @@ def unseen_before(cause: str, truth: Trace, side: Trace) -> tuple[str, ...]:
     if cause not in order or side.state(cause) is None:
         return ()
     seen = {s.point.name for s in side if _fits(s, truth.state(s.point.name))}
-    place = start = order.index(cause)
-    while start and order[start - 1] not in seen:
-        start -= 1
-    return tuple(order[start:place])
+    return lacking_before(cause, order, seen)
 
 
 def _alike(rows: Iterable[LayerDrift]) -> set[str]:

@@ -29,7 +29,7 @@ from ..workers import in_threads
 from .calibrate import Calibration, Keep
 from .exact import ByChance
 from .honest import Honest
-from .honest_table import as_arrays, from_arrays, norms_row
+from .honest_table import as_arrays, from_arrays
 from .margins import HonestChoice
 
 _STATES, _WEIGHTS, _NUMBERS = "truth.safetensors", "weights.safetensors", "calibration.json"
@@ -153,7 +153,7 @@ def _write(calibration: Calibration, evidence: str, folder: Path) -> None:
         numbers[part] = list(of_part)
         known += of_part.values()
     arrays |= {f"{_HONEST}{name}": array for name, array in as_arrays(known).items()}
-    errors = [norms_row(error) for error in calibration.model_errors.values()]
+    errors = [error.in_order for error in calibration.model_errors.values()]
     numbers["model_errors"] = list(calibration.model_errors)
     arrays[_ERRORS] = np.array(errors, np.float64).reshape(-1, len(fields(Norms)))
     write_tensors(folder / _WEIGHTS, arrays, sync=False)

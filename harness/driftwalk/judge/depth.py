@@ -5,9 +5,10 @@ And a candidate with more or fewer layers than the reference: which layer that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import Literal
 
 from ..layer_drift import Dtypes, LayerDrift
@@ -31,6 +32,12 @@ def alone(
         dtypes, note = Dtypes(None, dtype), "the candidate has this point, the reference does not"
     allowed = any(fnmatchcase(point.name, glob) for glob in allow)
     return LayerDrift(point, 0, shape, dtypes, verdict, note=note, allowed=allowed)
+
+
+def lacking_before(name: str, order: Sequence[str], seen: Container[str]) -> tuple[str, ...]:
+    """The points right before one, in order, of which nothing was seen."""
+    before = reversed(order[: order.index(name)])
+    return tuple(takewhile(lambda other: other not in seen, before))[::-1]
 
 
 def unlike(point: Point, reference: Shape, candidate: Shape, dtypes: Dtypes) -> LayerDrift:

@@ -27,6 +27,7 @@ from ..names import layer_of
 from ..spec import NEEDS_TEXT
 from ..states import Point, Probe, State, Trace
 from .calibrate import Calibration, K, honest_layers
+from .depth import lacking_before
 from .exact import measurable
 from .replay import replay_pairs
 
@@ -249,8 +250,8 @@ def first_guilty_layer(
 
 def unseen_layers(name: str, order: Sequence[str], measured: Container[str]) -> tuple[str, ...]:
     """The layers of the points right before one, in order, that were not measured."""
-    before = takewhile(lambda other: other not in measured, reversed([*_until(name, order)]))
-    return tuple(dict.fromkeys(layer_of(other) or other for other in reversed([*before])))
+    lacking = lacking_before(name, order, measured)
+    return tuple(dict.fromkeys(layer_of(other) or other for other in lacking))
 
 
 def clearly_wrong(

@@ -73,7 +73,7 @@ class FormatSplit:
         return found
 
     def _shown_at(self, name: str) -> str:
-        """The point itself, or, where the candidate has no state there, the next one, or the last."""
+        """The point, or where the candidate has no state there, the next one, or the last."""
         order = self._truth.names
         met = [other for other in order if other in self._layers]
         behind = (other for other in met if order.index(other) >= order.index(name))

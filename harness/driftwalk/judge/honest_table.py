@@ -16,13 +16,8 @@ from ..dtypes import Array, Float64
 from ..measure.norms import Norms, Weights
 from .honest import Honest
 
-_NORMS = tuple(field.name for field in fields(Norms))
+_NORMS = len(fields(Norms))
 _MORE = ("roundoff", "apart", "alone")
-
-
-def norms_row(norms: Norms) -> list[float]:
-    """All norms in their order."""
-    return [getattr(norms, name) for name in _NORMS]
 
 
 def as_arrays(known: Iterable[Honest]) -> dict[str, Array]:
@@ -31,12 +26,12 @@ def as_arrays(known: Iterable[Honest]) -> dict[str, Array]:
     for one in known:
         alive = one.weights.alive
         more = [getattr(one, name) for name in _MORE]
-        rows.append([*norms_row(one.noise), *norms_row(one.size), *more])
+        rows.append([*one.noise.in_order, *one.size.in_order, *more])
         lengths.append([one.rows, one.width, alive is not None])
         weights += [one.weights.tokens, one.weights.channels]
         weights += [] if alive is None else [alive.astype(np.float64)]
     return {
-        "numbers": np.array(rows, np.float64).reshape(-1, 2 * len(_NORMS) + len(_MORE)),
+        "numbers": np.array(rows, np.float64).reshape(-1, 2 * _NORMS + len(_MORE)),
         "lengths": np.array(lengths, np.int64).reshape(-1, 3),
         "weights": np.concatenate([np.zeros(0), *weights]),
     }
@@ -48,7 +43,7 @@ def from_arrays(arrays: Mapping[str, Array]) -> list[Honest]:
     lengths = arrays["lengths"].tolist()
     if sum(tokens + width + tokens * has for tokens, width, has in lengths) != len(weights):
         raise ValueError("weights of another number of tokens and channels")
-    found, at, count = [], 0, len(_NORMS)
+    found, at, count = [], 0, _NORMS
     for row, (tokens, width, has_alive) in zip(arrays["numbers"].tolist(), lengths, strict=True):
         ends = at + tokens, at + tokens + width
         alive = weights[ends[1] : ends[1] + tokens] != 0 if has_alive else None

@@ -65,6 +65,11 @@ class Norms:
         """The same of the norms that are judged, as plain numbers."""
         return tuple(map(function, *(_VALUES(one)[2:] for one in (self, *others))))
 
+    @property
+    def in_order(self) -> tuple[float, ...]:
+        """All of them, as plain numbers."""
+        return tuple(_VALUES(self))
+
     def scaled(self, factor: float) -> Norms:
         return self.each(lambda own: own * factor)
 

@@ -17,11 +17,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import driftwalk
-from driftwalk_backends.formats.in_libraries import (
-    UnknownFormatError,
-    of_bitsandbytes,
-    unpacked,
-)
+from driftwalk_backends.formats.in_libraries import UnknownFormatError, unpacked
 from driftwalk_backends.formats.in_torch import stored_in
 from driftwalk_backends.formats.rounded import Grid
 
@@ -152,12 +148,6 @@ def test_a_kernel_of_bitsandbytes_that_computes_in_bf16_is_drift_in_float32(
     after = part.weight.data_ptr(), part.weight.quant_state.absmax
     assert after[0] == before[0]
     assert after[1] is before[1]
-
-
-def test_four_bits_that_a_run_has_packed_anew_are_not_read() -> None:
-    state = SimpleNamespace(shape=(2, 64), blocksize=64, packing_format_for_cpu=True)
-    with pytest.raises(UnknownFormatError, match=r"up.weight was packed anew by its first run"):
-        of_bitsandbytes("up", SimpleNamespace(quant_state=state))
 
 
 def test_a_wrong_step_of_bitsandbytes_is_found(fitting: LlamaForCausalLM) -> None:
