@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from .jsonable import Size, Sparse
@@ -77,6 +78,19 @@ class Declared:
     """By module: what the artefact calls it, where that is another name."""
 
 
+class Cut(Enum):
+    """Where a quantised graph with nothing rounded cuts off what its numbers have no room for.
+
+    Quantisers leave out activations (Relu, Clip) whose ends are those of the numbers behind them;
+    what else is beyond the ends is the format's cost.
+    """
+
+    AT_ZERO = "at zero, where numbers end there"
+    NOWHERE = "nowhere"
+    BEHIND_ZERO = "at both ends, where one of them is zero"
+    EVERYWHERE = "at both ends"
+
+
 @dataclass(frozen=True, eq=False)
 class HonestSides:
     """What a candidate that declares more than weights is judged by."""
@@ -86,6 +100,9 @@ class HonestSides:
     yardstick: Callable[[], Backend]
     """The same at its own precision, by plain arithmetic."""
     declared: Declared
+    in_float: Callable[[Cut, bool], Backend]
+    """The same in float64 with nothing rounded, and the model's own numbers for stored ones; those
+    that are no rounding of the model's as they are, or moved by up to half a step."""
 
 
 @dataclass(frozen=True)

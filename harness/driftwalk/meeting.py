@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from .adapter import Backend
 from .dtypes import Array
+from .errors import DriftwalkError
+from .formats import HonestSides, Misstored
 from .judge.calibrate import Calibration
 from .judge.exact import ByChance
 from .judge.format_split import FormatSplit
+from .judge.in_float import another_computation
 from .judge.routers import Routes
 from .judge.sides import JudgedSide
 from .judge.walk import Walk
@@ -26,6 +29,12 @@ Rows = Callable[[Backend], tuple[LayerDrift, ...]]
 """The layers of one more run, judged by the same standards; no calibration is made anew."""
 Inspect = Callable[[Report, Backend, Probe, Rows], None]
 """What looks at a report, its candidate and others like that, while all is open."""
+
+
+UNSEEN = (
+    "What the candidate computes between its roundings was not held against the model: {}. "
+    "It was judged by what it declares"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +72,9 @@ class Standards:
         doubt = witness.doubt(candidate.info) or base.doubt(trace.backend)
         chance = witness.by_chance(candidate.info).joined(base.by_chance(trace.backend))
         split = FormatSplit.between(theirs, ours, witness.declared)
+        if split is not None and witness.sides is not None:
+            found = _in_float(base, witness, witness.sides, candidate)
+            split = split.also(found)
         return cls(witness, ours, theirs, chance, doubt, split)
 
     def walk(self, run: Run, candidate: Backend, terms: Terms) -> Walk:
@@ -98,6 +110,21 @@ class Standards:
         if self.ours is None or self.theirs is None:
             return None
         return Routes.of(sides, {"candidate": self.ours, "reference": self.theirs.calibration})
+
+
+def _in_float(
+    base: Witness, own: Witness, sides: HonestSides, candidate: Backend
+) -> tuple[str, Misstored] | None:
+    """Where a graph that rounds between its products is another model, if it is."""
+    calibration = base.calibration(candidate.info)
+    if calibration is None:
+        return None
+    try:
+        with base.stage("the quantised graph in float"):
+            return another_computation(sides, calibration, base.probe)
+    except DriftwalkError as error:
+        own.note(candidate.info, UNSEEN.format(error))
+        return None
 
 
 def _both_or_none(

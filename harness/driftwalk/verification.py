@@ -289,7 +289,8 @@ def _verified(
     if split is not None:
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
-        report = accuse(report, sides)
+        found = split is not None and split.misstored  # in the candidate, whatever blame finds
+        report = accuse(report, {"candidate": sides["candidate"]} if found else sides)
         report = report if split is None else split.accused(report)
     if routes is not None:
         report = routes.told(report)

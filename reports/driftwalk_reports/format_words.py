@@ -73,10 +73,16 @@ def format_sentences(report: Report) -> Iterator[str]:
         )
 
 
-def misstored(found: FormatFindings) -> Iterator[str]:
-    """Weights that are no rounding of the model's: drift, whatever the format costs."""
+def misstored(found: FormatFindings, said: str = "") -> Iterator[str]:
+    """Weights that are no rounding of the model's: drift, whatever the format costs.
+
+    Those that what is `said` already tells of are left out.
+    """
     for wrong in found.wrong.values():
-        far = "" if wrong.beyond <= 1 else f" (up to {number(wrong.beyond)} times half a step off)"
+        if wrong.sentence and wrong.sentence in said:
+            continue
+        times = f" (up to {number(wrong.beyond)} times what it may be off)"
+        far = "" if wrong.beyond <= 1 else times
         yield f"{cut(wrong.sentence, 300).rstrip('. ')}{far}."
 
 

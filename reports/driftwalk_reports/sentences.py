@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 
 from driftwalk.layer_drift import INTRODUCED, Allowed, LayerDrift
 from driftwalk.measure.decisions import Decisions
@@ -124,8 +123,9 @@ def _drifted(report: Report) -> str:
 def _of_format(report: Report) -> str:
     """What a quantised candidate's stored weights, and its format's cost, add to a drift."""
     found = report.format
-    said = list(islice(misstored(found), MOST_MISSTORED)) if found is not None else []
-    more = len(found.wrong) - len(said) if found is not None else 0
+    culprit = report.culprit.sentence if report.culprit is not None else ""
+    wrong = list(misstored(found, culprit)) if found is not None else []
+    said, more = wrong[:MOST_MISSTORED], len(wrong[MOST_MISSTORED:])
     said += [f"So are {count(more)} more."] if more > 0 else []
     said += [f"Beside it, {reason(report)}."] if beyond(report) else []
     return "".join(f" {text}" for text in said)

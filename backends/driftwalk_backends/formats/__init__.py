@@ -7,6 +7,7 @@ in_libraries  those of bitsandbytes and compressed-tensors
 folders       those that saved models pack: GPTQ, AWQ, block-wise fp8
 placing       which module a stored weight is of, where the artefact does not say
 rescaled      weights that were scaled before they were rounded: AWQ, SmoothQuant
+folding       batch normalisation, folded into the layer before it
 declared      the model with these weights, and what is said of them
 restoring     that model, some of its modules back in float
 """

@@ -136,6 +136,13 @@ class RoundedWeight:
     def values(self) -> Float64:
         return self._whole(_values(*self._blocks()))
 
+    def moved(self, rng: np.random.Generator) -> Float64:
+        """The same, each number moved by no more than what a rounding may be off."""
+        numbers, zero, step = self._blocks()
+        wide = numbers.astype(np.float64)
+        off = rng.uniform(-0.5, 0.5, wide.shape) * self.grid.spacing(wide)
+        return self._whole(_values(wide + off, zero, step))
+
     @property
     def inside(self) -> Array:
         """Which numbers are neither the least nor the greatest: those may have been cut off."""

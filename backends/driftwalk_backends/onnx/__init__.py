@@ -51,6 +51,7 @@ Running it beside the torch model
     islands         half precision with parts in float32: the dtype of each point
     declared_graph  a graph that rounds between its products, as it declares itself
     unfused         operations on whole numbers, written out as what they stand for
+    unrounded       the same graph with nothing rounded: is it the model?
     saturation      whether products of eight bits are exact on this CPU
 
 Elsewhere: `matching` (which tensor holds the expected numbers), `faults.graph` (faults in an

@@ -8,8 +8,9 @@ nothing fused, and near enough to the edges of its roundings that some of them t
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +25,14 @@ from driftwalk.states import Probe, State
 
 from ..depth import Looks
 from ..formats.declared import declared_of
+from ..formats.folding import folded
 from ..formats.rounding import TIPPING
 from ..loaded import LoadedModel
 from .graph import Arrays, OnnxGraph
 from .parts import Part
 from .quantised import UnreadError, stored_in
 from .unfused import unfused
+from .unrounded import OwnNumbers, unrounded
 from .wide.truth import GraphTruth
 
 GIVEN = "/given"
@@ -44,10 +47,14 @@ def honest_sides(file: Any, model: LoadedModel) -> HonestSides | None:
         return None
     for graph in graphs:
         _check_steps(graph)
+    own = OwnNumbers(model.at("fp32", "cpu"))
     return HonestSides(
-        truth=lambda: DeclaredGraph(file, in_float64=True),
-        yardstick=lambda: DeclaredGraph(file, in_float64=False),
+        truth=lambda: DeclaredGraph(file, _as_declared, "fp64"),
+        yardstick=lambda: DeclaredGraph(file, _nudged, "fp32"),
         declared=_declared(model, graphs),
+        in_float=lambda cut, moved: DeclaredGraph(
+            file, partial(unrounded, own=own, cut=cut, moved=moved), "fp64"
+        ),
     )
 
 
@@ -76,25 +83,33 @@ def _declared(model: LoadedModel, graphs: Sequence[OnnxGraph]) -> Declared:
         found = [one for graph in graphs for one in stored_in(graph)]
     except UnreadError:
         found = []
-    made = declared_of(model, found, partly=True)
-    if made is None or made.declared is None:
+    in_one = folded(model.at("fp32", "cpu"))
+    models = model, *(() if in_one is None else (LoadedModel(in_one, model.label),))
+    made = [one.declared for m in models if (one := declared_of(m, found, partly=True)) is not None]
+    says = [one for one in made if one is not None]
+    if not says:
         return Declared((), tips=True, many_tip=True)
+    most = max(says, key=lambda one: sum(kind.weights for kind in one.stored) - len(one.wrong))
+    wrong = {path: w for path, w in most.wrong.items() if all(path in one.wrong for one in says)}
     fixed = any(node.op == "QuantizeLinear" for graph in graphs for node in graph.nodes)
-    kinds = made.declared.stored
+    kinds = most.stored
     if fixed:
         kinds = tuple(replace(kind, inputs=kind.inputs or FIXED) for kind in kinds)
-    return replace(made.declared, stored=kinds, tips=True, many_tip=True)
+    return replace(most, stored=kinds, wrong=wrong, tips=True, many_tip=True)
 
 
 class DeclaredGraph(Looks, Backend):
-    """Gives states, and replays, from the tensors that were found to be a model's states."""
+    """Gives states, and replays, from the tensors that were found to be a model's states.
+
+    `write` makes of a graph the one that runs.
+    """
 
     name: ClassVar[str] = "declared"
 
-    def __init__(self, file: Any, in_float64: bool) -> None:
-        super().__init__(Spec("declared", "cpu", "fp64" if in_float64 else "fp32"))
-        self._file = file
-        self._in_float64 = in_float64
+    def __init__(self, file: Any, write: Callable[[OnnxGraph], Any], dtype: str) -> None:
+        super().__init__(Spec("declared", "cpu", dtype))
+        self._file, self._write = file, write
+        self._in_float64 = dtype == "fp64"
         self._protos: dict[Part, Any] = {}
 
     @classmethod
@@ -103,8 +118,7 @@ class DeclaredGraph(Looks, Backend):
 
     @property
     def info(self) -> BackendInfo:
-        dtype = "fp64" if self._in_float64 else "fp32"
-        return BackendInfo(str(self.spec), self.name, "cpu", dtype)
+        return BackendInfo(str(self.spec), self.name, "cpu", self.spec.dtype)
 
     def _forward(self, probe: Probe, sink: Sink | None) -> Arrays:
         ready, arrays = self._ran(probe, {})
@@ -163,10 +177,7 @@ class DeclaredGraph(Looks, Backend):
 
     def _proto(self, part: Part) -> Any:
         if part not in self._protos:
-            made = unfused(part.graph.proto, part.graph.stored)
-            if not self._in_float64:
-                _nudge(made)
-            self._protos[part] = made
+            self._protos[part] = self._write(part.graph)
         return self._protos[part]
 
 
@@ -194,10 +205,15 @@ def _cut(model: Any, given: Arrays) -> Any:
     return made
 
 
-def _nudge(model: Any) -> None:
+def _as_declared(graph: OnnxGraph) -> Any:
+    return unfused(graph.proto, graph.stored)
+
+
+def _nudged(graph: OnnxGraph) -> Any:
     """Every number that is rounded while the graph runs is off by as much as may tip it over."""
     from onnx import helper
 
+    model = _as_declared(graph)
     stored = {tensor.name for tensor in model.graph.initializer}
     stored |= {n for node in model.graph.node if node.op_type == "Constant" for n in node.output}
     nodes = []
@@ -213,3 +229,4 @@ def _nudge(model: Any) -> None:
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
+    return model

@@ -94,7 +94,7 @@ def _of_product(graph: OnnxGraph, number: int) -> RoundedWeight:
     axis = numbers.ndim - 1 if node.op == "MatMulInteger" else 0
     # Rows of a rounded table are whole numbers already, and are not rounded once more.
     rounded = graph.op_of(node.inputs[0]) == "DynamicQuantizeLinear"
-    return _in_blocks(numbers, step, zero, axis, 0, _ONE_STEP if rounded else None)
+    return in_blocks(numbers, step, zero, axis, 0, _ONE_STEP if rounded else None)
 
 
 def _of_fused(graph: OnnxGraph, node: Node) -> Unplaced | None:
@@ -106,7 +106,7 @@ def _of_fused(graph: OnnxGraph, node: Node) -> Unplaced | None:
     if step is None:
         raise UnreadError(node.name)
     axis = 0 if node.op == "QLinearConv" else numbers.ndim - 1
-    return Unplaced(_in_blocks(numbers, step, graph.stored(zero_name), axis, 0, None))
+    return Unplaced(in_blocks(numbers, step, graph.stored(zero_name), axis, 0, None))
 
 
 def _step_after(graph: OnnxGraph, product: int) -> Array | None:
@@ -195,18 +195,18 @@ def _dequantised(graph: OnnxGraph, node: Node) -> Unplaced | None:
         raise UnreadError(node.name)
     says = {a.name: a.i for a in node.proto.attribute}
     block = says.get("block_size", 0)
-    made = _in_blocks(numbers, step, zero, says.get("axis", 1) % numbers.ndim, block, None)
+    made = in_blocks(numbers, step, zero, says.get("axis", 1) % numbers.ndim, block, None)
     takers = {taker.op for taker in graph.takers(node.outputs[0])}
     return Unplaced(made, is_table=taken or "Gather" in takers)
 
 
-def _in_blocks(
+def in_blocks(
     numbers: Array,
     step: Array,
     zero: Array | None,
     axis: int,
     block: int,
-    inputs: InputRounding | None,
+    inputs: InputRounding | None = None,
 ) -> RoundedWeight:
     """With one step, one for each place along an axis, or one for each so many along it."""
     shape, grid = numbers.shape, grid_of(numbers.dtype.name)

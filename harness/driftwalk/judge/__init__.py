@@ -7,6 +7,7 @@ honest.py              how wrong honest arithmetic is at a point, and so what is
 honest_table.py        the same of many points, to be kept
 calibrate.py           the truth, and that for every point of a model
 habit.py               what is usual for a side over many probes, and which probe is not
+in_float.py            whether a quantised graph, with nothing rounded, is the model
 conditioning.py        whether the truth can be trusted
 ties.py                choices that honest arithmetic may tip over, and where the other branch leads
 unrounded.py           casts that a runtime leaves out, and what the layer behind may be off for it

@@ -20,12 +20,13 @@ def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Rep
     """The report with its root cause, culprit and side at fault.
 
     A candidate may drift from the reference's own blocks while both are near the truth: then the
-    truth is asked about both, and the one whose layer it finds guilty is at fault.
+    truth is asked about both, and the one whose layer it finds guilty is at fault. A side that is
+    left out is not asked about.
     """
     beyond = frozenset[str]().union(*(_beyond(row) for row in report.layers))
     suspects: list[Side] = [side for side in sides if side in beyond] or ["candidate"]
     found = {side: _accused(*sides[side], report.layers, side) for side in suspects}
-    if not beyond and not found["candidate"].proven:
+    if not beyond and not found["candidate"].proven and "reference" in sides:
         found["reference"] = _accused(*sides["reference"], report.layers, "reference")
     proven = {side for side, accusation in found.items() if accusation.proven}
     judged = any(row.sides_at_fault for row in report.layers)

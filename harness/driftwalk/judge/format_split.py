@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ..dtypes import Array, Float64
-from ..formats import Declared, FormatCost, FormatFindings
+from ..formats import Declared, FormatCost, FormatFindings, Misstored
 from ..layer_drift import Culprit
 from ..measure.decisions import Decisions, decision_impact
 from ..measure.norms import BLOCK
@@ -40,6 +40,16 @@ class FormatSplit:
             return None
         return cls(reference.calibration.truth, candidate.truth, says)
 
+    def also(self, found: tuple[str, Misstored] | None) -> FormatSplit:
+        """The same with what is wrong at a point, unless a weight before it explains it."""
+        if found is None:
+            return self
+        (name, wrong), order = found, self._truth.names
+        if any(order.index(other) <= order.index(name) for other in self._misstored):
+            return self
+        says = replace(self._says, wrong={**self._says.wrong, name: wrong})
+        return FormatSplit(self._truth, self._declared, says)
+
     def meet(self, state: State) -> None:
         name = state.point.name
         both = self._truth.state(name), self._declared.state(name)
@@ -59,6 +69,7 @@ class FormatSplit:
         points = [state.point for state in self._truth if state.point.module]
         for path in sorted(wrong, key=lambda path: wrong[path].beyond):
             inside = [p for p in points if path == p.module or path.startswith(f"{p.module}.")]
+            inside = [p for p in points if p.name == path] or inside
             deepest = max(inside, key=lambda point: len(point.module), default=None)
             found[self._truth.names[-1] if deepest is None else deepest.name] = path
         return found

@@ -104,7 +104,7 @@ class Witness:
         self._judged: tuple[Trace, JudgedSide] | None = None
         self.has_own_model = False
         """Whether it speaks for what one candidate computes on purpose, not for the reference."""
-        self._sides: HonestSides | None = None
+        self.sides: HonestSides | None = None
         self.declared: Declared | None = None
         """What that candidate declares of its weights, where it is quantised."""
         self.seconds: dict[str, float] = {}
@@ -131,7 +131,7 @@ class Witness:
             made.declared = own.declared
         elif isinstance(candidate, BringsTruth) and (sides := candidate.honest_sides()):
             made = Witness(self._model, *given, looks_inside=self.looks_inside)
-            made._sides, made._use_cache = sides, False
+            made.sides, made._use_cache = sides, False
             made.declared = sides.declared
         else:
             return self
@@ -294,7 +294,7 @@ class Witness:
                 given = self.truth, yardstick, self.probe, self._exact, keep, self.tips
                 made = self._second_opinion(yardstick, calibrate(*given))
             if self.tips:
-                made = pooled(made, everywhere=self._sides is not None)
+                made = pooled(made, everywhere=self.sides is not None)
             if (evidence := self._evidence(dtype)) is not None:
                 made = replace(made, model_errors=errors_of(evidence, made))
             seconds = {"truth": self.truth.seconds, "yardstick": yardstick.seconds}
@@ -341,7 +341,7 @@ class Witness:
 
     def _second_opinion(self, yardstick: Backend, made: Calibration) -> Calibration:
         """Where the widened truth computes something else, a plain float64 copy may not."""
-        alone = self._rounding is not None or self._sides is not None
+        alone = self._rounding is not None or self.sides is not None
         if not made.doubt or made.dtype != EXAMINED_AT or alone:
             return made
         plain = self._open_truth(KEPT_CASTS)
@@ -366,8 +366,8 @@ class Witness:
 
     def _open_truth(self, options: str = "") -> Backend:
         where = "" if self._device == "cpu" else f":{self._device}"
-        if self._sides is not None:
-            made = self._sides.truth()
+        if self.sides is not None:
+            made = self.sides.truth()
         else:
             made = create(f"truth{where}{self._ranges}{options}", self._model)
         made.progress = self._show
@@ -375,8 +375,8 @@ class Witness:
         return made
 
     def _open_yardstick(self, mixture: Mixture) -> Backend:
-        if self._sides is not None:
-            made = self._sides.yardstick()
+        if self.sides is not None:
+            made = self.sides.yardstick()
         else:
             made = open_yardstick(mixture, self._model, self._device, self._ranges)
         made.progress = self._show

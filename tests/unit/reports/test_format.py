@@ -122,9 +122,11 @@ def test_misstored_weights_are_told_in_full() -> None:
     assert "h.3.mlp does not hold" in tiles["Where it comes from"].more
     many = {f"h.{i}": Misstored(f"h.{i} is wrong", 2.0) for i in range(5)}
     several = dataclasses.replace(report, format=dataclasses.replace(found(report), wrong=many))
-    assert "h.1 is wrong (up to 2 times half a step off). So are 3 more." in look(several).headline
+    assert (
+        "h.1 is wrong (up to 2 times what it may be off). So are 3 more." in look(several).headline
+    )
     for text in (terminal.render(report), html.render(report), junit.render(report)):
-        assert "12.5 times half a step off" in plain(text)
+        assert "12.5 times what it may be off" in plain(text)
 
 
 def test_the_points_that_add_most_stay_in_a_short_table() -> None:
