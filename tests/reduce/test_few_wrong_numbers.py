@@ -155,3 +155,20 @@ def test_numbers_that_are_nearly_right_are_in_no_wrong_order() -> None:
     assert is_wrong_order(right[[1, 0, 2]], right)
     assert not is_wrong_order(right + 1e-6, right)
     assert not is_wrong_order(right + 1.0, right)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_many_numbers_have_one_that_is_near_whatever_is_wrong_with_them(many: bool) -> None:
+    """One column of logits is off; or all numbers are, by a little."""
+    rng = np.random.default_rng(0)
+    right = rng.uniform(-20, 20, (32, 49152)).astype(np.float32)
+    wrong = right.copy()
+    if many:
+        wrong += rng.normal(0, 0.05, right.shape).astype(np.float32)
+        wrong = np.where(np.abs(wrong) < 19, wrong, right)
+    else:
+        wrong[:, 5480] *= 0.998
+    assert not is_wrong_order(wrong, right)
+    rows = rng.permutation(32)
+    assert is_wrong_order(right[rows], right)
+    assert is_wrong_order(np.roll(right, 1, axis=1), right)

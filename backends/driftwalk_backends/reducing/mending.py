@@ -173,8 +173,15 @@ class Mending:
     def _gone(self, handed: Array | None) -> float:
         if handed is None or handed.shape != self.end.array.shape:
             return 0.0
-        left = norm(error_of(handed, self.end.array))
-        return max(0.0, 1 - (left / self.error) ** 2) if left < self.error else 0.0
+        left, before = self._off(handed), self._off(self.wide[self._whole.output])
+        return max(0.0, 1 - (left / before) ** 2) if left < before else 0.0
+
+    def _off(self, array: Array) -> float:
+        """How far the guilty tensor would be off; a number that is off by more than the largest of
+        the right ones is wrong, and no righter for being off by less than before."""
+        error, right = error_of(array, self.end.array), np.abs(self.end.array)
+        most = right[np.isfinite(right)].max(initial=0.0) or np.inf
+        return norm(np.clip(error, -most, most))
 
     def given_at(self, cut: Cut, name: str) -> Cut:
         """A cut that is given one of its tensors."""

@@ -99,8 +99,8 @@ class Shown:
 
 
 def error_of(found: Array, truth: Array) -> Array:
-    found, truth = found.astype(np.float64), truth.astype(np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # of infinities, and of NaNs that signal
+        found, truth = found.astype(np.float64), truth.astype(np.float64)
         error = found - truth
     same = (found == truth) | (np.isnan(found) & np.isnan(truth))
     made: Array = np.where(same, 0.0, np.where(np.isfinite(error), error, np.inf))

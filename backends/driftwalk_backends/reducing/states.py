@@ -21,6 +21,8 @@ SAME_NUMBERS, MOST_CHOICES = 1e-4, 64
 tried."""
 SAME_CONSTANT = 1e-6
 """How far off, relatively, constants may be that are one: graphs have them in float32."""
+LEAST_AWAY = 0.1
+"""Of how far numbers are from each other, what those in another order are off by at least."""
 ALIKE_NUMBERS = 2.0
 """The largest quotient of the largest errors of stored numbers that are one fault."""
 
@@ -72,19 +74,36 @@ class State:
 
 
 def is_order_alone(found: Array, expected: Array | None) -> bool:
-    """Whether the right numbers are all there, in another order or in their own."""
+    """Whether the right numbers are all there, in another order or in their own.
+
+    Asked of those that are not in their place: all others would hide what these are. Many numbers
+    have one that is near, whatever they are, so that they must be as far off as others' are.
+    """
     if expected is None or found.shape != expected.shape or not expected.size:
         return False
-    one, other = np.sort(found, axis=None), np.sort(expected, axis=None)
-    near = SAME_NUMBERS * float(np.abs(other).max())
-    return bool((np.abs(one - other) <= near).all())
+    moved = _moved(found, expected)
+    if not moved.any():
+        return True
+    one, other = np.sort(found[moved]), np.sort(expected[moved])
+    away = norm(found[moved] - expected[moved]) >= LEAST_AWAY * norm(other - np.mean(other))
+    return away and bool((np.abs(one - other) <= _near(expected)).all())
 
 
 def is_wrong_order(found: Array, expected: Array | None) -> bool:
     """Whether the right numbers are all there, and not where they belong."""
     if expected is None or not is_order_alone(found, expected):
         return False
-    return bool((np.abs(found - expected) > SAME_NUMBERS * np.abs(expected).max()).any())
+    return bool(_moved(found, expected).any())
+
+
+def _near(expected: Array) -> float:
+    return SAME_NUMBERS * float(np.abs(expected).max())
+
+
+def _moved(found: Array, expected: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # what is not finite in both is where it belongs
+        moved: Array = np.abs(found - expected) > _near(expected)
+    return moved
 
 
 def differing(state: State) -> dict[str, Array]:
@@ -92,7 +111,7 @@ def differing(state: State) -> dict[str, Array]:
     if state.right is None:
         return {}
     both = {name: (array, state.right.stored[name]) for name, array in state.cut.stored.items()}
-    return {name: a - b for name, (a, b) in both.items() if not np.array_equal(a, b)}
+    return {name: error_of(a, b) for name, (a, b) in both.items() if not np.array_equal(a, b)}
 
 
 def has_same_wrong(new: State, old: State) -> bool:
@@ -103,10 +122,13 @@ def has_same_wrong(new: State, old: State) -> bool:
     left, before = differing(new), differing(old)
     if not left or left.keys() != before.keys():
         return False
-    at_most = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in before.values()]
-    kept = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in left.values()]
+    at_most, kept = ([_most(array) for array in one.values()] for one in (before, left))
     same = all(within(now, then, ALIKE_NUMBERS) for now, then in zip(kept, at_most, strict=True))
     return same and new.shown.relative * FREE >= old.shown.relative
+
+
+def _most(array: Array) -> float:
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,8 @@ class Search(Generic[S]):
     """Whether it came to its end; not where the allowance was spent, or somebody stopped it."""
 
     def __post_init__(self) -> None:
-        self._first = self.state.ratio
+        # No finite drift is a tenth of an infinite one; each is asked about for itself.
+        self._first = self.state.ratio if math.isfinite(self.state.ratio) else 0.0
 
     def run(self) -> bool:
         """Whether it came to its end."""
