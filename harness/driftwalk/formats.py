@@ -46,11 +46,12 @@ class StoredAs:
 
 @dataclass(frozen=True)
 class Misstored:
-    """A weight of an artefact that is no rounding of the model's."""
+    """What an artefact has that is not the model's: a weight that is no rounding of its own, or
+    another computation."""
 
     sentence: str
     beyond: Size
-    """How many times the half step, by which a rounding may be off, its worst number is off."""
+    """How many times what it may be off (half a step, for a rounding) the worst number is off."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,9 @@ class HonestSides:
     in_float: Callable[[Cut, bool], Backend]
     """The same in float64 with nothing rounded, and the model's own numbers for stored ones; those
     that are no rounding of the model's as they are, or moved by up to half a step."""
+    may_be_folded: bool = False
+    """Whether the model normalises what a layer gave, which may be folded into that layer: what is
+    taken for the state before may be the one behind."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class FormatFindings:
     decisions: Decisions | None = None
     """What the format alone does to the model's choices: the declared model against the truth."""
     wrong: Mapping[str, Misstored] = field(default_factory=dict)
-    """By module: stored weights that are no rounding of the model's; their layers have drift."""
+    """By module, or by the name of the point: what is not the model's; their layers have drift."""
     own_way: tuple[str, ...] = ()
     """Modules whose weights were not rounded to the nearest number, on purpose."""
     in_float: tuple[str, ...] = ()

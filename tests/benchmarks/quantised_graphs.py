@@ -4,7 +4,8 @@ PYTHONPATH=harness:backends:reports:tests python tests/benchmarks/quantised_grap
     [--seeds N] [--faults] [GLOB ...]
 
 Formats of onnxruntime's own quantisers on tiny random models (with --real: MiniLM). With --faults
-one tensor of the middle block's graph is changed. Globs choose among `model/format`. Which faults
+one tensor of the middle block's graph is changed; of a static graph, also what it computes beside
+its products (`computed`), in columns of their own. Globs choose among `model/format`. Which faults
 are owed: `owed`. Those that are not found are named, with their size in steps.
 """
 
@@ -156,6 +157,57 @@ def faults(stored: Stored) -> Iterator[tuple[str, str, Change]]:
     yield "its neighbour's scale", stored.step, _neighbour
 
 
+def computed(graph: onnx.GraphProto) -> Iterator[tuple[str, Callable[[onnx.GraphProto], None]]]:
+    """What else of the middle block of a static graph is made wrong, each in a copy."""
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    takers = {name: node for node in graph.node for name in node.input}
+
+    def scaled(place: int, factor: float) -> Callable[[onnx.GraphProto], None]:
+        def change(copied: onnx.GraphProto) -> None:
+            step = numpy_helper.to_array(held[graph.node[place].input[1]])
+            copied.initializer.append(numpy_helper.from_array(step * np.float32(factor), "other"))
+            copied.node[place].input[1] = "other"
+
+        return change
+
+    def another(place: int, op: str) -> Callable[[onnx.GraphProto], None]:
+        def change(copied: onnx.GraphProto) -> None:
+            copied.node[place].op_type = op
+            del copied.node[place].attribute[:]
+
+        return change
+
+    def epsilon(place: int) -> Callable[[onnx.GraphProto], None]:
+        def change(copied: onnx.GraphProto) -> None:
+            next(a for a in copied.node[place].attribute if a.name == "epsilon").f = 1e-3
+
+        return change
+
+    other = {"Gelu": "Relu", "Tanh": "Sin", "Sigmoid": "HardSigmoid", "Erf": "Tanh"}
+    for place, node in enumerate(graph.node):
+        if node.op_type == "DequantizeLinear":
+            stored = held.get(node.input[0])
+            rounded = makers.get(node.input[0])
+            of = takers.get(node.output[0]) if stored is not None else None
+            if of is not None and len(stored.dims) == 1 and _in_middle(of):
+                yield f"step of a vector x 1.02, for {of.op_type}", scaled(place, 1.02)
+            elif rounded is not None and _in_middle(makers.get(rounded.input[0])):
+                yield f"read by its step x 1.02, from {rounded.name}", scaled(place, 1.02)
+        elif _in_middle(node) and node.op_type in other:
+            yield (
+                f"{node.op_type} becomes {other[node.op_type]}",
+                another(place, other[node.op_type]),
+            )
+        elif _in_middle(node) and any(a.name == "epsilon" for a in node.attribute):
+            yield f"epsilon of {node.op_type}", epsilon(place)
+
+
+def _in_middle(node: onnx.NodeProto | None) -> bool:
+    words = ("/layers.1/", "/layer.1/", "/h.1/")
+    return node is not None and any(word in f"/{node.name}/" for word in words)
+
+
 def changed(graph: onnx.ModelProto, tensor: str, change: Change, target: Path) -> bool:
     """Whether there was something to change."""
     made = onnx.ModelProto()
@@ -180,7 +232,7 @@ def main() -> int:
                 label = f"{name}/{word}"
                 if options.names and not any(fnmatchcase(label, g) for g in options.names):
                     continue
-                path = quantised(plain, probe, word, Path(folder) / "quantised.onnx")
+                path = quantised(plain, probe, word, Path(folder) / f"{word.split()[0]}.onnx")
                 row = clean_row(model, path, probe)
                 judged = options.faults and "|" in row
                 found = fault_row(model, path, plain, probe) if judged else ""
@@ -221,7 +273,29 @@ def fault_row(model: object, path: Path, plain: Path, probe: Probe) -> str:
             caught += drifts
             placed += "layer.1" in named(report)
             called += bool(report.format and report.format.wrong)
-    return f" {caught} of {tried} | {placed} | {called} | {below} | {', '.join(missed)} |"
+    row = f" {caught} of {tried} | {placed} | {called} | {below} | {', '.join(missed)} |"
+    return row + (computed_row(model, path, probe, graph) if "static" in path.stem else "")
+
+
+def computed_row(model: object, path: Path, probe: Probe, graph: onnx.ModelProto) -> str:
+    """Faults in what a static graph computes beside its products: caught, placed, others."""
+    tried = caught = placed = 0
+    missed = []
+    found = list(computed(graph.graph))
+    few = [one for one in found if not one[0].startswith("read by")]
+    few += [one for one in found if one not in few][::8]
+    for name, change in few:
+        made = onnx.ModelProto()
+        made.CopyFrom(graph)
+        change(made.graph)
+        wrong = path.with_name("wrong.onnx")
+        onnx.save(made, str(wrong))
+        report = driftwalk.verify(model, f"onnxruntime,file={wrong}", probe=probe)
+        tried += 1
+        caught += report.verdict == "drift"
+        placed += "layer.1" in named(report)
+        missed += [] if "layer.1" in named(report) else [f"{name}: {report.verdict} {report.cause}"]
+    return f" {caught} of {tried} | {placed} | {', '.join(missed)} |"
 
 
 def named(report: driftwalk.Report) -> list[str]:

@@ -55,6 +55,7 @@ def honest_sides(file: Any, model: LoadedModel) -> HonestSides | None:
         in_float=lambda cut, moved: DeclaredGraph(
             file, partial(unrounded, own=own, cut=cut, moved=moved), "fp64"
         ),
+        may_be_folded=folded(model.at("fp32", "cpu")) is not None,
     )
 
 

@@ -66,6 +66,15 @@ class _WrittenOut:
         elif op == "QLinearConcat":
             sides = [self._wide(given[i : i + 3]) for i in range(2, len(given), 3)]
             self._end(self._op("Concat", sides, keep=True), given[:2])
+        elif op == "QGemm":
+            turned = "transB" in self._says and self._says["transB"].i
+            sides = [self._wide(given[:3]), self._wide(given[3:6], axis=0 if turned else 1)]
+            if any(given[6:7]):
+                bias = self._bias(given[6], given[1], given[4])
+                if bias is None:
+                    return []
+                sides.append(bias)
+            self._end(self._op("Gemm", sides, keep=True), given[7:9])
         elif op == "QLinearConv":
             sides = [self._wide(given[:3]), self._wide(given[3:6], axis=0)]
             if given[8:] and given[8]:
@@ -97,11 +106,11 @@ class _WrittenOut:
         return made
 
     def _end(self, tensor: str, steps: Sequence[str]) -> None:
+        """Its output: rounded again, where it has steps for that."""
         from onnx import helper
 
-        self._nodes.append(
-            helper.make_node("QuantizeLinear", [tensor, *steps], [self._node.output[0]])
-        )
+        op, given = ("QuantizeLinear", [tensor, *steps]) if any(steps) else ("Identity", [tensor])
+        self._nodes.append(helper.make_node(op, given, [self._node.output[0]]))
 
     def _bias(self, name: str, *steps: str) -> str | None:
         """Whole numbers in the steps of the products: the input's times the weight's."""
@@ -111,6 +120,7 @@ class _WrittenOut:
         if numbers is None or first is None or second is None:
             return None
         made = self._fresh()
-        values = numbers.astype(np.float64) * first * second
+        factor = self._says["alpha"].f if "alpha" in self._says else 1.0
+        values = numbers.astype(np.float64) * first * second * factor
         self.stored.append(numpy_helper.from_array(values.astype(np.float32), made))
         return made

@@ -10,6 +10,7 @@ Quantisers leave out activations that cut off (Relu, Clip), as the numbers end t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,9 @@ _OF_FLOAT32 = 2.0**-22
 """Relative: by how much a number of more digits than float32 has may be off."""
 _OF_FEW_BITS = 8
 _SEEN = 64
-"""Numbers that tell most parameters from a stored tensor."""
+"""Numbers that tell most parameters from a stored tensor, ..."""
+_AS_FAR = 0.5
+"""... as they are this far off, relatively: numbers that are cut off may be off by anything."""
 
 
 class OwnNumbers:
@@ -60,15 +63,13 @@ class OwnNumbers:
             return None
         values = stored.values
         some = np.linspace(0, values.size - 1, min(_SEEN, values.size)).astype(int)
-        ends = stored.numbers.ravel()[some]
-        inside = (ends > stored.grid.lowest) & (ends < stored.grid.highest)
-        near = float(np.max(np.abs(stored.step))) * np.max(
-            np.asarray(stored.grid.spacing(ends.astype(np.float64)))
-        )
-        for own in alike:
-            off = np.abs(values.ravel()[some] - own.ravel()[some])
-            slack = _OF_FLOAT32 * np.abs(values.ravel()[some])
-            if (off <= near + slack)[inside].all() and _is_rounding(stored, own):
+        seen, steps = values.ravel()[some], float(np.max(np.abs(stored.step)))
+        gaps = np.asarray(stored.grid.spacing(stored.numbers.astype(np.float64)))
+        near = steps * float(gaps.max())
+        apart = [float(np.linalg.norm(seen - one.ravel()[some])) for one in alike]
+        for off, own in sorted(zip(apart, alike, strict=True), key=lambda pair: pair[0]):
+            size = max(float(np.linalg.norm(own.ravel()[some])), near * math.sqrt(some.size))
+            if off <= _AS_FAR * size and _is_rounding(stored, own):
                 return own
         return None
 
@@ -174,7 +175,7 @@ class _InFloat:
         for move in moves:
             copy = type(move.proto).FromString(move.proto.SerializeToString())
             copy.input[0], name = name, self._fresh()
-            copy.output[0] = name
+            copy.output[0] = copy.name = name
             self._nodes.append(copy)
         self._op("Identity", (name,), node.outputs[0])
 

@@ -38,13 +38,13 @@ def another_computation(
 ) -> tuple[str, Misstored] | None:
     """The first point at which it is, and by how much; None where it is the model."""
     plain = _run(sides, probe)
-    if not _wrong(_beyond(plain, calibration)):
+    if not _wrong(_beyond(plain, calibration), sides):
         return None
     moved = _run(sides, probe, moved=True)
     runs = []
     for cut in Cut:
         trace = plain if cut is Cut.AT_ZERO else _run(sides, probe, cut)
-        runs.append(_wrong(_beyond(trace, calibration, (plain, moved))))
+        runs.append(_wrong(_beyond(trace, calibration, (plain, moved)), sides))
         if not runs[-1]:
             return None
     # The one that is the model up to the latest point has the activations that the model has.
@@ -56,23 +56,25 @@ def another_computation(
     return name, Misstored(what, beyond)
 
 
-def _wrong(beyond: Mapping[str, float]) -> dict[str, float]:
-    """The points from which on a graph is another model, by how much: none where its ends are the
-    model's, which are its outputs and the last state of the stream.
+def _wrong(used: Mapping[str, float], sides: HonestSides) -> dict[str, float]:
+    """The points at which a graph is another model, and how many times it is off what it may be.
 
-    What is mended at a later point was no other computation: that tensor is not the state that it
-    was taken for, as it has a normalisation in it that the model has behind it.
+    Where normalisation may be folded away, a tensor need not be the state that it was taken for: it
+    has in it what the model has behind it. What is mended at a later point, with the outputs and
+    the last state of the stream right, was no other computation then.
     """
-    stream = [name for name in beyond if is_on_stream(name) and stack_of(name) == ""]
-    if not any(beyond[name] > 1 for name in (*filter(is_output, beyond), *stream[-1:])):
+    if not sides.may_be_folded:
+        return {name: times for name, times in used.items() if times > 1}
+    stream = [name for name in used if is_on_stream(name) and stack_of(name) == ""]
+    if not any(used[name] > 1 for name in (*filter(is_output, used), *stream[-1:])):
         return {}
     stacks: dict[str | None, list[str]] = {}
-    for name in (name for name in beyond if not is_output(name)):
+    for name in (name for name in used if not is_output(name)):
         stacks.setdefault(stack_of(name), []).append(name)
     left: set[str] = set()
     for names in stacks.values():
-        left.update(takewhile(lambda name: beyond[name] > 1, reversed(names)))
-    return {n: t for n, t in beyond.items() if n in left or (is_output(n) and t > 1)}
+        left.update(takewhile(lambda name: used[name] > 1, reversed(names)))
+    return {n: t for n, t in used.items() if n in left or (is_output(n) and t > 1)}
 
 
 def _run(sides: HonestSides, probe: Probe, cut: Cut = Cut.AT_ZERO, moved: bool = False) -> Trace:
