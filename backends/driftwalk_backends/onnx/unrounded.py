@@ -168,10 +168,11 @@ class _InFloat:
         says = {a.name: a.i for a in node.proto.attribute}
         axis, block = says.get("axis", 1), says.get("block_size", 0)
         axis = axis % numbers.ndim if numbers.ndim > 1 else 0
-        read = in_blocks(numbers, given.steps, given.zeros, axis, block)
+        read = in_blocks(np.atleast_1d(numbers), given.steps, given.zeros, axis, block)
         if read.grid.bits > _OF_FEW_BITS:
             read = replace(read, slack=max(float(np.max(read.slack)), _OF_FLOAT32))
-        name = self._store(self._float_of(read).astype(_dtype(given)))
+        floats = self._float_of(read).astype(_dtype(given))
+        name = self._store(floats.reshape(numbers.shape))
         for move in moves:
             copy = type(move.proto).FromString(move.proto.SerializeToString())
             copy.input[0], name = name, self._fresh()

@@ -274,6 +274,25 @@ def test_nothing_is_rounded_and_the_models_own_numbers_are_taken(
         assert 0 < np.abs(moved - as_stored).max() <= np.abs(x).sum(1).max() * step.max() / 2 + 1e-4
 
 
+def test_a_single_number_may_be_stored_rounded() -> None:
+    """As the roots and halves that an exporter leaves in a graph are, of no parameter."""
+    stored = {"c": np.array(-40, np.int8), "s": np.float32(0.05), "z": np.array(3, np.int8)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["c", "s", "z"], ["f"]),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = unrounded(OnnxGraph(Path("g.onnx"), proto), OwnNumbers(nn.Linear(2, 2)), Cut.NOWHERE)
+    np.testing.assert_allclose(_ran(made, np.zeros((2, 3), np.float32)), -2.15, rtol=1e-6)
+
+
 def test_an_operation_on_whole_numbers_that_is_not_known_is_an_error() -> None:
     proto = _tiny({"q": np.ones((6, 3), np.int8), "t": np.ones(3, np.float32)}, 0, "q")
     proto.graph.node[3].op_type = "QAttention"
