@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from driftwalk.formats import FormatFindings
+from driftwalk.formats import FormatFindings, Misstored
 from driftwalk.measure.decisions import Decisions
 from driftwalk.result import PolicyInfo, Report
 
@@ -73,17 +73,22 @@ def format_sentences(report: Report) -> Iterator[str]:
         )
 
 
-def misstored(found: FormatFindings, said: str = "") -> Iterator[str]:
-    """Weights that are no rounding of the model's: drift, whatever the format costs.
-
-    Those that what is `said` already tells of are left out.
-    """
+def misstored(found: FormatFindings) -> Iterator[str]:
+    """Weights that are no rounding of the model's: drift, whatever the format costs."""
     for wrong in found.wrong.values():
-        if wrong.sentence and wrong.sentence in said:
-            continue
-        times = f" (up to {number(wrong.beyond)} times what it may be off)"
-        far = "" if wrong.beyond <= 1 else times
-        yield f"{cut(wrong.sentence, 300).rstrip('. ')}{far}."
+        yield _misstored(wrong)
+
+
+def misstored_besides(report: Report) -> list[str]:
+    """The same without what the culprit's sentence tells already."""
+    wrong = report.format.wrong.values() if report.format is not None else ()
+    said = report.culprit.sentence if report.culprit is not None else ""
+    return [_misstored(one) for one in wrong if one.sentence not in said]
+
+
+def _misstored(wrong: Misstored) -> str:
+    times = f" (up to {number(wrong.beyond)} times what it may be off)" if wrong.beyond > 1 else ""
+    return f"{cut(wrong.sentence, 300).rstrip('. ')}{times}."
 
 
 def beyond(report: Report) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from driftwalk.measure.decisions import Decisions
 from driftwalk.result import Observer, Report
 
 from .embedding_words import embedding_sentence
-from .format_words import begun, beyond, costs, misstored
+from .format_words import begun, beyond, costs, misstored_besides
 from .layout import Fact
 from .numbers import apart, count, cut, ints, names, number, part_of, share, used
 from .point_words import name_of
@@ -122,9 +122,7 @@ def _drifted(report: Report) -> str:
 
 def _of_format(report: Report) -> str:
     """What a quantised candidate's stored weights, and its format's cost, add to a drift."""
-    found = report.format
-    culprit = report.culprit.sentence if report.culprit is not None else ""
-    wrong = list(misstored(found, culprit)) if found is not None else []
+    wrong = misstored_besides(report)
     said, more = wrong[:MOST_MISSTORED], len(wrong[MOST_MISSTORED:])
     said += [f"So are {count(more)} more."] if more > 0 else []
     said += [f"Beside it, {reason(report)}."] if beyond(report) else []

@@ -10,7 +10,7 @@ from driftwalk.layer_drift import LayerDrift
 from driftwalk.result import Report
 
 from . import sentences
-from .format_words import begun, beyond, costs, misstored
+from .format_words import begun, beyond, costs, misstored_besides
 from .next_steps import Step, steps
 from .numbers import count, cut, number
 from .point_words import name_of
@@ -123,7 +123,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
     if root is not None:
         said = (_link(root), Part(f": {_why(report, root)}."))
         more = _elsewhere(report, root)
-        stored = next(misstored(report.format), "") if report.format is not None else ""
+        stored = next(iter(misstored_besides(report)), "")
         beside = " ".join(filter(None, (more, weights_sentence(report), stored)))
         yield Tile("Where it comes from", said, beside)
     elif report.verdict == "drift" and first is None and beyond(report):

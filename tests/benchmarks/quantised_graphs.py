@@ -23,11 +23,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnxruntime.quantization import (
-    CalibrationDataReader,
     QuantFormat,
     QuantType,
     quantize_dynamic,
-    quantize_static,
 )
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -47,28 +45,14 @@ FORMATS = (
 )
 
 
-class Once(CalibrationDataReader):
-    """One feed to calibrate by."""
-
-    def __init__(self, feed: dict[str, np.ndarray]) -> None:
-        self._left = iter([feed])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._left, None)
-
-
 def quantised(plain: Path, probe: Probe, word: str, target: Path) -> Path:
     columns = {"per_channel": "columns" in word, "weight_type": QuantType.QInt8}
     with silence():
         if word.startswith("dynamic"):
             quantize_dynamic(str(plain), str(target), **columns)
         elif word.startswith("static"):
-            taken = {v.name for v in onnx.load(str(plain), load_external_data=False).graph.input}
-            feed = {n: np.asarray(a) for n, a in probe.inputs.items() if n in taken}
             form = QuantFormat.QOperator if "fused" in word else QuantFormat.QDQ
-            more = {"quant_format": form, "activation_type": QuantType.QInt8}
-            more["nodes_to_exclude"] = graphs.masked(plain, feed)
-            quantize_static(str(plain), str(target), Once(feed), **columns, **more)
+            graphs.in_eight_bits(plain, probe, target, quant_format=form, **columns)
         else:
             level = 4 if "inputs" in word else 0
             how = {"bits": int(word[3]), "block_size": 32, "accuracy_level": level}

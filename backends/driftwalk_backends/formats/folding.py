@@ -25,11 +25,12 @@ def folded(module: nn.Module) -> nn.Module | None:
     A normalisation belongs to the layer that is declared before it and has as many channels. That
     this is the order in which they run is not known: it is for looking numbers up, not to be run.
     """
+    if not any(_pairs(module)):
+        return None
     made = copy.deepcopy(module).eval()
-    pairs = list(_pairs(made))
-    for layer, norm in pairs:
+    for layer, norm in _pairs(made):
         _fold(layer, norm)
-    return made if pairs else None
+    return made
 
 
 def _pairs(module: nn.Module) -> Iterator[tuple[_Before, _BatchNorm]]:

@@ -47,15 +47,18 @@ def honest_sides(file: Any, model: LoadedModel) -> HonestSides | None:
         return None
     for graph in graphs:
         _check_steps(graph)
-    own = OwnNumbers(model.at("fp32", "cpu"))
+    module = model.at("fp32", "cpu")
+    in_one = folded(module)
+    modules = (module,) if in_one is None else (module, in_one)
+    own = OwnNumbers(modules)
     return HonestSides(
         truth=lambda: DeclaredGraph(file, _as_declared, "fp64"),
         yardstick=lambda: DeclaredGraph(file, _nudged, "fp32"),
-        declared=_declared(model, graphs),
+        declared=_declared([model, *(LoadedModel(m, model.label) for m in modules[1:])], graphs),
         in_float=lambda cut, moved: DeclaredGraph(
             file, partial(unrounded, own=own, cut=cut, moved=moved), "fp64"
         ),
-        may_be_folded=folded(model.at("fp32", "cpu")) is not None,
+        may_be_folded=in_one is not None,
     )
 
 
@@ -78,16 +81,14 @@ def _check_steps(graph: OnnxGraph) -> None:
             )
 
 
-def _declared(model: LoadedModel, graphs: Sequence[OnnxGraph]) -> Declared:
-    """What is stored how, and whether it is the model's, as far as that can be told."""
+def _declared(models: Sequence[LoadedModel], graphs: Sequence[OnnxGraph]) -> Declared:
+    """What is stored how, and whether it is a model's, as far as that can be told."""
     try:
         found = [one for graph in graphs for one in stored_in(graph)]
     except UnreadError:
         found = []
-    in_one = folded(model.at("fp32", "cpu"))
-    models = model, *(() if in_one is None else (LoadedModel(in_one, model.label),))
-    made = [one.declared for m in models if (one := declared_of(m, found, partly=True)) is not None]
-    says = [one for one in made if one is not None]
+    made = (declared_of(model, found, partly=True) for model in models)
+    says = [one.declared for one in made if one is not None and one.declared is not None]
     if not says:
         return Declared((), tips=True, many_tip=True)
     most = max(says, key=lambda one: sum(kind.weights for kind in one.stored) - len(one.wrong))

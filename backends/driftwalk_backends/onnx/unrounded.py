@@ -11,7 +11,7 @@ Quantisers leave out activations that cut off (Relu, Clip), as the numbers end t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.formats import Cut
 
-from ..formats.folding import folded
 from ..formats.rounded import RoundedWeight, grid_of
 from .graph import OnnxGraph
 from .quantised import UnreadError, in_blocks
@@ -42,14 +41,9 @@ _AS_FAR = 0.5
 
 
 class OwnNumbers:
-    """The parameters and buffers of a model, to be found by a rounding of theirs.
+    """The parameters and buffers of modules, to be found by a rounding of theirs."""
 
-    Those that normalisation was folded into are among them.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        in_one = folded(module)
-        modules = (module,) if in_one is None else (module, in_one)
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
         tensors = [t for one in modules for t in (*one.parameters(), *one.buffers())]
         arrays = [t.detach().numpy() for t in tensors if t.is_floating_point()]
         self._by_shape: dict[tuple[int, ...], list[Array]] = {}
@@ -187,9 +181,10 @@ class _InFloat:
             return False
         return self._graph.stored(made.inputs[0]) is not None and self._agree(made, node)
 
-    def _agree(self, *nodes: Any) -> bool:
-        """Whether two nodes round, and read, by the same steps and zeros."""
-        first, second = ([self._graph.stored(n) for n in one.inputs[1:] if n] for one in nodes)
+    def _agree(self, rounds: Any, reads: Any) -> bool:
+        """Whether two nodes go by the same steps and zeros."""
+        both = [[self._graph.stored(n) for n in one.inputs[1:] if n] for one in (rounds, reads)]
+        first, second = both
         return len(first) == len(second) and all(
             a is not None and b is not None and np.array_equal(a, b)
             for a, b in zip(first, second, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -16,10 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
-    CalibrationDataReader,
     QuantFormat,
-    QuantType,
-    quantize_static,
 )
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -34,16 +31,6 @@ from driftwalk_backends.probes import make_probe
 from driftwalk_backends.sources import LoadedModel, open_model
 
 LAYER = "/layers.1/mlp/down_proj"
-
-
-class Once(CalibrationDataReader):
-    """One feed to calibrate by."""
-
-    def __init__(self, feed: dict[str, np.ndarray]) -> None:
-        self._left: Iterator[dict[str, np.ndarray]] = iter([feed])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._left, None)
 
 
 @cache
@@ -77,14 +64,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         path = folder / f"{kind}.onnx"
         with silence():
             if kind.startswith("static"):
-                taken = {
-                    v.name for v in onnx.load(str(plain()), load_external_data=False).graph.input
-                }
-                feed = {n: np.asarray(a) for n, a in probe().inputs.items() if n in taken}
-                whole = {"weight_type": QuantType.QInt8, "activation_type": QuantType.QInt8}
-                if kind == "static":
-                    whole["nodes_to_exclude"] = graphs.masked(plain(), feed)
-                quantize_static(str(plain()), str(path), Once(feed), **whole)
+                all_of_it = {} if kind == "static" else {"nodes_to_exclude": []}
+                graphs.in_eight_bits(plain(), probe(), path, **all_of_it)
             else:
                 bits, level, form = kind.split("-")
                 quantiser = MatMulNBitsQuantizer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
@@ -34,26 +33,6 @@ from driftwalk_backends.sources import LoadedModel, open_model
 
 Change = Callable[[onnx.GraphProto], None]
 LAYER = "encoder.layer.1"
-
-
-class Once(CalibrationDataReader):
-    """One feed to calibrate by."""
-
-    def __init__(self, feed: dict[str, np.ndarray]) -> None:
-        self._left: Iterator[dict[str, np.ndarray]] = iter([feed])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._left, None)
-
-
-def in_eight_bits(plain: Path, probe: Probe, target: Path, form: QuantFormat) -> Path:
-    taken = {v.name for v in onnx.load(str(plain), load_external_data=False).graph.input}
-    feed = {n: np.asarray(a) for n, a in probe.inputs.items() if n in taken}
-    whole = {"weight_type": QuantType.QInt8, "activation_type": QuantType.QInt8}
-    left = {"nodes_to_exclude": graphs.masked(plain, feed)}
-    with silence():
-        quantize_static(str(plain), str(target), Once(feed), quant_format=form, **whole, **left)
-    return target
 
 
 @cache
@@ -84,7 +63,7 @@ def probe() -> Probe:
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("static")
     plain = graphs.export(model().module, probe(), folder)
-    return in_eight_bits(plain, probe(), folder / "static.onnx", QuantFormat.QDQ)
+    return graphs.in_eight_bits(plain, probe(), folder / "static.onnx")
 
 
 def verify(path: Path) -> driftwalk.Report:
@@ -188,7 +167,7 @@ def test_folded_normalisation_and_activations_left_out_are_the_model(tmp_path: P
     plain = graphs.export(images.module, one, tmp_path)
     with silence():
         quant_pre_process(str(plain), str(tmp_path / "folded.onnx"))
-    path = in_eight_bits(tmp_path / "folded.onnx", one, tmp_path / "q.onnx", QuantFormat.QDQ)
+    path = graphs.in_eight_bits(tmp_path / "folded.onnx", one, tmp_path / "q.onnx")
     assert not {"BatchNormalization", "Clip"} & {n.op_type for n in onnx.load(str(path)).graph.node}
     report = driftwalk.verify(images, f"onnxruntime,file={path}", probe=one)
     assert report.ok, (report.first_divergence, report.format and report.format.wrong)
@@ -258,7 +237,7 @@ def test_nothing_is_rounded_and_the_models_own_numbers_are_taken(
     proto = _tiny(held, zero, "wq" if in_graph else "q")
     layer = nn.Linear(6, 3, bias=False)
     layer.weight = nn.Parameter(torch.from_numpy(w.T.copy()))
-    graph, own = OnnxGraph(Path("g.onnx"), proto), OwnNumbers(layer)
+    graph, own = OnnxGraph(Path("g.onnx"), proto), OwnNumbers([layer])
     ends = (-zero * 6 / 255, (255 - zero) * 6 / 255)
     cuts = {Cut.NOWHERE: x, Cut.EVERYWHERE: np.clip(x, *ends)}
     cuts[Cut.AT_ZERO] = np.maximum(x, 0) if zero == 0 else x
@@ -266,7 +245,7 @@ def test_nothing_is_rounded_and_the_models_own_numbers_are_taken(
     for cut, cut_off in cuts.items():
         made = _ran(unrounded(graph, own, cut), x)
         np.testing.assert_allclose(made, cut_off @ w, rtol=0, atol=2e-4)
-    others = OwnNumbers(nn.Linear(6, 3, bias=False))
+    others = OwnNumbers([nn.Linear(6, 3, bias=False)])
     if not in_graph:
         as_stored = _ran(unrounded(graph, others, Cut.NOWHERE), x)
         np.testing.assert_allclose(as_stored, x @ (numbers * step), rtol=0, atol=2e-4)
@@ -289,7 +268,7 @@ def test_a_single_number_may_be_stored_rounded() -> None:
         [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    made = unrounded(OnnxGraph(Path("g.onnx"), proto), OwnNumbers(nn.Linear(2, 2)), Cut.NOWHERE)
+    made = unrounded(OnnxGraph(Path("g.onnx"), proto), OwnNumbers([nn.Linear(2, 2)]), Cut.NOWHERE)
     np.testing.assert_allclose(_ran(made, np.zeros((2, 3), np.float32)), -2.15, rtol=1e-6)
 
 
@@ -298,7 +277,7 @@ def test_an_operation_on_whole_numbers_that_is_not_known_is_an_error() -> None:
     proto.graph.node[3].op_type = "QAttention"
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.int8), "n"))
     with pytest.raises(BackendError, match="QAttention is not known in float"):
-        unrounded(OnnxGraph(Path("g.onnx"), proto), OwnNumbers(nn.Identity()), Cut.NOWHERE)
+        unrounded(OnnxGraph(Path("g.onnx"), proto), OwnNumbers([]), Cut.NOWHERE)
 
 
 @settings(max_examples=30, deadline=None)
