@@ -73,7 +73,7 @@ def _accused(
     proven = any(item.guilty for item in blames.values())
     cause = root_cause(blames, layers, side, witness.tips)
     among = () if cause is None else unseen_before(cause, calibration.truth, trace)
-    if cause is None and _worth_a_closer_look(layers, witness):
+    if cause is None and _worth_a_closer_look(layers):
         cause, among = _look_closer(backend, witness, calibration, blames, side)
     shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
@@ -90,16 +90,9 @@ def _accused(
     return _Accusation(_with_blame(layers, blames), cause, culprit, among, proven)
 
 
-def _worth_a_closer_look(layers: tuple[LayerDrift, ...], witness: Witness) -> bool:
-    """Whether something is wrong that no whole layer explains.
-
-    Where roundings may tip over, all parts of layers were judged before: what is left are points
-    that have no state, and one that tipped over within its allowance is not the cause of that.
-    """
-    bad = [row for row in layers if not row.ok]
-    return bool(bad) and not (
-        witness.tips and all(row.verdict in ("missing", "extra") for row in bad)
-    )
+def _worth_a_closer_look(layers: tuple[LayerDrift, ...]) -> bool:
+    """Whether numbers are off that no whole layer explains; a lacking state is none."""
+    return any(not row.ok and row.verdict not in ("missing", "extra") for row in layers)
 
 
 def _with_blame(

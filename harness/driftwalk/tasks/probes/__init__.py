@@ -3,6 +3,7 @@
 entries         a set as it is read: a folder, a file of lines, a list; one probe at a time
 collecting      the reports of a set, as they come in: rows, percentiles, the worst
 run             a set verified: model and backends opened once
+together        the sides' runs on several probes, one side after the other
 screening       most probes of a large set: both sides run once, what is unusual is judged whole
 mutation        one probe made of another, and simpler forms of one
 corpus          what a search keeps between runs

@@ -29,6 +29,7 @@ from ..shapes.run import open_for_all
 from .collecting import MOST_REFUSED, Collected, row_of, screened_row
 from .entries import Entry, Source, made, refusal, source_of
 from .screening import Glance, Screen
+from .together import Runs, Together, run_together
 
 Verify = Callable[..., list[Report]]
 """`api.verify_all`."""
@@ -155,19 +156,64 @@ class _SetRun:
         self.refused_count = 0
         self._ran = 0
         self._glances: list[Glance] = []
+        self._waiting: list[tuple[Entry, Probe]] = []
+        self._together = Together()
 
-    def add(self, entry: Entry, probe: Probe | str) -> None:
-        """Verify one probe, or take note of why it cannot be."""
+    def all(self, probes: Iterable[tuple[Entry, Probe | str]]) -> bool:
+        """Every probe, then the worst ones whole; whether Ctrl-C ended that."""
+        try:
+            for entry, probe in probes:
+                self._add(entry, probe)
+            self._run_waiting()
+            if self._screen is not None:
+                self._settle()
+        except KeyboardInterrupt:
+            if not self._ran:
+                raise
+            return True
+        return False
+
+    def _add(self, entry: Entry, probe: Probe | str) -> None:
+        """Verify one probe, have it wait for others, or take note of why it cannot be run."""
         if isinstance(probe, str):
             self._refuse(entry, probe)
+        elif self._screen is None:
+            self._verify_one(entry, probe)
+        elif self._screen.wants_whole(probe):
+            self._run_waiting()
+            self._verify_one(entry, probe, whole=True)
+        else:
+            self._waiting.append((entry, probe))
+            if self._together.enough([one for _, one in self._waiting]):
+                self._run_waiting()
+
+    def _run_waiting(self) -> None:
+        """Run the probes that wait, one side after the other; judge them in their order."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
             return
+        first, last = waiting[0][0].number, waiting[-1][0].number
+        with self._show.stage(f"probes {first} to {last}", extra=True):
+            all_runs = self._sides_on([probe for _, probe in waiting])
+        self._together.learn(all_runs)
+        for (entry, probe), runs in zip(waiting, all_runs, strict=True):
+            self._verify_one(entry, probe, runs)
+
+    def _sides_on(self, probes: Sequence[Probe]) -> list[Runs]:
+        sides = [one for one in (self._first, *self._others) if isinstance(one, Backend)]
+        return run_together(self._model, sides, probes)
+
+    def _verify_one(
+        self, entry: Entry, probe: Probe, runs: Runs | None = None, whole: bool = False
+    ) -> None:
+        """One probe; `runs` are those of all sides, if they were made, and `whole` is asked for."""
         if not self._ran:
             self._prime(probe)
         for side in (self._first, *self._others):
             if isinstance(side, Backend):
                 side.restart_clock()
         with self._show.stage(f"probe {entry.number}: {entry.name[:60]}"):
-            if not self._is_clear(entry, probe):
+            if not self._is_clear(entry, probe, runs, whole):
                 made_of = or_why_not(partial(self._one, probe), True)
                 if isinstance(made_of, DriftwalkError) and self._ran and not self._known:
                     self._refuse(entry, str(made_of))
@@ -177,24 +223,11 @@ class _SetRun:
                     collected.add(row_of(entry.number, entry.name, report), report, probe)
         self._ran += 1
 
-    def all(self, probes: Iterable[tuple[Entry, Probe | str]]) -> bool:
-        """Every probe, then the worst ones whole; whether Ctrl-C ended that."""
-        try:
-            for entry, probe in probes:
-                self.add(entry, probe)
-            if self._screen is not None:
-                self._settle()
-        except KeyboardInterrupt:
-            if not self._ran:
-                raise
-            return True
-        return False
-
-    def _is_clear(self, entry: Entry, probe: Probe) -> bool:
+    def _is_clear(self, entry: Entry, probe: Probe, runs: Runs | None, whole: bool) -> bool:
         """Whether a probe was screened and found clear, for all candidates; then it has rows."""
         if self._screen is None:
             return False
-        whole, self._glances = self._screen.wants_whole(probe), self._screen.look(probe)
+        self._glances = self._screen.look(runs or self._sides_on([probe])[0])
         if any(glance.never for glance in self._glances):
             self._screen = None  # to look at each would be in vain
         if whole or any(glance.why for glance in self._glances):

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...adapter import Backend, Exercises, Prepares, Replays
+from ...adapter import Backend, Replays
 from ...errors import DriftwalkError
-from ...exercised import LooksUp
 from ...judge.attention import same_attention
 from ...judge.exact import is_exact
 from ...judge.habit import STEP, Habit, Pair, Sizes, sizes_of, step_of
@@ -41,6 +40,7 @@ from ...stage import Setting, Stage, is_graph, open_stage
 from ...states import Probe, State, Trace, same_bits
 from ...tolerance import Policy, Tolerance, make_policy
 from .collecting import largest_use_of
+from .together import Runs
 
 NEAR = 0.75
 """The share of an allowance that a screened probe may use."""
@@ -121,25 +121,25 @@ class Screen:
             seen = report.observer.values()
             known.changed_by_looking |= any(one.checked and not one.bit_identical for one in seen)
 
-    def look(self, probe: Probe) -> list[Glance]:
-        """Each candidate on one probe."""
+    def look(self, runs: Runs) -> list[Glance]:
+        """Each candidate on one probe, by what all sides gave on it."""
+        if runs.failed:
+            return [Glance(f"it cannot be screened: {runs.failed}")] * len(self._known)
+        setting = Setting(self._model, runs.probe)
         try:
-            with open_stage(Setting(self._model, probe), self._sides) as stage, ExitStack() as left:
-                return list(self._looked(stage, left))
+            with open_stage(setting, self._sides) as stage, ExitStack() as left:
+                return list(self._looked(stage, runs.traces, left))
         except DriftwalkError as error:
             return [Glance(f"it cannot be screened: {error}")] * len(self._known)
 
-    def _looked(self, stage: Stage, left: ExitStack) -> Iterator[Glance]:
-        reference, *candidates = stage.backends
-        trace = self._traced(reference, stage.probe, first=True)
+    def _looked(self, stage: Stage, traces: Sequence[Trace], left: ExitStack) -> Iterator[Glance]:
+        (reference, *candidates), (trace, *others) = stage.backends, traces
         stage.torch_model.evidence.offer(reference, trace)
         place, quiet = witness_device(self._place, stage.backends), Progress()
         witness = Witness(stage.torch_model, stage.probe, self._cache, quiet, device=place)
         left.callback(witness.close)
         run = Run(stage, trace, Observer(checked=False), witness, "block", quiet)
-        for known, candidate in zip(self._known, candidates, strict=True):
-            if isinstance(candidate, Prepares):
-                candidate.prepare(stage.probe)
+        for known, candidate, met in zip(self._known, candidates, others, strict=True):
             standards = Standards.of(run, candidate, self._policy)
             why = _beyond_a_screen(standards, self._policy)
             if why:
@@ -148,7 +148,6 @@ class Screen:
                 own = standards.witness.has_own_model
                 yield Glance(why, never=own or chooses or bool(self._policy.rules))
                 continue
-            met = self._traced(candidate, stage.probe, not isinstance(reference, Exercises))
             why = self._watched(known, run, candidate, met)
             if why:
                 yield Glance(why)
@@ -156,12 +155,6 @@ class Screen:
                 yield _Look(run, met, standards, known).glance
             else:
                 yield self._by_table(run, candidate, met, standards)
-
-    def _traced(self, side: Backend, probe: Probe, first: bool) -> Trace:
-        """The states of one side; rows of tables that the run looks up are added up once."""
-        adds = first and isinstance(side, Exercises) and isinstance(self._model, LooksUp)
-        with self._model.looking_up(probe) if adds else nullcontext():
-            return side.trace(probe)
 
     def _watched(self, known: _Known, run: Run, candidate: Backend, met: Trace) -> str:
         """Whether looking at states changes too much, of sides that are known to be changed."""
