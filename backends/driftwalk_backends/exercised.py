@@ -82,12 +82,16 @@ class Watch:
         found = _exercised(self._module, sums.weights, sums.tried, sums.why)
         return replace(found, driven=sums.saturation.said)
 
-    def looking_up(self, inputs: Inputs) -> AbstractContextManager[None]:
-        """Add up what a run inside uses, as far as hooks on tables and the inputs can tell."""
+    def looking_up(self, runs: Iterable[Inputs]) -> AbstractContextManager[None]:
+        """Add up what runs inside use, as far as hooks on tables and their inputs can tell.
+
+        The inputs are asked for at the end.
+        """
         module, total = self._module, self._sum
         if module is None or total is None:
             return nullcontext()
-        return adding_rows(module, total, lambda: tuple(_untried(module, inputs)))
+        tried = (touched for inputs in runs for touched in _untried(module, inputs))
+        return adding_rows(module, total, tried)
 
     def known(self, inputs: Inputs) -> Exercised | None:
         return self._seen.get(_key(inputs))
@@ -361,7 +365,7 @@ def _is_causal(module: nn.Module) -> bool:
 def _padding(mask: torch.Tensor | None, causal: bool) -> Touched:
     """The sides that have padding; a causal model never looks at padding on the right."""
     sides = []
-    if mask is not None and mask.ndim == 2:
+    if mask is not None and mask.ndim == 2 and not mask.all():
         keep = mask != 0
         before = keep.cumsum(1) == 0
         after = keep.flip(1).cumsum(1).flip(1) == 0

@@ -143,8 +143,10 @@ def _is_patched(part: nn.Module) -> bool:
     if isinstance(part, torch.jit.ScriptModule):
         return True  # its code is its own, whatever its class is
     own = vars(part).get("forward")
+    if own is None:
+        return False
     method = (getattr(own, "__self__", None), getattr(own, "__func__", None))
-    return own is not None and method != (part, type(part).forward)
+    return method != (part, type(part).forward)
 
 
 def _qualified(kind: type) -> str:

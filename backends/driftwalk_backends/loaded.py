@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from driftwalk.formats import Declared
 from driftwalk.states import Probe
 from driftwalk.weight_source import WeightSource
 
-from .calls import first_line, inputs_for, kept_in, on_device, untouched
+from .calls import first_line, inputs_for, kept_in, on_device
 from .crosscheck import Run, find_layout
 from .demo import ByteTokenizer
 from .exercised import Watch
@@ -35,6 +35,7 @@ from .randomness import drawing_modules, has_drawn, random_note
 from .reading import Reading
 from .shards import Files
 from .tensors import TORCH_DTYPES
+from .untouched import untouched
 from .weights import module_weights
 
 
@@ -298,9 +299,9 @@ class LoadedModel:
         """What they used; None where there was none."""
         return self._watch.added_up()
 
-    def looking_up(self, probe: Probe) -> AbstractContextManager[None]:
-        """Add up what a run of a probe uses, as far as that costs no run of its own."""
-        return self._watch.looking_up(on_device(probe, "cpu"))
+    def looking_up(self, probes: Sequence[Probe]) -> AbstractContextManager[None]:
+        """Add up what runs of some probes use, as far as that costs no run of its own."""
+        return self._watch.looking_up(on_device(probe, "cpu") for probe in probes)
 
     def describe(self) -> dict[str, str]:
         parameters = sum(p.numel() for p in self.module.parameters())

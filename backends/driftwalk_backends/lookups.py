@@ -6,7 +6,7 @@ the run itself. It sees nothing else: what tables are read otherwise, and which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -51,12 +51,10 @@ def _tables_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def adding_rows(
-    module: nn.Module, total: AddedUp, tried: Callable[[], Iterable[Touched]]
-) -> Iterator[None]:
+def adding_rows(module: nn.Module, total: AddedUp, tried: Iterable[Touched]) -> Iterator[None]:
     """Add what runs inside look up, and what their inputs try, to what watched runs used."""
     with looked_up(module) as rows:
         yield
     total.look_up(rows)
     with suppress(Exception):  # a config may hold anything; a watched run has said so already
-        total.add((), tried(), total.why)
+        total.add((), tried, total.why)

@@ -24,7 +24,7 @@ from driftwalk.states import Probe
 from driftwalk.weight_source import WeightSource
 
 from .ambient import settings_set_aside
-from .calls import Inputs, call, explaining, quietly, untouched
+from .calls import Inputs, call, explaining, quietly
 from .depth import Looks
 from .eager_run import as_arrays, device_clock, output_arrays, wait
 from .fingerprint import versions
@@ -48,6 +48,7 @@ from .torch_devices import (
     why_not,
 )
 from .torch_settings import Precision
+from .untouched import Saved, saved_of, untouched
 
 
 class TorchRuntime(Looks, Backend):
@@ -98,6 +99,7 @@ class TorchRuntime(Looks, Backend):
         if "disable" in spec.options and spec.options.get("compile") != "inductor":
             raise UsageError(f"{spec}: disable= is for compile=inductor.")
         self._module: nn.Module | None = None
+        self._saved: Saved | None = None
         self._lent = False
         self._lend: Lend = "off"
         """Whether its module is lent the model's weights (lending.py)."""
@@ -213,10 +215,20 @@ class TorchRuntime(Looks, Backend):
     def _running(self) -> Iterator[nn.Module]:
         """The module, in the arithmetic that was asked for."""
         module = self._open()
-        with quietly(module), self._arithmetic(), explaining(self._model.label, self.spec):
+        quiet = quietly(module, self._saved)
+        with quiet, self._arithmetic(), explaining(self._model.label, self.spec):
             yield module
         if self._lent:
             trim()
+
+    @contextmanager
+    def in_a_row(self) -> Iterator[None]:
+        """What the module holds is looked at once, and put back after each run."""
+        before, self._saved = self._saved, saved_of(self._open())
+        try:
+            yield
+        finally:
+            self._saved = before
 
     @contextmanager
     def _ready(self, probe: Probe) -> Iterator[tuple[nn.Module, Inputs]]:

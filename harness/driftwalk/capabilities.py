@@ -36,6 +36,14 @@ class Replays(Protocol):
 
 
 @runtime_checkable
+class RunsInARow(Protocol):
+    """Prepares for several runs that follow one another once, not for each of them."""
+
+    def in_a_row(self) -> AbstractContextManager[None]:
+        """Nothing but such runs, inside, touches what they run: each finds it as the first did."""
+
+
+@runtime_checkable
 class BreaksTies(Protocol):
     """Rounds numbers while it runs, and what lies half-way between two either way."""
 

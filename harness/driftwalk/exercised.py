@@ -6,7 +6,7 @@ routed to, a sliding window longer than the probe: all of it can be wrong, and e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -135,7 +135,8 @@ class AddsUp(Protocol):
 class LooksUp(Protocol):
     """A model that adds to that what a run uses which is not watched, as far as hooks tell."""
 
-    def looking_up(self, probe: Probe) -> AbstractContextManager[None]: ...
+    def looking_up(self, probes: Sequence[Probe]) -> AbstractContextManager[None]:
+        """Of runs inside, on probes that are all there at the end."""
 
 
 def exercised(model: object, backends: Iterable[object], probe: Probe) -> Exercised | None:

@@ -1,15 +1,15 @@
 """What a set of probes costs beside the plain runs of both sides, with stored calibrations.
 
     python tests/benchmarks/probe_sets.py FOLDER [--candidate SPEC] [--probes 256] [--length 32]
-        [--mixed] [--thorough]
+        [--repeats 5] [--mixed] [--thorough]
 
 Made of random ids, each probe two rows, or, mixed, one row of a length as texts have (log-normal,
-6 to 192). The set is run twice: the first run stores calibrations,
-the second is timed, by the wall clock and by the processor's, which neighbours on a shared machine
-disturb less. Then both sides run every probe plainly, taking turns: as driftwalk runs them, and in
-the loop that one would write without it (the module called, a session of ONNX Runtime with its
-defaults, whose threads spin for a while after each run). Memory is the resident set of the process
-after a quarter, a half and all of the second run.
+6 to 192). The set is run once to store calibrations. Then, several times, between plain runs of
+every probe on both sides, taking turns, as driftwalk runs them: the ratio is that to the mean of
+the plain runs before and after it, by the wall clock and by the processor's, which neighbours on a
+shared machine disturb less. Beside that stands the loop that one would write without driftwalk (the
+module called, a session of ONNX Runtime with its defaults, whose threads spin for a while after
+each run). Memory is the resident set of the process after a quarter, a half and all of a set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,23 @@ def arguments() -> argparse.Namespace:
     words.add_argument("--probes", type=int, default=256)
     words.add_argument("--length", type=int, default=32)
     words.add_argument("--rows", type=int, default=2)
+    words.add_argument("--repeats", type=int, default=5)
     words.add_argument("--mixed", action="store_true")
     words.add_argument("--thorough", action="store_true")
     return words.parse_args()
+
+
+def plain_runs(sides: Sequence[Backend], probes: Sequence[Probe]) -> tuple[float, float]:
+    """Seconds and seconds of the processor for every probe on every side, taking turns."""
+    start, busy = time.perf_counter(), time.process_time()
+    for probe in probes:
+        for side in sides:
+            side.run(probe)
+    return time.perf_counter() - start, time.process_time() - busy
+
+
+def spread(numbers: Sequence[float]) -> str:
+    return f"{median(numbers):.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
 
 
 def main() -> None:
@@ -121,33 +136,32 @@ def main() -> None:
     start = time.perf_counter()
     driftwalk.verify(model, asked.candidate, probes=probes, **how)
     tell(f"first run, calibrations made and stored: {time.perf_counter() - start:.1f} s")
-    memory = Memory()
-    start, busy = time.perf_counter(), time.process_time()
-    report = driftwalk.verify(model, asked.candidate, probes=probes, progress=memory, **how)
-    whole, whole_busy = time.perf_counter() - start, time.process_time() - busy
     sides = [driftwalk.backend(spec, model) for spec in ("torch", asked.candidate)]
     made = [make_probe(model, probe) for probe in probes]
-    plain: Counter[str] = Counter()
     for side in sides:
         side.run(made[0])
-    busy = time.process_time()
-    for probe in made:
-        for side in sides:
-            start = time.perf_counter()
-            side.run(probe)
-            plain[str(side.spec)] += time.perf_counter() - start
-    both, both_busy = sum(plain.values()), time.process_time() - busy
+    plain, whole, memory = [plain_runs(sides, made)], [], Memory()
+    for _ in range(asked.repeats):
+        memory = Memory()
+        start, busy = time.perf_counter(), time.process_time()
+        report = driftwalk.verify(model, asked.candidate, probes=probes, progress=memory, **how)
+        whole.append((time.perf_counter() - start, time.process_time() - busy))
+        plain.append(plain_runs(sides, made))
     told = report.probe_set
     if told is not None:
         tell(f"verdict {report.verdict}; {told.count} probes, {told.screened} screened")
-    tell(f"set {whole:.1f} s; plain runs {both:.1f} s {dict(plain)}; ratio {whole / both:.2f}")
-    tell(f"processor: {whole_busy:.1f} s, {both_busy:.1f} s; ratio {whole_busy / both_busy:.2f}")
+    both = [[(a + b) / 2 for a, b in zip(*pair, strict=True)] for pair in pairwise(plain)]
+    for clock, word in enumerate(("seconds", "of the processor")):
+        ratios = [one[clock] / two[clock] for one, two in zip(whole, both, strict=True)]
+        sets, runs = ([one[clock] for one in some] for some in (whole, plain))
+        tell(f"{word}: set {spread(sets)}, plain runs {spread(runs)}; ratio {spread(ratios)}")
     if asked.candidate.startswith("onnxruntime"):
         threads = int(sides[1].spec.options.get("threads", 0))
         loops = in_loops(model.module, str(sides[1]._files(made[0])[0]), threads, made)
+        seconds = median(one for one, _ in whole)
         words = ("by turns", "one side after the other")
-        for word, seconds in zip(words, loops, strict=True):
-            tell(f"in a loop, {word}: {seconds:.1f} s, ratio {whole / seconds:.2f}")
+        for word, taken in zip(words, loops, strict=True):
+            tell(f"in a loop, {word}: {taken:.1f} s, ratio {seconds / taken:.2f}")
     quarter = len(memory.seen) // 4
     at = [memory.seen[n] for n in (quarter - 1, 2 * quarter - 1, -1)]
     tell(f"memory after a quarter, a half, all: {at} MiB")

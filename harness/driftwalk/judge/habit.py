@@ -100,10 +100,12 @@ class Habit:
             return next(filter(None, (self.unusual({n: s}) for n, s in sizes.items())), "")
         for count in counts:
             seen = np.stack([self._seen[point][:count] for point in sizes])
-            usual, largest = np.median(seen, axis=1), seen.max(axis=1)
+            found, largest = np.array(list(sizes.values())), BEYOND * seen.max(axis=1)
+            if (found <= largest).all():
+                continue  # as most are: what is usual need not be asked
+            usual = np.median(seen, axis=1)
             with np.errstate(invalid="ignore"):  # infinitely far, each time
-                most = np.maximum(_UNUSUAL * usual, BEYOND * largest)
-            alike = np.array(list(sizes.values())) <= most
+                alike = found <= np.maximum(_UNUSUAL * usual, largest)
             steps = np.array([point.endswith(STEP) for point in sizes])
             # What the layer was handed is more than it may make: it hides that.
             alike |= steps[:, None] & (usual > K)

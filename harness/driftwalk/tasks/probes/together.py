@@ -8,11 +8,11 @@ longer. What each probe is judged by is as if it had been run alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from ...adapter import Backend, Exercises, Prepares
+from ...adapter import Backend, Exercises, Prepares, RunsInARow
 from ...errors import DriftwalkError
 from ...exercised import LooksUp
 from ...stage import Setting, open_sides
@@ -37,24 +37,36 @@ def run_together(model: Any, sides: Sequence[Backend], probes: Sequence[Probe]) 
     """Every side on each of the probes."""
     runs = [Runs(probe) for probe in probes]
     with open_sides(Setting(model), sides) as opened:
-        reference, *candidates = opened.backends
-        runs = [_run(model, reference, one, adds_up=True) for one in runs]
-        for side in candidates:
-            adds_up = not isinstance(reference, Exercises)
-            runs = [_run(model, side, one, adds_up) for one in runs]
+        reference, *_ = opened.backends
+        for side in opened.backends:
+            # Rows of tables that are looked up are added up once.
+            counts = side is reference or not isinstance(reference, Exercises)
+            runs = _in_a_row(side, runs, model if counts else None)
     return runs
 
 
-def _run(model: Any, side: Backend, before: Runs, adds_up: bool) -> Runs:
-    """One more side; rows of tables that are looked up are added up in runs of one of them."""
+def _in_a_row(side: Backend, before: Sequence[Runs], model: Any) -> list[Runs]:
+    """One more side; a model, if there is one, adds up what its runs use."""
+    runs: list[Runs] = []
+    ran: list[Probe] = []
+    with ExitStack() as row:
+        if isinstance(side, Exercises) and isinstance(model, LooksUp):
+            row.enter_context(model.looking_up(ran))
+        if isinstance(side, RunsInARow):  # last: from here on nothing else may be hooked
+            row.enter_context(side.in_a_row())
+        for one in before:
+            runs.append(_run(side, one))
+            ran += () if runs[-1].failed else (one.probe,)
+    return runs
+
+
+def _run(side: Backend, before: Runs) -> Runs:
     if before.failed:
         return before
-    counts = adds_up and isinstance(side, Exercises) and isinstance(model, LooksUp)
     try:
         if isinstance(side, Prepares):
             side.prepare(before.probe)
-        with model.looking_up(before.probe) if counts else nullcontext():
-            return Runs(before.probe, (*before.traces, side.trace(before.probe)))
+        return Runs(before.probe, (*before.traces, side.trace(before.probe)))
     except DriftwalkError as error:
         return Runs(before.probe, failed=str(error))
 
