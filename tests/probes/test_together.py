@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import astuple
 from typing import Any
 
@@ -112,6 +113,21 @@ def test_a_probe_that_one_side_cannot_run_keeps_no_other_from_it(
     assert [row.number for row in report.probes if row.verdict == "unverified"] == [15]
     assert "too much" in next(row.reason for row in report.probes if row.number == 15)
     assert sum(row.screened for row in report.probes) > COUNT // 2
+
+
+def test_a_side_that_cannot_run_in_a_row_is_run_for_each_probe(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SMALL", 4)
+
+    class Alone(Noting):
+        def in_a_row(self) -> AbstractContextManager[None]:
+            raise BackendError("not today")
+
+    report = driftwalk.verify(model, Alone("alone", model, []), probes=ids())
+    assert report.verdict == "pass"
+    assert report.probe_set is not None
+    assert (report.probe_set.count, report.probe_set.screened) == (COUNT, 0)
 
 
 @given(st.integers(1, 1 << 23), st.integers(1, 1 << 12))

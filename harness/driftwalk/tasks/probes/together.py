@@ -36,12 +36,15 @@ class Runs:
 def run_together(model: Any, sides: Sequence[Backend], probes: Sequence[Probe]) -> list[Runs]:
     """Every side on each of the probes."""
     runs = [Runs(probe) for probe in probes]
-    with open_sides(Setting(model), sides) as opened:
-        reference, *_ = opened.backends
-        for side in opened.backends:
-            # Rows of tables that are looked up are added up once.
-            counts = side is reference or not isinstance(reference, Exercises)
-            runs = _in_a_row(side, runs, model if counts else None)
+    try:
+        with open_sides(Setting(model), sides) as opened:
+            reference, *_ = opened.backends
+            for side in opened.backends:
+                # Rows of tables that are looked up are added up once.
+                counts = side is reference or not isinstance(reference, Exercises)
+                runs = _in_a_row(side, runs, model if counts else None)
+    except DriftwalkError as error:  # of no probe in particular: each is told why by its own run
+        return [Runs(probe, failed=str(error)) for probe in probes]
     return runs
 
 
