@@ -1,4 +1,4 @@
-"""A set of probes verified: model and backends are opened once, one probe is held at a time.
+"""A set of probes verified: model and backends are opened once, a few probes are held at a time.
 
 A probe that is judged whole is judged as it would be alone, by the same checks: a verdict of a set
 can be had again from the probe's own file. Of a large set most probes are screened (screening.py);

@@ -23,7 +23,7 @@ from ...adapter import Backend, Replays
 from ...errors import DriftwalkError
 from ...judge.attention import same_attention
 from ...judge.exact import is_exact
-from ...judge.habit import STEP, Habit, Pair, Sizes, sizes_of, step_of
+from ...judge.habit import STEP, Habit, Sizes, sizes_of, step_of
 from ...judge.honest import LIKE_THE_YARDSTICK, allowed
 from ...judge.outputs import OutputNames
 from ...judge.replay import introduced_errors
@@ -31,6 +31,7 @@ from ...judge.sides import JudgedSide
 from ...judge.witness import Witness, witness_device
 from ...make_report import Terms
 from ...measure.decisions import Decisions, decision_impact
+from ...measure.norms import Norms
 from ...meeting import Run, Standards
 from ...names import LOGITS
 from ...observing import observe
@@ -39,6 +40,7 @@ from ...result import Observer, Report
 from ...stage import Setting, Stage, is_graph, open_stage
 from ...states import Probe, State, Trace, same_bits
 from ...tolerance import Policy, Tolerance, make_policy
+from ...workers import in_threads
 from .collecting import largest_use_of
 from .together import Runs
 
@@ -47,6 +49,9 @@ NEAR = 0.75
 
 LEARNED = 2
 """Probes that are judged whole before one is screened."""
+
+_WORTH_A_THREAD = 1 << 13
+"""Elements of a state, and of the step to it, that are compared faster than a thread is woken."""
 
 _OWN_WAYS = ("spill", "budget", "stream", "max_format_kl", "min_format_snr")
 """Options that ask for more than a screen looks at."""
@@ -234,9 +239,13 @@ class _Look:
 
     def _candidate(self) -> str:
         """Why the candidate is not well within its own: every state is compared with the truth."""
-        trace, near, before = self._run.trace, "", None
+        trace, near = self._run.trace, ""
         if set(self._met.names) != set(trace.names):
             return "one side has points that the other lacks"
+        floats = [state for state in self._met if not is_exact(state)]
+        pairs = list(zip((None, *floats), floats, strict=False))
+        errors = in_threads(self._measured, pairs, lambda pair: pair[1].elements(), _WORTH_A_THREAD)
+        error_of = {state.point.name: one for state, one in zip(floats, errors, strict=True)}
         for state in self._met:
             name, other = state.point.name, trace.state(state.point.name)
             if other is None or other.shape != state.shape:
@@ -245,32 +254,38 @@ class _Look:
                 if not self._is_equal(state):
                     return f"{name} differs, and holds whole numbers"
                 continue
-            error, honest = self._ours.error(state), self._ours.total.get(name)
+            (error, step), honest = error_of[name], self._ours.total.get(name)
             if error is None or honest is None:
                 return f"the truth has no {name}"
             most = self._ours.allowed(name)
             used = error.over(most)[0] if math.isfinite(most.max_abs) else math.inf
             self._used.append(used)
             self._sizes[name] = sizes_of(error, honest)
-            before = self._step(state, before)
+            if step is not None:
+                self._note_step(name, step)
             near = near or ("" if used <= NEAR else name)
         return f"{near} is near its allowance, or beyond it" if near else ""
 
-    def _step(self, state: State, before: Pair | None) -> Pair:
-        """Take note of what the error is beyond that of the state before, of the same stream.
+    def _measured(self, pair: tuple[State | None, State]) -> tuple[Norms | None, Norms | None]:
+        """The error of a state; and what it is beyond that of the state before, of one stream."""
+        before, state = pair
+        name, truth = state.point.name, self._ours.truth
+        error, known = self._ours.error(state), self._ours.own.get(name)
+        if error is None or known is None or before is None or before.shape != state.shape:
+            return error, None
+        true_before = truth.state(before.point.name)
+        if true_before is None or true_before.shape != before.shape:
+            return error, None
+        keep = truth.probe.keep(name, state.shape)
+        now = state.array, truth[name]
+        return error, step_of(now, (before.array, true_before.array), keep, known)
 
-        Where that is well within what the layer may introduce, it is nothing to look into.
-        """
-        name, ours = state.point.name, self._ours
-        now = state.array, ours.truth[name]
-        known = ours.own.get(name)
-        if known is not None and before is not None and before[0].shape == state.shape:
-            keep = self._run.trace.probe.keep(name, state.shape)
-            step, most = step_of(now, before, keep, known), allowed(known, LIKE_THE_YARDSTICK)
-            self._sizes[f"{name}{STEP}"] = sizes_of(step, known)
-            if step.over(most)[0] <= NEAR:
-                self._small.add(f"{name}{STEP}")
-        return now
+    def _note_step(self, name: str, step: Norms) -> None:
+        """Where a step is well within what the layer may introduce, it is nothing to look into."""
+        known = self._ours.own[name]
+        self._sizes[f"{name}{STEP}"] = sizes_of(step, known)
+        if step.over(allowed(known, LIKE_THE_YARDSTICK))[0] <= NEAR:
+            self._small.add(f"{name}{STEP}")
 
     def _is_equal(self, state: State) -> bool:
         other = self._run.trace.state(state.point.name)
