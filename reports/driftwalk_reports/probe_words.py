@@ -106,7 +106,7 @@ def _row(row: ProbeRow) -> tuple[Cell, ...]:
 
 def _refused(told: ProbeSet) -> Iterator[str]:
     for one in told.refused[:MOST_REFUSED]:
-        yield f"Not run: probe {one.number} ({cut(one.name, 60)}): {cut(one.why, 300)}."
+        yield f"Not run: probe {one.number} ({cut(one.name, 60)}): {cut(one.why, 600)}."
     if told.refused_count > MOST_REFUSED:
         yield f"And {count(told.refused_count - MOST_REFUSED)} more probes were not run."
 

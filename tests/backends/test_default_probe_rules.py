@@ -257,6 +257,25 @@ class Placed(WithConfig):
         return self.layer(pixel_values) + self.places(pixel_position_ids).sum(2)
 
 
+class Series(WithConfig):
+    main_input_name = "past_values"
+
+    def __init__(self) -> None:
+        super().__init__(context_length=64, patch_length=8, freq_size=3, hidden_size=8)
+        self.kinds = nn.Embedding(3, 8)
+
+    def forward(self, past_values: Tensor, past_values_padding: Tensor, freq: Tensor) -> Tensor:
+        """
+        Args:
+            past_values_padding (`torch.LongTensor` of shape `(batch_size, sequence_length)`):
+                1 for what is padding.
+            freq (`torch.LongTensor` of shape `(batch_size,)`): Of which kind it is.
+        """
+        padded = past_values_padding.view(len(past_values), -1, 8)
+        patches = past_values.view(len(past_values), -1, 8).masked_fill(padded != 0, 0)
+        return patches + self.kinds(freq)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
     "handed on under another name": (
         lambda: HandsOn(vocab_size=20, hidden_size=8),
@@ -309,6 +328,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] = {
     "waves with channels": (Pads, {"input_values": (2, 1, 16000)}),
     "waves, though there are mel bins": (Listens, {"input_values": (2, 16000)}),
     "waves with one channel": (Mono, {"input_values": (2, 1, 16000)}),
+    "what is padding in a series, and a column": (
+        Series,
+        {"past_values": (2, 64), "past_values_padding": (2, 64), "freq": (2, 1)},
+    ),
     "a wave that is long enough": (Shortens, {"x": (2, 4096)}),
     "patches and their places": (
         Placed,

@@ -241,6 +241,12 @@ def _series(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted
     return Wanted("normal", (batch, past if name.startswith("past") else future, *each))
 
 
+def _padding(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted | None:
+    """A mark of what is padding in another input: nothing is."""
+    of = beside.get(name.removesuffix("_padding"))
+    return None if of is None else Wanted("zeros", of.shape)
+
+
 def _path(subject: Subject, name: str, beside: Mapping[str, Wanted]) -> Wanted:
     """A path of states and actions."""
     shape = (subject.batch, subject.length)
@@ -292,6 +298,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     (r"(input_)?features?_(attention_)?mask|padding_mask", _frames_mask),
     (r"(encoder_|decoder_)?(hidden_states|inputs_embeds)", _embeds),
     (r"(past|future)_(values|time_features|observed_mask)|static_\w+_features", _series),
+    (r"\w+_padding", _padding),
     (r"states|actions|rewards|returns_to_go|timesteps", _path),
     (r"input_points", _points),
     (r"input_labels", _point_labels),

@@ -19,6 +19,7 @@ from .shape_rules import (
     Guess,
     boxed,
     choices,
+    columns,
     dimensions,
     larger,
     mono,
@@ -183,6 +184,7 @@ _RULES: tuple[Callable[[Subject, Failure, Guess], Guess | None], ...] = (
     _as_documented,
     rounded,
     sized,
+    columns,
     _all_documented,
     _fewer,
 )

@@ -135,6 +135,14 @@ def sized(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
     return None
 
 
+def columns(subject: Subject, failure: Failure, wanted: Guess) -> Guess | None:
+    """One number for each row, as a column beside what has more axes."""
+    if not re.search(r"size of tensor a \(\d+\) must match the size of tensor b", failure.message):
+        return None
+    flat = {n: o for n, o in wanted.items() if len(o.shape) == 1 and o.kind != "given"}
+    return {**wanted, **{n: o.resized((*o.shape, 1)) for n, o in flat.items()}} if flat else None
+
+
 def with_length(wanted: Guess, length: int) -> Guess:
     """The same inputs with texts of another length."""
     ids = next((o for o in wanted.values() if o.kind == "ids" and len(o.shape) > 1), None)
