@@ -130,6 +130,45 @@ def test_a_side_that_cannot_run_in_a_row_is_run_for_each_probe(
     assert (report.probe_set.count, report.probe_set.screened) == (COUNT, 0)
 
 
+class Reuses(Noting):
+    """Hands on arrays that it writes to in the next run, too."""
+
+    def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
+        def reused(name: str, array: Array) -> Array:
+            kept = self._kept.setdefault((name, array.shape), np.empty_like(array))
+            kept[...] = array
+            return kept.view()
+
+        def hand_on(state: State) -> None:
+            assert sink is not None
+            sink(State(state.point, reused(state.point.name, state.array)))
+
+        outputs = super()._forward(probe, None if sink is None else hand_on)
+        return {name: reused(f"output {name}", array) for name, array in outputs.items()}
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
+        super().__init__(name, module, [])
+        self._kept: dict[tuple[str, tuple[int, ...]], Array] = {}
+
+
+@pytest.mark.parametrize("policy", ["calibrated", "dtype"])
+def test_states_that_the_next_run_writes_over_hide_no_fault(
+    model: torch.nn.Module, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SMALL", 4)
+    other = rounding_otherwise(model)
+    with torch.no_grad():
+        other.transformer.wte.weight[40] *= 1.05
+    honest = [Noting(name, module, []) for name, module in (("a", model), ("b", other))]
+    lying = Reuses("a", model), Reuses("b", other)
+    found = []
+    for reference, candidate in (honest, lying):
+        report = driftwalk.verify(model, candidate, reference, probes=ids(), policy=policy)
+        found.append([row.number for row in report.probes if row.verdict == "drift"])
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
 @given(st.integers(1, 1 << 23), st.integers(1, 1 << 12))
 def test_no_more_probes_are_held_than_fit(numbers: int, length: int) -> None:
     """By what the states of the last ones took; the first time one alone is run."""

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from ...adapter import Backend, Exercises, Prepares, RunsInARow
-from ...errors import DriftwalkError
+from ...errors import BackendError, DriftwalkError
 from ...exercised import LooksUp
 from ...stage import Setting, open_sides
 from ...states import Probe, Trace
@@ -60,7 +64,23 @@ def _in_a_row(side: Backend, before: Sequence[Runs], model: Any) -> list[Runs]:
         for one in before:
             runs.append(_run(side, one))
             ran += () if runs[-1].failed else (one.probe,)
+    if _share_memory([one.traces[-1] for one in runs if not one.failed]):
+        raise BackendError(f"{side.spec} hands on the same memory in run after run.")
     return runs
+
+
+def _share_memory(traces: Sequence[Trace]) -> bool:
+    """Whether a run wrote its numbers where those of another were: a state must be a copy."""
+    placed = sorted(
+        (
+            (array.__array_interface__["data"][0], run, array)
+            for run, trace in enumerate(traces)
+            for array in (*(state.array for state in trace), *trace.outputs.values())
+            if array.size
+        ),
+        key=itemgetter(0, 1),
+    )
+    return any(a[1] != b[1] and np.may_share_memory(a[2], b[2]) for a, b in pairwise(placed))
 
 
 def _run(side: Backend, before: Runs) -> Runs:
