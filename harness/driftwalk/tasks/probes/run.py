@@ -29,7 +29,7 @@ from ..shapes.run import open_for_all
 from .collecting import MOST_REFUSED, Collected, row_of, screened_row
 from .entries import Entry, Source, made, refusal, source_of
 from .screening import Glance, Screen
-from .together import Runs, Together, run_together
+from .together import Runs, Together, repeats, run_together
 
 Verify = Callable[..., list[Report]]
 """`api.verify_all`."""
@@ -40,6 +40,10 @@ WORST_WHOLE, ONE_IN = 1, 256
 """So many of the worst probes of a set are judged whole, and one more for each ..."""
 MOST_WHOLE = 10
 """... and no more than these."""
+NOT_AGAIN = (
+    "the {} gives other numbers in each run: at {} they were beyond what is allowed when the probe "
+    "was screened, and not when it was judged whole"
+)
 STOPPED = "it was stopped after {} probes, which pass; nothing is known of the others"
 
 
@@ -113,6 +117,17 @@ def _cut_short(report: Report) -> Report:
     return replace(report, verdict="unverified", reason=STOPPED.format(told.count))
 
 
+def _doubted(report: Report, first: bool, own: bool, point: str) -> Report:
+    """The report where reference and candidate give the same bits again, or one does not.
+
+    The point is that at which an earlier run was beyond what is allowed.
+    """
+    if not report.ok or not point or (first and own):
+        return report
+    side = "candidate" if first else "reference" if own else "reference, as the candidate,"
+    return replace(report, verdict="unverified", reason=NOT_AGAIN.format(side, point))
+
+
 def own_set(model: Any, name: str, seed: int = 0) -> Source:
     """A set that is made for a model: `builtin:text`, `builtin:edge`, `suggest`."""
     from driftwalk_backends.probe_sets import sets
@@ -156,6 +171,7 @@ class _SetRun:
         self.refused_count = 0
         self._ran = 0
         self._glances: list[Glance] = []
+        self._looked_at: Runs | None = None
         self._waiting: list[tuple[Entry, Probe]] = []
         self._together = Together()
 
@@ -227,7 +243,8 @@ class _SetRun:
         """Whether a probe was screened and found clear, for all candidates; then it has rows."""
         if self._screen is None:
             return False
-        self._glances = self._screen.look(runs or self._sides_on([probe])[0])
+        self._looked_at = runs or self._sides_on([probe])[0]
+        self._glances = self._screen.look(self._looked_at)
         if any(glance.never for glance in self._glances):
             self._screen = None  # to look at each would be in vain
         if whole or any(glance.why for glance in self._glances):
@@ -251,8 +268,23 @@ class _SetRun:
         """The reports of a probe that was judged whole, or of why it could not be."""
         reports = self._failed(probe, made_of) if isinstance(made_of, DriftwalkError) else made_of
         if self._screen is not None and self._glances:
+            if self._looked_at is not None:
+                reports = self._unless_unsteady(self._screen, self._looked_at, reports)
             self._screen.learn(self._glances, reports)
-            self._glances = []
+            self._glances, self._looked_at = [], None
+        return reports
+
+    def _unless_unsteady(self, screen: Screen, runs: Runs, reports: list[Report]) -> list[Report]:
+        """No pass where the runs that a screen found something in were others, and beyond it."""
+        cleared = (a.ok and bool(b.why) for a, b in zip(reports, self._glances, strict=True))
+        if runs.failed or not any(cleared):
+            return reports
+        sides = [side for side in (self._first, *self._others) if isinstance(side, Backend)]
+        with suppress(DriftwalkError):  # what cannot be run again shows no other numbers
+            first, *others = repeats(self._model, sides, runs)
+            if not (first and all(others)):
+                told = zip(reports, others, screen.beyond(runs), strict=True)
+                return [_doubted(one, first, same, point) for one, same, point in told]
         return reports
 
     def _settle(self) -> None:

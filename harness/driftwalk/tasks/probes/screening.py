@@ -137,13 +137,34 @@ class Screen:
         except DriftwalkError as error:
             return [Glance(f"it cannot be screened: {error}")] * len(self._known)
 
-    def _looked(self, stage: Stage, traces: Sequence[Trace], left: ExitStack) -> Iterator[Glance]:
-        (reference, *candidates), (trace, *others) = stage.backends, traces
-        stage.torch_model.evidence.offer(reference, trace)
+    def beyond(self, runs: Runs) -> list[str]:
+        """For each candidate the first point that is beyond its allowance in these very runs.
+
+        They are judged whole. Empty where there is no such point.
+        """
+        with (
+            open_stage(Setting(self._model, runs.probe), self._sides) as stage,
+            ExitStack() as left,
+        ):
+            run = self._begun(stage, runs.traces, left)
+            pairs = zip(stage.backends[1:], runs.traces[1:], strict=True)
+            return [self._beyond(run, candidate, met) for candidate, met in pairs]
+
+    def _beyond(self, run: Run, candidate: Backend, met: Trace) -> str:
+        standards = Standards.of(run, candidate, self._policy)
+        walk = standards.walk(run, candidate, Terms(self._policy, self._allow))
+        walk.meet_all(met, run.stage.backends[0])
+        return next((row.point.name for row in walk.layers() if not row.ok), "")
+
+    def _begun(self, stage: Stage, traces: Sequence[Trace], left: ExitStack) -> Run:
+        stage.torch_model.evidence.offer(stage.backends[0], traces[0])
         place, quiet = witness_device(self._place, stage.backends), Progress()
         witness = Witness(stage.torch_model, stage.probe, self._cache, quiet, device=place)
         left.callback(witness.close)
-        run = Run(stage, trace, Observer(checked=False), witness, "block", quiet)
+        return Run(stage, traces[0], Observer(checked=False), witness, "block", quiet)
+
+    def _looked(self, stage: Stage, traces: Sequence[Trace], left: ExitStack) -> Iterator[Glance]:
+        run, candidates, others = self._begun(stage, traces, left), stage.backends[1:], traces[1:]
         for known, candidate, met in zip(self._known, candidates, others, strict=True):
             standards = Standards.of(run, candidate, self._policy)
             why = _beyond_a_screen(standards, self._policy)

@@ -20,7 +20,7 @@ from ...adapter import Backend, Exercises, Prepares, RunsInARow
 from ...errors import BackendError, DriftwalkError
 from ...exercised import LooksUp
 from ...stage import Setting, open_sides
-from ...states import Probe, Trace
+from ...states import Probe, Trace, same_bits
 
 MOST = 16
 """So many probes are run together at most ..."""
@@ -92,6 +92,18 @@ def _run(side: Backend, before: Runs) -> Runs:
         return Runs(before.probe, (*before.traces, side.trace(before.probe)))
     except DriftwalkError as error:
         return Runs(before.probe, failed=str(error))
+
+
+def repeats(model: Any, sides: Sequence[Backend], runs: Runs) -> list[bool]:
+    """Whether each side, run once more on the same probe, gives the bits that these runs have."""
+    with open_sides(Setting(model), sides) as opened:
+        pairs = zip(opened.backends, runs.traces, strict=True)
+        return [_alike(side.trace(runs.probe), seen) for side, seen in pairs]
+
+
+def _alike(now: Trace, before: Trace) -> bool:
+    one, other = ({state.point.name: state.array for state in trace} for trace in (now, before))
+    return same_bits(one, other)
 
 
 class Together:
