@@ -11,8 +11,10 @@ goes back. What is not clearly the one has no partner, and is `missing`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
@@ -62,18 +64,22 @@ class Arrangement:
         return turned.transpose(order).reshape(shape)
 
 
-def arrangements(shape: Sequence[int], wanted: Sequence[int]) -> list[Arrangement]:
+def arrangements(shape: Sequence[int], wanted: Sequence[int]) -> tuple[Arrangement, ...]:
     """Every way a tensor of one shape may be a state of another, the plainest first."""
-    shape, wanted = tuple(shape), tuple(wanted)
-    if int(np.prod(shape)) != int(np.prod(wanted)):
-        return []
+    return _arrangements(tuple(shape), tuple(wanted))
+
+
+@lru_cache(maxsize=4096)
+def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[Arrangement, ...]:
+    if math.prod(shape) != math.prod(wanted):
+        return ()
     straight = tuple(range(len(wanted)))
     if _long(shape) == _long(wanted):
         own = Arrangement(wanted, straight, wanted, 0 if shape == wanted else 1)
         # Axes of equal length may have been exchanged without a trace in the shape.
         twins = len(set(_long(wanted))) < len(_long(wanted))
-        return [own, *_permuted(shape, wanted)] if twins else [own]
-    return _permuted(shape, wanted) or [Arrangement(wanted, straight, wanted, 4)]
+        return (own, *_permuted(shape, wanted)) if twins else (own,)
+    return tuple(_permuted(shape, wanted)) or (Arrangement(wanted, straight, wanted, 4),)
 
 
 def _permuted(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Arrangement]:

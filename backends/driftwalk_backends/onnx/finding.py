@@ -61,6 +61,10 @@ class Finder:
 
     def search(self) -> tuple[Found, ...]:
         """Find what points can be found, in order of execution; by scopes alone where they hold."""
+        with self._model.in_a_row():
+            return self._searched()
+
+    def _searched(self) -> tuple[Found, ...]:
         sizes = self._sizes()
         scoped = self._picks.expect(self._points, self._model.layout)
         if scoped:

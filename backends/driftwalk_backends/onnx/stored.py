@@ -16,6 +16,9 @@ def array_of(tensor: Any, folder: Path) -> Array:
     """
     from onnx import TensorProto, numpy_helper
 
+    if not tensor.external_data:
+        held: Array = numpy_helper.to_array(tensor)
+        return held
     where = {entry.key: entry.value for entry in tensor.external_data}
     name = where.get("location", "")
     file = folder / name
