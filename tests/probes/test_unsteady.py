@@ -13,7 +13,7 @@ import driftwalk
 import zoo
 from driftwalk.tasks.probes import run
 
-COUNT, GLITCH = 20, 13
+COUNT, GLITCH = 9, 7
 Model = Any
 
 
