@@ -92,7 +92,7 @@ def _values(found: Percentiles) -> tuple[float, ...]:
 
 def _row(row: ProbeRow) -> tuple[Cell, ...]:
     word = f"{row.verdict}, screened" if row.screened else row.verdict
-    sign = Sign(row.verdict, SYMBOLS[row.verdict], word, cut(row.reason, 120))
+    sign = Sign(row.verdict, SYMBOLS[row.verdict], word, cut(row.reason, 200))
     return (
         f"{row.number}: {cut(row.name, 60)}",
         sign,
