@@ -289,6 +289,7 @@ class _SetRun:
 
     def _settle(self) -> None:
         """Judge the worst of the screened probes whole: the report is that of the worst."""
+        self._glances, self._looked_at = [], None  # what was seen last is not of these
         few = min(MOST_WHOLE, WORST_WHOLE + self._ran // ONE_IN)
         for _ in range(MOST_WHOLE):
             worst = (pair for one in self.collected for pair in one.worst[:few])
