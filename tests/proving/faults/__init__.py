@@ -1,0 +1,1 @@
+"""Faults of porting and of arithmetic, and lies."""

@@ -1,0 +1,1 @@
+"""Changes that are honest: other numbers, other algorithms, another structure; one function."""
