@@ -17,6 +17,9 @@ MOST_TOKEN_WEIGHT: Final = 1e3
 """Largest weight of a token whose honest noise is far below that of the others, in units of
 theirs."""
 
+WIDEST_PATTERN: Final = 1 << 13
+"""Width of a state above which its largest singular value is not measured: logits are too wide."""
+
 
 # measure/spectral.py
 

@@ -23,12 +23,11 @@ import numpy as np
 
 from ..dtypes import Array, Float64
 from ..jsonable import Later, Size
-from .constants import MOST_TOKEN_WEIGHT, TIPPED_ONE_IN, UPPER_TAIL_QUANTILE
+from .constants import MOST_TOKEN_WEIGHT, TIPPED_ONE_IN, UPPER_TAIL_QUANTILE, WIDEST_PATTERN
 from .fused_norms import fast_difference, fast_norms
 from .spectral import spectral
 
 BLOCK = 1 << 16
-_WIDEST = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def distance(
     if not count or not width:
         return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
-    kept = patterns and b is not None and width <= _WIDEST
+    kept = patterns and b is not None and width <= WIDEST_PATTERN
     weights = weights or even(count, width)
     every = weights.tokens, weights.channels
     at_once = fast_norms(a_rows, b_rows, rows, *every, weights.alive, UPPER_TAIL_QUANTILE, kept)
