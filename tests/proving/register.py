@@ -56,10 +56,13 @@ def entries(root: Path = ROOT) -> tuple[Entry, ...]:
 
 def entries_in(text: str, file: str, wing: str) -> Iterator[Entry]:
     """The entries of one register."""
-    body = ast.parse(text, file).body
+    body, lines = ast.parse(text, file).body, text.splitlines(keepends=True)
     for place, node in enumerate(body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            value = ast.get_source_segment(text, node.value) or ""
+            before, after = _around(lines, node.value)
+            last = node.value.end_lineno or node.value.lineno
+            whole = "".join(lines[node.value.lineno - 1 : last])
+            value = whole[len(before) : len(whole) - len(after)]
             words = _words(body[place + 1]) if place + 1 < len(body) else ""
             yield Entry(node.target.id, value, words, file, node.lineno, wing)
 
@@ -77,11 +80,17 @@ def changed(entry: Entry, text: str, factor: float) -> str:
         raise ValueError(f"{entry.file} has no entry {entry.name}; read its entries again.")
     lines = text.splitlines(keepends=True)
     for leaf in sorted(_leaves(value), key=lambda one: (one.lineno, one.col_offset), reverse=True):
-        first, last = leaf.lineno - 1, (leaf.end_lineno or leaf.lineno) - 1
-        before = lines[first].encode()[: leaf.col_offset].decode()
-        after = lines[last].encode()[leaf.end_col_offset :].decode()
-        lines[first : last + 1] = [f"{before}{_times(_number(leaf), factor)!r}{after}"]
+        before, after = _around(lines, leaf)
+        made = f"{before}{_times(_number(leaf), factor)!r}{after}"
+        lines[leaf.lineno - 1 : leaf.end_lineno] = [made]
     return "".join(lines)
+
+
+def _around(lines: list[str], node: ast.expr) -> tuple[str, str]:
+    """What stands before an expression on its first line, and behind it on its last."""
+    last = lines[(node.end_lineno or node.lineno) - 1]
+    before = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+    return before, last.encode()[node.end_col_offset :].decode()
 
 
 def _values(text: str) -> Iterator[tuple[str, ast.expr]]:
