@@ -8,6 +8,7 @@
 
 Below them: `sources`, `probes` and `default_probe/` (models and their inputs), `points`, `hooks`
 and `anatomy` (where the states of a torch model are), `on_device/` (sums where tensors live),
-`widening` and `precision` (formats). Beside them: `faults/` (for the self-test), `bundles/` (one
-layer in a folder), `hardware/` (checks of a machine), `ray_cluster` (jobs of a fleet).
+`widening` and `precision` (formats), `constants` (every tuned number of these). Beside them:
+`faults/` (for the self-test), `bundles/` (one layer in a folder), `hardware/` (checks of a
+machine), `ray_cluster` (jobs of a fleet).
 """

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from .constants import SAME_ACTIVATION
+
 
 class QuickGelu(nn.Module):
     """The sigmoid approximation of GELU."""
@@ -43,7 +45,7 @@ def identify(value: object) -> str | None:
     if not isinstance(given, torch.Tensor) or given.shape != x.shape:
         return None
     for name, (make, _) in _KNOWN.items():
-        if torch.allclose(given.double(), make()(x), rtol=0, atol=1e-9):
+        if torch.allclose(given.double(), make()(x), rtol=0, atol=SAME_ACTIVATION):
             return name
     return None
 

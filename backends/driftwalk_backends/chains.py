@@ -13,13 +13,11 @@ from itertools import groupby
 
 from torch import nn
 
+from .constants import HEAD_STACK_SHARE
 from .layout import Stack
 from .tensors import Slot
 from .tree import Visit, paths_to
 from .watching import Call, Group, is_norm
-
-SMALL = 0.1
-"""A stack with less than this share of the largest one's parameters is part of a head."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,8 @@ def find_chains(groups: Iterable[Group], directly: bool) -> list[Chain]:
     chains = [c for c in chains if not is_inside(c.calls[0].path.rpartition(".")[0], blocks)]
     chains.sort(key=lambda chain: chain.calls[0].order)
     most = max((chain.weights for chain in chains), default=0)
-    large = {kind for c in chains if c.weights >= SMALL * most for kind in c.kinds}
-    chains = [c for c in chains if c.weights >= SMALL * most or c.kinds <= large]
+    large = {kind for c in chains if c.weights >= HEAD_STACK_SHARE * most for kind in c.kinds}
+    chains = [c for c in chains if c.weights >= HEAD_STACK_SHARE * most or c.kinds <= large]
 
     def lies_between(chain: Chain, other: Chain) -> bool:
         """Of two lists whose members take turns, the smaller lies between the larger's blocks."""
@@ -221,7 +219,7 @@ def left_out(groups: Iterable[Group], chains: list[Chain]) -> dict[str, int]:
     """Lists of blocks of one class that ran, and how many of those blocks no point tells apart."""
     points = {call.path for chain in chains for call in chain.calls}
     around = {outer for point in points for outer in paths_to(point)}
-    least = max(1, SMALL * max((chain.weights for chain in chains), default=0))
+    least = max(1, HEAD_STACK_SHARE * max((chain.weights for chain in chains), default=0))
     left: dict[str, int] = {}
     for group in groups:
         ran = {call.path for call in group.calls}

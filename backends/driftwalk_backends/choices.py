@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .constants import DISPLACED_SCORES
 from .op_mode import OpMode
 from .op_values import leaves_of, tensors_of, written
 from .widening import Args, Kwargs
@@ -30,8 +31,6 @@ COMPARISONS = {"gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less
 ROUNDINGS = {"round": 0.5, "floor": 0.0, "ceil": 0.0, "trunc": 0.0, "_to_copy": 0.0}
 """Ops that make whole numbers of others, and where between two whole numbers they jump."""
 
-DISPLACED = 3.0
-"""Times what a row of scores was moved: one moved by a choice before it may tip in turn."""
 
 _WHOLE_NUMBERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 
@@ -196,7 +195,7 @@ class Tipped(Recorded):
         typical = torch.maximum(moved[counted].median(), shares.median() * scores.abs())
         typical = torch.where(scores.isfinite(), typical, 0.0)
         rows = moved.square().mean(-1, keepdim=True).sqrt() if moved.ndim else moved
-        return torch.maximum(self._reach * typical, DISPLACED * rows)
+        return torch.maximum(self._reach * typical, DISPLACED_SCORES * rows)
 
 
 def without_ties(scores: torch.Tensor, best: int, descending: bool) -> tuple[torch.Tensor, int]:

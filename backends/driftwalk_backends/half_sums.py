@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-CONVOLUTION = torch.ops.aten.convolution.default
+from .constants import HALF_SUMS_TRIED, SUMS_IN_HALF
 
-_TWICE = 2.0
-_SHAPES = (((2, 3, 32, 32), (32, 3, 4, 4), 4), ((1, 64, 16, 16), (64, 64, 3, 3), 1))
-"""Given, weights, stride: as patches of an image are embedded, and as a ResNet's blocks are."""
+CONVOLUTION = torch.ops.aten.convolution.default
 
 
 def has_convolution(module: nn.Module) -> bool:
@@ -29,7 +27,7 @@ def sums_in_half(dtype: torch.dtype) -> bool:
     """Whether this CPU's convolutions are worse than sums in float32; seen, not looked up."""
     onednn = torch._C._get_mkldnn_enabled()
     try:
-        return any(_is_worse(dtype, *shapes) for shapes in _SHAPES)
+        return any(_is_worse(dtype, *shapes) for shapes in HALF_SUMS_TRIED)
     except RuntimeError:  # no such kernel
         return False
     finally:
@@ -44,7 +42,7 @@ def _is_worse(dtype: torch.dtype, given: Any, weights: Any, stride: int) -> bool
         return nn.functional.conv2d(x.to(computed_in), w.to(computed_in), stride=stride).double()
 
     true, wide, own = made(torch.float64), made(torch.float32).to(dtype).double(), made(dtype)
-    return bool((own - true).norm() > _TWICE * (wide - true).norm())
+    return bool((own - true).norm() > SUMS_IN_HALF * (wide - true).norm())
 
 
 def own_convolution(args: tuple[Any, ...], wide: torch.Tensor) -> torch.Tensor:

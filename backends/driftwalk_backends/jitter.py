@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .constants import WHOLE_NUMBER_SIZE
 from .op_values import changed
 from .tensors import unseen
 from .widening import MOVES, Args, EachOp, Kwargs, own_of, paired
@@ -76,7 +77,7 @@ class Jittered(EachOp):
         asks = value.device.type == "cpu"  # to ask a GPU takes longer than to do it
         whole = value.frac() == 0
         if not asks or whole.any():
-            noise.masked_fill_(whole & (value.abs() * self._roundoff < 1 / 4), 0.0)
+            noise.masked_fill_(whole & (value.abs() * self._roundoff < WHOLE_NUMBER_SIZE), 0.0)
         off = value.addcmul(value, noise)
         if not asks or not off.sum().isfinite():  # a mask's lowest number stays
             off = torch.where(off.isfinite(), off, value)

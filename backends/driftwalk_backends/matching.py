@@ -2,7 +2,7 @@
 
 A tensor *fits* where its shape is the expected one up to permutation and flattening. Of those that
 fit, the closest in relative L2 is the match, if no other tensor comes near it: copies, casts and
-reshapes of it are the same tensor, and anything else must be `MARGIN` times as far away.
+reshapes of it are the same tensor, and anything else must be `MATCH_MARGIN` times as far away.
 
 `by_value` is `map=auto`: which state of a port is which point; its names say nothing. Points are
 taken in order of execution, and a port's states in the order in which it wrote them: a match never
@@ -23,21 +23,17 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import UsageError
 from driftwalk.states import Point, State, Trace
 
-MARGIN = 4.0
-"""How many times as far away the second best must be, or the match is ambiguous."""
-
-SAME = 2.0**-22
-"""Relative distance of two tensors that hold the same numbers, give or take a rounding."""
-
-_SAMPLE = 4096
-"""Elements that are compared of each tensor at first ..."""
-_CLOSEST = 24
-"""... to find this many that are then compared as a whole."""
-_MOST_AXES = 4
+from .constants import (
+    MATCH_AXES,
+    MATCH_CLOSEST,
+    MATCH_LIMIT_OTHERWISE,
+    MATCH_LIMITS,
+    MATCH_MARGIN,
+    MATCH_SAME,
+    MATCH_SAMPLE,
+)
 
 AUTO = "auto"
-_LIMITS = {"fp64": 1e-3, "fp32": 1e-3, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2, "fp8": 2e-1}
-"""How far a port's state may be from the one expected, relatively, by the coarser dtype of both."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[Arra
 
 def _permuted(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Arrangement]:
     axes = tuple(axis for axis, size in enumerate(wanted) if size > 1)
-    if len(axes) > _MOST_AXES:
+    if len(axes) > MATCH_AXES:
         return []
     ways = []
     for order in permutations(axes):
@@ -154,7 +150,7 @@ class Hit:
         """Whether the two are one tensor: by descent, or number by number."""
         if self.candidate.root == other.candidate.root:
             return True
-        return error(self.array, other.array) <= SAME
+        return error(self.array, other.array) <= MATCH_SAME
 
 
 class Pool:
@@ -170,7 +166,7 @@ class Pool:
         expected: Array,
         keep: Array | None = None,
         allowed: Callable[[Candidate], bool] = lambda _: True,
-        closest: int = _CLOSEST,
+        closest: int = MATCH_CLOSEST,
     ) -> list[Hit]:
         """Those that fit, the closest first; a tensor that is not finite stands last."""
         rough: list[tuple[float, Candidate, Arrangement]] = []
@@ -191,8 +187,8 @@ class Pool:
 
 def _rough(expected: Array, got: Array, keep: Array | None) -> float:
     """The error on some of the tokens, or of the elements where there are no tokens."""
-    if keep is None and expected.size > _SAMPLE:
-        step = expected.size // _SAMPLE
+    if keep is None and expected.size > MATCH_SAMPLE:
+        step = expected.size // MATCH_SAMPLE
         # A stride that shares no factor with the axes, so that no channel is seen alone.
         picked = np.arange(0, expected.size, step | 1)
         return error(expected.reshape(-1)[picked], got.reshape(-1)[picked])
@@ -218,7 +214,7 @@ def clear(hits: Sequence[Hit], limit: float) -> Hit | None:
     apart = distinct(hits, most=2)
     if not apart or not apart[0].error <= limit:
         return None
-    if len(apart) > 1 and apart[1].error < MARGIN * max(apart[0].error, SAME):
+    if len(apart) > 1 and apart[1].error < MATCH_MARGIN * max(apart[0].error, MATCH_SAME):
         return None
     return apart[0]
 
@@ -234,7 +230,10 @@ def by_value(expected: Trace, port: Trace) -> Trace:
         name, array = state.point.name, state.array
         keep = expected.probe.keep(name, array.shape)
         dtypes = {state.dtype, port.backend.dtype, expected.backend.dtype, *(s.dtype for s in port)}
-        limit = max((_LIMITS[dtype] for dtype in dtypes & _LIMITS.keys()), default=1e-3)
+        limit = max(
+            (MATCH_LIMITS[dtype] for dtype in dtypes & MATCH_LIMITS.keys()),
+            default=MATCH_LIMIT_OTHERWISE,
+        )
 
         def is_later(candidate: Candidate, last: int = last) -> bool:
             return candidate.order >= last

@@ -23,13 +23,14 @@ from driftwalk.states import Probe
 
 from .calls import Inputs
 from .choices import COMPARISONS, RANKINGS
+from .constants import MASK_SIZE
 from .hooks import TensorSink
 from .layout import Layout
 from .lending import PIECE, Lent
 from .loaded import LoadedModel
 from .op_values import leaves_of, tensors_of
 from .torch_eager import TorchEager
-from .widening import HUGE, SUMS, Args, EachOp, Kwargs
+from .widening import SUMS, Args, EachOp, Kwargs
 
 _WIDE = 8
 """Bytes of a number in the truth."""
@@ -135,6 +136,6 @@ def _beside(func: Any, result: torch.Tensor) -> int:
     """How many tensors of its size a result may need beside it."""
     if not result.is_floating_point() or not result.numel():
         return 0
-    if func in SUMS and bool(result.abs().amax() >= HUGE):
+    if func in SUMS and bool(result.abs().amax() >= MASK_SIZE):
         return _HUGE
     return _WHOLE if bool((result.frac() == 0).any()) else _NOISE

@@ -21,7 +21,8 @@ from torch import nn
 from driftwalk.errors import ModelError
 
 from . import tree
-from .chains import SMALL, Chain, Link, find_chains, is_inside, left_out, may_be_blocks
+from .chains import Chain, Link, find_chains, is_inside, left_out, may_be_blocks
+from .constants import HEAD_STACK_SHARE
 from .layout import Stack
 from .tree import Visit, Visits
 from .watching import Group, Watched
@@ -51,7 +52,10 @@ def find_stacks(
     calls = [call for chain in chains for call in chain.calls]
     # The weights of a quantised copy may lie where nobody counts them.
     alike = bool(known) and known <= {call.path for call in calls}
-    most = alike or _share({call.module for call in calls}, watched.visits, computing) >= SMALL
+    most = (
+        alike
+        or _share({call.module for call in calls}, watched.visits, computing) >= HEAD_STACK_SHARE
+    )
     if not chains or not most:
         return _walked(watched.visits, sum(computing.values()))
     stacks = _stacks_of(chains, watched.visits.counts)
@@ -133,7 +137,7 @@ def _beside(
     lists = set(taken)
     found: list[tuple[int, Stack]] = []
     for path, calls in places.items():
-        large = _share({visit.module for visit in calls}, visits, computing) >= SMALL
+        large = _share({visit.module for visit in calls}, visits, computing) >= HEAD_STACK_SHARE
         of_a_stage = any(visit.parts and tree.is_numbered(visit.path) for visit in calls)
         if not (large or path in lists or of_a_stage or tree.have_blocks(calls)):
             continue

@@ -18,11 +18,16 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from driftwalk.dtypes import Array
-from driftwalk.exercised import FAR, NEAR, Driven
+from driftwalk.exercised import Driven
+
+from .constants import SEEN_TWICE, SMOOTH_BEND
 
 _KINKED = ("relu", "relu6", "leaky_relu", "prelu", "elu", "selu", "celu", "rrelu")
 _SMOOTH = ("gelu", "silu", "mish", "tanh", "sigmoid", "softplus", "hardswish", "hardsigmoid")
-BENDS = {**dict.fromkeys(_KINKED, 0.0), **dict.fromkeys((*_SMOOTH, "logsigmoid", "hardtanh"), FAR)}
+BENDS = {
+    **dict.fromkeys(_KINKED, 0.0),
+    **dict.fromkeys((*_SMOOTH, "logsigmoid", "hardtanh"), SMOOTH_BEND),
+}
 """Activations, and how far from zero an input must be for the bend to be behind it."""
 _SECOND = (_ConvNd, _NormBase, nn.GroupNorm)
 """Modules that give channels as the second axis; all others as the last."""
@@ -52,7 +57,7 @@ class Units:
         self._runs += other._runs
 
     def said(self, where: str, function: str) -> Driven:
-        near = self._second >= NEAR * self._largest
+        near = self._second >= SEEN_TWICE * self._largest
         return Driven(
             where=where,
             function=function,

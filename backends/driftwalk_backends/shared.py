@@ -22,13 +22,11 @@ from driftwalk.names import in_stack
 from driftwalk.states import SHARED, Point
 
 from .calls import forward_of
+from .constants import DROPPED_SCORE
 from .tensors import Slot, call_tensors
 from .watching import BlockNumbers, hooked, same
 
 Given = tuple[Slot, torch.Tensor | None]
-
-DROPPED = -9999.0
-"""What is added to a score that must not count is no greater than this."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,14 @@ class Shared:
             kept = _kept(tensor)
             upright, kept = _upright(kept).to(dtype), kept.to(dtype)
             return kept * upright + (1 - kept) * (1 - upright)  # runtimes choose among floats only
-        return torch.where(tensor <= DROPPED, torch.zeros_like(tensor), tensor)
+        return torch.where(tensor <= DROPPED_SCORE, torch.zeros_like(tensor), tensor)
 
     def instead(self, tensor: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """The argument that has another state."""
         if torch.equal(self.state(tensor), state):
             return tensor
         if not self.mask and tensor.dtype is not torch.bool:
-            return torch.where(tensor <= DROPPED, tensor, state)
+            return torch.where(tensor <= DROPPED_SCORE, tensor, state)
         kept = _kept(tensor)
         wanted = torch.where(_upright(kept), state > 0.5, state <= 0.5)
         if tensor.dtype is torch.bool:
@@ -71,7 +69,7 @@ class Shared:
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.dtype is torch.bool else tensor > DROPPED
+    return tensor if tensor.dtype is torch.bool else tensor > DROPPED_SCORE
 
 
 def _upright(kept: torch.Tensor) -> torch.Tensor:
@@ -174,4 +172,6 @@ def _is_mask(tensor: torch.Tensor | None) -> bool:
     """Whether an argument only says which positions count: nothing, or out of the question."""
     if tensor is None or tensor.dtype is torch.bool:
         return True
-    return bool(((tensor == 0) | (tensor <= DROPPED)).all()) and bool((tensor <= DROPPED).any())
+    return bool(((tensor == 0) | (tensor <= DROPPED_SCORE)).all()) and bool(
+        (tensor <= DROPPED_SCORE).any()
+    )

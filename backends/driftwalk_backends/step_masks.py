@@ -8,9 +8,8 @@ import torch
 
 from driftwalk.states import Point
 
+from .constants import SEES_ITSELF
 from .layout import Stack
-
-SEEN = 0.5
 
 
 class JoinedMasks:
@@ -60,6 +59,6 @@ class JoinedMasks:
         whole[..., first : first + width] = own[..., :width]
         # A token sees itself: else the mask was meant the other way round.
         itself = whole[..., start:end].diagonal(dim1=-2, dim2=-1)
-        if itself.float().mean() < SEEN:
+        if itself.float().mean() < SEES_ITSELF:
             whole[..., first : first + width] = 1 - own[..., :width]
         return whole * causal

@@ -22,6 +22,7 @@ from torch import nn
 
 from driftwalk.dtypes import FORMATS, Array
 
+from .constants import CONTAINER_DEPTH
 from .fetching import fetched
 
 Slot = tuple[Any, ...]
@@ -37,8 +38,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 _NUMBERS = 16
 """How many numbers of a tensor are looked at before all are."""
 _PLAIN = bool | int | float | str
-_DEPTH = 3
-"""How deep containers are looked into; what lies deeper is a cache, not a state."""
 
 
 def own_kinds(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
@@ -64,7 +63,7 @@ def members(value: Any) -> list[tuple[Any, Any]]:
     return list(vars(value).items())
 
 
-def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Slot, torch.Tensor]]:
+def tensors_in(value: Any, depth: int = CONTAINER_DEPTH) -> Iterator[tuple[Slot, torch.Tensor]]:
     """Every tensor in a value, in order, by its slot."""
     if isinstance(value, torch.Tensor):
         yield (), value

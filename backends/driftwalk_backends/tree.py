@@ -19,20 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from .constants import (
+    CLOSED_SEQUENCE_SHARE,
+    LARGE_PART_SHARE,
+    STAGE_SHARE,
+    UNIT_LAYERS,
+    WRAPPED_SHARE,
+)
 from .glimpses import Glimpse
 from .tensors import tensors_in
-
-_WRAPPER = 0.9
-"""One part with this share of a module's weights: the module only wraps it."""
-_STAGE = 2 / 3
-"""Like blocks with this share of a module's weights: the module is a stage of them."""
-_LARGE = 0.5
-"""A part with this share of all weights is no unit."""
-_SEQUENCE = 0.05
-"""A sequence with less than this share of all weights is left closed."""
-_UNIT = 6
-"""So many single layers in a sequence are a unit: a convolution and its norm are best seen as one,
-since what runs a model may fold them into one."""
 
 _NUMBER = re.compile(r"[._]?\d+\Z")
 
@@ -164,15 +159,15 @@ def _is_open(visit: Visit, outputs: Sequence[torch.Tensor], total: int) -> bool:
     parts, share = visit.parts, visit.weights / max(total, 1)
     if visit.gives_any(outputs) or not visit.gives:
         return True
-    if max(part.weights for part in parts) >= _WRAPPER * visit.weights:
+    if max(part.weights for part in parts) >= WRAPPED_SHARE * visit.weights:
         return True
     if isinstance(visit.module, nn.Sequential):
-        unit = len(parts) <= _UNIT and not any(part.parts for part in parts)
-        return share >= _SEQUENCE and not unit
+        unit = len(parts) <= UNIT_LAYERS and not any(part.parts for part in parts)
+        return share >= CLOSED_SEQUENCE_SHARE and not unit
     inside = sum({part.path: part.weights for part in parts}.values())
-    if share > _LARGE and inside >= _WRAPPER * visit.weights:
+    if share > LARGE_PART_SHARE and inside >= WRAPPED_SHARE * visit.weights:
         return True
-    return _blocks_in(parts) >= _STAGE * visit.weights
+    return _blocks_in(parts) >= STAGE_SHARE * visit.weights
 
 
 def _blocks_in(parts: Iterable[Visit]) -> int:

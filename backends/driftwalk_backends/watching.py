@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .constants import LATEST_TENSORS
 from .glimpses import Glimpse
 from .lineage import Lineage, Marks
 from .tensors import (
@@ -211,7 +212,7 @@ class Made:
     """What modules gave: the last few tensors, and of all others whether they are still alive."""
 
     def __init__(self) -> None:
-        self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=16)
+        self._latest: deque[tuple[str, torch.Tensor]] = deque(maxlen=LATEST_TENSORS)
         self._all: list[tuple[str, weakref.ref[torch.Tensor]]] = []
 
     def forget(self) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from .constants import MASK_SIZE
 from .op_mode import OpMode
 from .op_values import (
     called_with,
@@ -47,8 +48,6 @@ _STEPS |= {"sgn", "sign", "trunc"}
 
 SUMS = {aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor}
 _MOST = torch.finfo(torch.float32).max
-HUGE = 2.0**26
-"""Masks are added as -1e9 or -1e10; numbers of a model's own are far smaller."""
 
 
 MOVES = {
@@ -352,9 +351,9 @@ def _absorbed(total: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
     if not total.is_floating_point() or not total.numel():
         return total
     size = total.abs()
-    if total.device.type == "cpu" and size.amax() < HUGE:  # a GPU takes longer to be asked
+    if total.device.type == "cpu" and size.amax() < MASK_SIZE:  # a GPU takes longer to be asked
         return total
-    huge = (size >= HUGE) & (size <= _MOST)
+    huge = (size >= MASK_SIZE) & (size <= _MOST)
     rounded = torch.where(huge, total.float().to(total.dtype), total)
     return total.copy_(rounded) if targets else rounded
 

@@ -20,12 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .jsonable import Size
+from .judge.constants import EFFECT_OFF, EFFECT_TIMES
 from .measure.norms import ratio
-
-STRONG = 2.0
-"""A prediction that is this many times too large or too small disagrees strongly ..."""
-FAR = 0.5
-"""... and so does one that is off by this part of what was measured, as a vector."""
 
 Finding = Literal["nothing", "follows", "added", "nonlinear", "nonfinite"]
 
@@ -112,9 +108,9 @@ class Carried:
             return "nonfinite"
         if self.measured == 0 and self.predicted == 0:
             return "nothing"
-        if not 1 / STRONG <= self.ratio <= STRONG or self.off > FAR:
+        if not 1 / EFFECT_TIMES <= self.ratio <= EFFECT_TIMES or self.off > EFFECT_OFF:
             return "nonlinear"
-        return "added" if 0 < self.source < self.measured / STRONG else "follows"
+        return "added" if 0 < self.source < self.measured / EFFECT_TIMES else "follows"
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,6 @@ from .states import Probe
 ROWS, WEIGHT_ROWS = "embedding rows", "weight rows"
 POSITIONS, TOKEN_TYPES, EXPERTS, UNUSED = "positions", "token types", "experts", "unused"
 PADDING, BATCH, WINDOW, CACHE = "padding", "batch", "window", "cache"
-FAR = 3.0
-"""Where a smooth activation is as good as flat or straight: GELU is within 0.5 % of one of them."""
-NEAR = 0.9
-"""How near another probe must come to the largest input of a unit for that to be seen twice."""
 _EASIEST_FIRST = (PADDING, BATCH, TOKEN_TYPES, POSITIONS, WINDOW, ROWS)
 
 NOT_RUN = (

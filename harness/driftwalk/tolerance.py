@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 from .dtypes import Format, loosest
 from .errors import UsageError, nearest
+from .judge.constants import DTYPE_ALLOWANCES
 
 POLICIES = ("calibrated", "dtype", "fixed")
 
@@ -40,18 +41,9 @@ class Tolerance:
 
 
 BY_DTYPE: dict[str, Tolerance] = {
-    "fp64": Tolerance(1e-7, 1e-7, "rms"),
-    "fp32": Tolerance(3e-5, 1.3e-6, "rms"),
-    "tf32": Tolerance(3e-2, 1e-3, "rms"),
-    "fp16": Tolerance(3e-2, 1e-3, "rms"),
-    "bf16": Tolerance(2.4e-1, 1.6e-2, "rms"),
-    "fp8": Tolerance(1.0, 1.25e-1, "rms"),
+    name: Tolerance(atol, rtol, "rms") for name, (atol, rtol) in DTYPE_ALLOWANCES.items()
 }
-"""Room per dtype, for whole models: rtol as in torch.testing, atol in units of the state's RMS.
-
-torch.testing's atol is made for single operations; these leave honest 12-layer models about half of
-the room unused (docs/cuda.md has the measurements).
-"""
+"""Room per dtype, for whole models: rtol as in torch.testing, atol in units of the state's RMS."""
 
 
 @dataclass(frozen=True)

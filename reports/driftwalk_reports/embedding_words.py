@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from driftwalk.measure.embeddings import FEWEST, Embedding
+from driftwalk.measure.constants import FEWEST_NEIGHBOURS
+from driftwalk.measure.embeddings import Embedding
 
 from .numbers import cosine, count, cut, number
 
@@ -14,7 +15,7 @@ def embedding_sentence(found: Embedding) -> str:
     text = f"{cut(found.output, 80)}{what}: cosine to the reference {cosine(found.cosine_min)}"
     text += f" or more in {rows}" if found.rows > 1 else f" in {rows}"
     if not found.compared:
-        return f"{text}; with {FEWEST} rows or more, neighbours could be compared, too."
+        return f"{text}; with {FEWEST_NEIGHBOURS} rows or more, neighbours could be compared, too."
     if not found.reordered:
         return f"{text}; each has the same neighbours in the same order."
     if not found.moved:

@@ -84,7 +84,7 @@ def test_a_run_that_fails_leaves_nothing_for_the_next() -> None:
 
 def test_what_a_set_uses_is_counted_in_runs_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks that count rows are there before a row begins, and stay for all of its runs."""
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
     model = zoo.build("gpt2")
     ids = [np.array([[1, 2, 3 + n]]) for n in range(20)]
     given: dict[str, Any] = {"probes": [{"input_ids": one} for one in ids]}

@@ -14,7 +14,7 @@ import transformers
 
 import driftwalk
 import zoo
-from driftwalk.judge.honest import FLOOR, K
+from driftwalk.judge.constants import FLOOR_ROUNDOFFS, YARDSTICKS
 from driftwalk_backends.default_probe.search import default_inputs
 from driftwalk_backends.sources import open_model
 
@@ -36,8 +36,8 @@ def main(names: list[str]) -> None:
     out(
         f"{datetime.datetime.now(datetime.UTC).date()}, {platform.machine()}{gpu}, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, Python "
-        f"{platform.python_version()}; k = {K:g}, floor = {FLOOR:g} roundoffs; seeds {SEEDS}, "
-        "probes 2 x 16, padded and unpadded.\n\n"
+        f"{platform.python_version()}; k = {YARDSTICKS:g}, floor = {FLOOR_ROUNDOFFS:g} "
+        f"roundoffs; seeds {SEEDS}, probes 2 x 16, padded and unpadded.\n\n"
         "Each cell: false alarms / runs, and the largest error seen in units of the yardstick's "
         "(total error at any point; introduced error at any point). The limit is k.\n\n"
     )
@@ -64,9 +64,9 @@ def main(names: list[str]) -> None:
                         if row.truth and row.blame:
                             total, own = worst[candidate]
                             worst[candidate] = [
-                                max(total, row.tolerance.needed * K),
+                                max(total, row.tolerance.needed * YARDSTICKS),
                                 max(own, row.blame.norms["introduced"].over(
-                                    row.blame.norms["allowed"])[0] * K),
+                                    row.blame.norms["allowed"])[0] * YARDSTICKS),
                             ]  # fmt: skip
         for candidate in candidates:
             alarms += failed[candidate]

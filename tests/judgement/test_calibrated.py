@@ -13,7 +13,8 @@ import torch
 import driftwalk
 import zoo
 from driftwalk.judge import calibration_cache, witness
-from driftwalk.judge.calibrate import K, calibrate, closer
+from driftwalk.judge.calibrate import calibrate, closer
+from driftwalk.judge.constants import YARDSTICKS
 from driftwalk.measure.norms import ZERO
 from driftwalk.registry import create
 from driftwalk.tolerance import Policy, Rule
@@ -30,7 +31,7 @@ def test_honest_candidates_pass(name):
     for candidate, report in zip(candidates, reports, strict=True):
         assert report.ok, (candidate, report)
         assert report.root_cause is None
-        assert all(layer.tolerance.k == K for layer in report.layers)
+        assert all(layer.tolerance.k == YARDSTICKS for layer in report.layers)
 
 
 def test_the_truth_is_float64_even_where_the_model_asks_for_float32():

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from driftwalk.judge.honest import NARROW, SAME, SOME, allowed, honest, own_share, steadied
+from driftwalk.judge.constants import CORRELATION_TOKENS, NARROW_TOKEN
+from driftwalk.judge.honest import SAME, allowed, honest, own_share, steadied
 from driftwalk.measure.norms import (
     distance,
     error_rows,
@@ -50,7 +51,7 @@ def test_several_draws_are_less_lucky_than_one():
 def test_only_the_noise_that_few_numbers_tell_is_mixed_with_that_of_others(noise, width, chance):
     alive = np.array([chance.randint(0, width) for _ in noise])
     found = steadied(noise, alive, width)
-    whole = (alive == width) & (width >= NARROW)
+    whole = (alive == width) & (width >= NARROW_TOKEN)
     np.testing.assert_array_equal(found[whole], noise[whole])
     np.testing.assert_array_equal(np.isinf(found), np.isinf(noise))
     assert not np.isnan(found).any()
@@ -129,12 +130,14 @@ def test_a_channel_with_errors_of_its_own_weighs_what_it_did():
 def test_the_share_of_numbers_that_are_rounded_on_their_own():
     rng, shape = np.random.default_rng(0), (4, 500, 64)
     truth = np.zeros(shape)
-    assert own_share(error_rows(alike(rng, shape, 0.0), truth, None, SOME)) > 0.9
-    assert own_share(error_rows(alike(rng, shape, 1.0), truth, None, SOME)) == pytest.approx(1 / 64)
-    assert own_share(error_rows(truth, truth, None, SOME)) == 1
+    assert own_share(error_rows(alike(rng, shape, 0.0), truth, None, CORRELATION_TOKENS)) > 0.9
+    assert own_share(
+        error_rows(alike(rng, shape, 1.0), truth, None, CORRELATION_TOKENS)
+    ) == pytest.approx(1 / 64)
+    assert own_share(error_rows(truth, truth, None, CORRELATION_TOKENS)) == 1
     keep = np.arange(500)[None] < [[0], [300], [0], [10]]
     mixed = np.where(keep[..., None], alike(rng, shape, 1.0), alike(rng, shape, 0.0))
-    assert own_share(error_rows(mixed, truth, keep, SOME)) == pytest.approx(1 / 64)
+    assert own_share(error_rows(mixed, truth, keep, CORRELATION_TOKENS)) == pytest.approx(1 / 64)
 
 
 @pytest.mark.parametrize("seed", range(6))

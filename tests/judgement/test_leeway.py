@@ -11,7 +11,8 @@ from torch import nn
 
 import driftwalk
 from driftwalk.judge.blame import root_cause
-from driftwalk.judge.calibrate import Calibration, K, calibrate
+from driftwalk.judge.calibrate import Calibration, calibrate
+from driftwalk.judge.constants import YARDSTICKS
 from driftwalk.judge.honest import ROOM, SAME, limits
 from driftwalk.judge.sides import JudgedSide
 from driftwalk.measure.norms import NORM_NAMES, ZERO, Norms, norms_of
@@ -59,7 +60,7 @@ def test_a_copy_is_held_to_half_of_k_and_to_unrelated_roundoffs(known: Calibrati
     own, strict = known.own["layer.3"].noise, known.allowed_own("layer.3", room)
     usual = known.allowed_own("layer.3", Norms(*[1.0] * 10))
     for name in NORM_NAMES:
-        assert getattr(strict, name) >= K / 2 * getattr(own, name)
+        assert getattr(strict, name) >= YARDSTICKS / 2 * getattr(own, name)
         assert getattr(strict, name) < getattr(usual, name)
     floor = known.own["layer.3"].size
     assert floor.spectral < floor.spread / 2
@@ -72,7 +73,9 @@ def test_another_attention_is_no_copy_however_few_layers_have_one(
     side = JudgedSide("candidate", known)
     for state in known.truth:
         side.meet(state)
-    alone = dict.fromkeys(known.own, ZERO) | {"layer.3": known.own["layer.3"].noise.scaled(K / 2)}
+    alone = dict.fromkeys(known.own, ZERO) | {
+        "layer.3": known.own["layer.3"].noise.scaled(YARDSTICKS / 2)
+    }
     side.judge_layers(alone, may_be_copy)
     judged = side.judged("layer.3")
     assert judged is not None
@@ -83,17 +86,17 @@ def test_another_attention_is_no_copy_however_few_layers_have_one(
 
 def test_the_middle_of_many_tokens_is_held_to_less_in_coarse_formats() -> None:
     half, single = 2.0**-8, 2.0**-24
-    assert limits(single, 10_000, WIDE).token_middle == pytest.approx(K, rel=1e-3)
-    assert limits(half, 1, WIDE).token_middle == K
+    assert limits(single, 10_000, WIDE).token_middle == pytest.approx(YARDSTICKS, rel=1e-3)
+    assert limits(half, 1, WIDE).token_middle == YARDSTICKS
     assert 1.5 < limits(half, 64, WIDE).token_middle < 2
-    assert limits(half, 10_000, WIDE).token_worst == pytest.approx(K, rel=1e-2)
+    assert limits(half, 10_000, WIDE).token_worst == pytest.approx(YARDSTICKS, rel=1e-2)
 
 
 def test_the_extremes_of_few_tokens_are_given_more_room() -> None:
     for roundoff in (2.0**-24, 2.0**-8):
         rooms = [limits(roundoff, rows, WIDE).peak for rows in (1, 2, 16, 1000)]
         assert rooms == sorted(rooms, reverse=True)
-        assert rooms[0] == 5 * K
+        assert rooms[0] == 5 * YARDSTICKS
 
 
 def test_the_floor_in_the_last_norm_is_what_noise_of_that_shape_has() -> None:
@@ -157,7 +160,7 @@ def test_another_runtime_is_no_copy_however_many_layers_it_computes_alike(
     for state in known.truth:
         side.meet(state)
     alone = dict.fromkeys(known.own, ZERO)
-    alone |= {"layer.3": known.own["layer.3"].noise.scaled(K * 0.9)}
+    alone |= {"layer.3": known.own["layer.3"].noise.scaled(YARDSTICKS * 0.9)}
     side.judge_layers(alone, same_code=same_code)
     judged = side.judged("layer.3")
     assert judged is not None

@@ -12,9 +12,9 @@ import routed_models as routed
 import zoo
 from driftwalk.chosen import Choice, other_rows
 from driftwalk.judge import routers, routing
+from driftwalk.judge.constants import TIE_REACH
 from driftwalk.judge.margins import HonestChoice
 from driftwalk.judge.routing import Routed, excused_rows
-from driftwalk.judge.ties import REACH
 from driftwalk.layer_drift import Allowed, Dtypes, LayerDrift
 from driftwalk.registry import create
 from driftwalk.routing import Flips
@@ -147,7 +147,7 @@ def honest(rows, noise=0.01, **changes):
 
 
 def test_a_flip_is_a_tie_up_to_so_many_times_the_noise():
-    gap = REACH * 0.01
+    gap = TIE_REACH * 0.01
     close, far = 0.5 - 0.99 * gap, 0.5 - 1.01 * gap
     made = choice(
         [[1, 0.5, close, 0.1], [1, 0.5, far, 0.1], [1, 0.5, far, 0.1], [1, 0.5, 0.3, 0.1]],

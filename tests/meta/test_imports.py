@@ -38,6 +38,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
             "graphs.own_doing",
         ),
         *("registry", "document", "traces"),
+        *("measure.constants", "judge.constants", "tasks.constants"),
     ),
     "tolerance": ("tolerance",),
     "sums": ("measure.metric_list", "measure.fused", "measure.tokens"),

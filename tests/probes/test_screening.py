@@ -16,8 +16,9 @@ import driftwalk
 from driftwalk.adapter import Backend, BackendInfo, Sink
 from driftwalk.dtypes import Array
 from driftwalk.exercised import Exercised
-from driftwalk.judge.habit import REMEMBERED, STEP, UNUSUAL, Habit, sizes_of, step_of
-from driftwalk.judge.honest import K, honest
+from driftwalk.judge.constants import REMEMBERED_PROBES, UNUSUAL_SIZES, YARDSTICKS
+from driftwalk.judge.habit import STEP, Habit, sizes_of, step_of
+from driftwalk.judge.honest import honest
 from driftwalk.measure.norms import NORM_NAMES, distance
 from driftwalk.result import Report
 from driftwalk.spec import Spec
@@ -62,7 +63,7 @@ def rows_of(report: Report) -> list[tuple[str, str | None, str | None]]:
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
 
 
 @pytest.fixture
@@ -149,9 +150,9 @@ def test_a_fault_that_nobody_looking_brings_is_found_in_few_probes_of_many(
 
 
 def test_a_small_set_is_judged_whole(model: GPT2LMHeadModel) -> None:
-    report = driftwalk.verify(model, copy.deepcopy(model), probes=probes()[: run.SMALL])
+    report = driftwalk.verify(model, copy.deepcopy(model), probes=probes()[: run.SMALL_SET])
     assert report.probe_set is not None
-    assert (report.probe_set.count, report.probe_set.screened) == (run.SMALL, 0)
+    assert (report.probe_set.count, report.probe_set.screened) == (run.SMALL_SET, 0)
 
 
 def test_the_first_probe_of_each_rough_shape_is_judged_whole(model: GPT2LMHeadModel) -> None:
@@ -214,7 +215,7 @@ class TestHabit:
         return habit
 
     def cases(self) -> Iterator[tuple[str, float]]:
-        yield from UNUSUAL.items()
+        yield from UNUSUAL_SIZES.items()
 
     def test_a_size_beyond_what_is_usual_is_told_by_its_point(self) -> None:
         habit = self.learned(1.0, 1.0, 1.0)
@@ -238,7 +239,7 @@ class TestHabit:
         assert self.learned(0.0, 0.0).unusual({"layer.1": tiny}) == "layer.1"
 
     def test_a_step_that_is_mostly_what_a_layer_was_handed_tells_nothing(self) -> None:
-        many, more = ((size,) * len(NORM_NAMES) for size in (2 * K, 9 * K))
+        many, more = ((size,) * len(NORM_NAMES) for size in (2 * YARDSTICKS, 9 * YARDSTICKS))
         for name, told in (("layer.0", "layer.0"), (f"layer.0{STEP}", "")):
             habit = Habit()
             habit.learn({name: many})
@@ -247,4 +248,4 @@ class TestHabit:
     def test_the_latest_probes_say_what_is_usual(self) -> None:
         sizes = {"layer.1": (9.0,) * len(NORM_NAMES)}
         assert self.learned(9.0, *[1.0] * 3).unusual(sizes) == ""
-        assert self.learned(9.0, *[1.0] * REMEMBERED).unusual(sizes) == "layer.1"
+        assert self.learned(9.0, *[1.0] * REMEMBERED_PROBES).unusual(sizes) == "layer.1"

@@ -76,7 +76,7 @@ def rounding_otherwise(model: torch.nn.Module) -> torch.nn.Module:
 def test_together_or_one_by_one_every_number_is_the_same(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
     found = []
     for most in (1, 7, together.MOST):
         monkeypatch.setattr(together, "MOST", most)
@@ -105,7 +105,7 @@ def test_a_side_runs_several_probes_before_the_next_one_does(model: torch.nn.Mod
 def test_a_probe_that_one_side_cannot_run_keeps_no_other_from_it(
     model: torch.nn.Module, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
     log: Log = []
     bad = make_probe(open_model(model), ids()[14]).sha256
     sides = [Noting(n, model, log, bad if at == side else "") for at, n in enumerate("ab")]
@@ -118,7 +118,7 @@ def test_a_probe_that_one_side_cannot_run_keeps_no_other_from_it(
 def test_a_side_that_cannot_run_in_a_row_is_run_for_each_probe(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
 
     class Alone(Noting):
         def in_a_row(self) -> AbstractContextManager[None]:
@@ -155,7 +155,7 @@ class Reuses(Noting):
 def test_states_that_the_next_run_writes_over_hide_no_fault(
     model: torch.nn.Module, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
     other = rounding_otherwise(model)
     with torch.no_grad():
         other.transformer.wte.weight[40] *= 1.05

@@ -19,7 +19,7 @@ Model = Any
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
-    monkeypatch.setattr(run, "SMALL", 4)
+    monkeypatch.setattr(run, "SMALL_SET", 4)
     return zoo.build("gpt2")
 
 

@@ -77,7 +77,7 @@ def test_a_fault_above_a_threshold_is_found_by_climbing_and_not_by_chance(
     assert max(largest(model.module, one) for one in usual) * 1.4 < LIMIT
     found = searched(model, tmp_path / "uphill")
     assert found.start <= 1 < found.worst.used
-    monkeypatch.setattr(searching, "UPHILL", 0.0)
+    monkeypatch.setattr(searching, "UPHILL_SHARE", 0.0)
     assert searched(model, tmp_path / "by chance").worst.used <= 1
 
 

@@ -93,7 +93,7 @@ def test_all_norms_at_once_are_those_found_one_by_one(rng, rows, width, rank, pa
 
 def at_once(a: Array, b: Array, weights: Weights, patterns: bool) -> Norms | None:
     given = weights.tokens, weights.channels, weights.alive
-    found = norms.fast_norms(a, b, None, *given, norms._UPPER, patterns)
+    found = norms.fast_norms(a, b, None, *given, norms.UPPER_TAIL_QUANTILE, patterns)
     return None if found is None else Norms(*found)
 
 
@@ -158,5 +158,5 @@ def test_products_leave_nothing_out(shape):
     both = spectral.fast_products(matrix)
     assert both is not None
     for times, left in zip(both, (matrix, matrix.T), strict=True):
-        vectors = rng.standard_normal((left.shape[1], spectral.VECTORS)).astype(np.float32)
+        vectors = rng.standard_normal((left.shape[1], spectral.SKETCH_VECTORS)).astype(np.float32)
         np.testing.assert_allclose(times(vectors), left @ vectors, rtol=1e-4, atol=1e-4)

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftwalk.tasks.bench.timing_stats import (
-    FEWEST_PAIRS,
-    MARGIN,
-    compare_laps,
-    summarise,
-    word_of,
-)
+from driftwalk.tasks.bench.timing_stats import compare_laps, summarise, word_of
+from driftwalk.tasks.constants import FEWEST_TIMED_PAIRS, TIMING_MARGIN
 
 seconds = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
 
@@ -42,13 +37,13 @@ def test_noise_is_named():
 def test_words_follow_the_interval(a, b):
     low, high = min(a, b), max(a, b)
     word = word_of(low, high)
-    assert (word == "slower") == (low > 1 + MARGIN)
-    assert (word == "faster") == (high < 1 - MARGIN)
-    assert word != "same" or (low >= 1 - MARGIN and high <= 1 + MARGIN)
+    assert (word == "slower") == (low > 1 + TIMING_MARGIN)
+    assert (word == "faster") == (high < 1 - TIMING_MARGIN)
+    assert word != "same" or (low >= 1 - TIMING_MARGIN and high <= 1 + TIMING_MARGIN)
 
 
 def test_few_runs_decide_nothing():
-    for pairs in range(FEWEST_PAIRS):
+    for pairs in range(FEWEST_TIMED_PAIRS):
         assert compare_laps([1.0] * pairs, [3.0] * pairs).word == "undecided"
     assert compare_laps([1.0] * 12, [3.0] * 12).word == "slower"
     assert compare_laps([0.0] * 12, [3.0] * 12).word == "undecided"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.graphs.own_doing import Grid, K, Replayed, noise_of, own_doing
+from driftwalk.graphs.own_doing import Grid, Replayed, noise_of, own_doing
+from driftwalk.judge.constants import NODE_NOISES
 
 FLOOR = noise_of(FORMATS["fp32"])
 
@@ -57,8 +58,8 @@ def test_floats_by_noise_and_by_roundoff() -> None:
 
     assert not off(0.9 * FLOOR)
     assert off(2 * FLOOR)
-    assert not off(0.9 * K * 1e-4, made + noise)
-    assert off(1.1 * K * 1e-4, made + noise)
+    assert not off(0.9 * NODE_NOISES * 1e-4, made + noise)
+    assert off(1.1 * NODE_NOISES * 1e-4, made + noise)
 
 
 def test_one_element_is_no_average() -> None:

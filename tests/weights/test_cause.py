@@ -198,8 +198,8 @@ def test_what_sound_layers_have_too_is_no_cause(monkeypatch: pytest.MonkeyPatch)
     for block in port.transformer.h:
         for part, name in ((block.attn, "c_attn"), (block.attn, "c_proj"), (block.mlp, "c_fc")):
             setattr(part, name, Linear(getattr(part, name)))
-    for small in (cause.SMALL, 0):  # all weights, or those of three layers
-        monkeypatch.setattr(cause, "SMALL", small)
+    for small in (cause.WEIGHTS_COMPARED_WHOLE, 0):  # all weights, or those of three layers
+        monkeypatch.setattr(cause, "WEIGHTS_COMPARED_WHOLE", small)
         report = driftwalk.verify(decoder(), candidate=port)
         assert report.cause == "layer.3"
         assert report.weights is not None

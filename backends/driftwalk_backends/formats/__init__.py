@@ -10,4 +10,5 @@ rescaled      weights that were scaled before they were rounded: AWQ, SmoothQuan
 folding       batch normalisation, folded into the layer before it
 declared      the model with these weights, and what is said of them
 restoring     that model, some of its modules back in float
+constants     every tuned number by which stored weights are judged, those of GGUF files too
 """

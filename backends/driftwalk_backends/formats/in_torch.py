@@ -14,6 +14,7 @@ from torch import nn
 
 from driftwalk.dtypes import Float64
 
+from .constants import INPUT_ROUNDING_ROWS
 from .in_libraries import (
     ROUNDOFFS,
     UnknownFormatError,
@@ -141,7 +142,9 @@ def _of_torch_ao(path: str, part: Any) -> RoundedWeight:
 
 def _seen_to_round(part: Any, values: Float64) -> InputRounding:
     """Which of two ways this machine's kernel rounds inputs: the one that explains a product."""
-    given = torch.randn(8, values.shape[1], generator=torch.Generator().manual_seed(0))
+    given = torch.randn(
+        INPUT_ROUNDING_ROWS, values.shape[1], generator=torch.Generator().manual_seed(0)
+    )
     with torch.no_grad():
         made, bias = part(given).double(), part.bias()
 

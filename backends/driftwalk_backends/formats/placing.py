@@ -10,10 +10,8 @@ from torch import nn
 
 from driftwalk.dtypes import Array
 
+from .constants import PLACED_COSINE
 from .rounded import RoundedWeight
-
-_ALIKE = 0.9
-"""Cosine of a rounded weight with the one it was rounded from; less is another weight."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class _Places:
 
     def of(self, one: Unplaced) -> list[RoundedWeight] | None:
         fits = list(self._fits(one))
-        if not fits or (best := max(fits, key=lambda fit: fit[:3]))[0] < _ALIKE:
+        if not fits or (best := max(fits, key=lambda fit: fit[:3]))[0] < PLACED_COSINE:
             return None
         *_, path, turned = best
         weight = one.weight.turned() if turned else one.weight

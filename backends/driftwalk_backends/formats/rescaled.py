@@ -26,16 +26,16 @@ from driftwalk.errors import DriftwalkError
 
 from ..calls import call, quietly
 from ..loaded import LoadedModel
+from .constants import (
+    BLOCK_UNCHANGED,
+    FACTOR_BELIEVED,
+    FACTOR_ERROR,
+    FACTOR_SURE,
+    LEAST_FACTOR,
+    NORM_CHANGED,
+)
 from .rounded import RoundedWeight
 
-_CHANGED = 2.0**-7
-"""Relative: by how much a norm's weight differs at least, where it is another; bf16 rounds less."""
-_SAME = 0.02
-"""Relative (L2): by how much a block may then give something else."""
-_BETTER = 0.7
-"""What is left by another factor, relative to what is left without one, where it is believed."""
-_SURE = 4.0
-"""Standard errors of a fitted factor that a number may be off by."""
 _ONE_MORE = " + 1"
 """Behind the path of a norm: its channels are times one more than its weight (Gemma)."""
 _BLOCK = re.compile(r"(.*?\.\d+)\.")
@@ -94,7 +94,7 @@ def _changed(own: nn.Module, other: nn.Module) -> Iterator[tuple[str, Float64]]:
         if mine.ndim != 1 or last != "weight" or there is None or there.shape != mine.shape:
             continue
         a, b = (one.detach().double().numpy() for one in (mine, there))
-        if np.allclose(a, b, rtol=_CHANGED, atol=0):
+        if np.allclose(a, b, rtol=NORM_CHANGED, atol=0):
             continue
         if (a * b > 0).all():
             yield path, a / b
@@ -170,7 +170,7 @@ class _Fit:
         known = {k: v for k, v in factors.items() if len(v) == self._own.shape[1]}
         left = {name: self._left(factor) for name, factor in known.items()}
         best = min(left, key=left.__getitem__, default="")
-        if not best or left[best] > _BETTER * self._left(np.ones(self._own.shape[1])):
+        if not best or left[best] > FACTOR_BELIEVED * self._left(np.ones(self._own.shape[1])):
             return set()
         self._inputs = known[best]
         return {best.removesuffix(_ONE_MORE)}
@@ -189,10 +189,10 @@ class _Fit:
             trust = error**-2 / (error**-2 + off**-2)
             both = np.exp(trust * np.log(own) - (1 - trust) * np.log(outputs))
             apart = np.abs(np.log(own) + np.log(outputs))
-            sure = np.median(apart / np.hypot(error, off)) < _SURE
-            if sure and self._left(both) < _BETTER * plain:
+            sure = np.median(apart / np.hypot(error, off)) < FACTOR_SURE
+            if sure and self._left(both) < FACTOR_BELIEVED * plain:
                 self._inputs, one.outputs = both, 1 / both
-                least = _SURE * float(np.max(1 / np.hypot(1 / error, 1 / off)))
+                least = FACTOR_SURE * float(np.max(1 / np.hypot(1 / error, 1 / off)))
                 self.slack, one.slack = self.slack + least, one.slack + least
                 return {one.stored.path}
         return set()
@@ -217,9 +217,9 @@ def _fitted(own: Float64, values: Float64, inside: Array) -> tuple[Float64, Floa
     size = np.maximum((x * x).sum(1), 1e-300)
     factor = (x * y).sum(1) / size
     left = np.square(y - factor[:, None] * x).sum(1) / np.maximum(inside.sum(1) - 1, 1)
-    usable = factor > 1e-6
+    usable = factor > LEAST_FACTOR
     factor = np.where(usable, factor, 1.0)
-    return factor, np.where(usable, np.sqrt(left / size) / factor, 1.0) + 1e-6
+    return factor, np.where(usable, np.sqrt(left / size) / factor, 1.0) + FACTOR_ERROR
 
 
 def _kept(model: LoadedModel, own: nn.Module, found: Mapping[str, Rescaled]) -> list[Rescaled]:
@@ -233,7 +233,9 @@ def _kept(model: LoadedModel, own: nn.Module, found: Mapping[str, Rescaled]) -> 
             copied, again = _scaled(part, path, found[path]), dict[str, torch.Tensor]()
             with _watched(copied, path, found[path].outputs, again):
                 copied(*args, **keywords)
-            if all(_apart(given[k], again[k], found[path].outputs[k]) < _SAME for k in given):
+            if all(
+                _apart(given[k], again[k], found[path].outputs[k]) < BLOCK_UNCHANGED for k in given
+            ):
                 kept.append(found[path])
 
         return hook

@@ -18,24 +18,18 @@ import numpy as np
 
 from driftwalk.dtypes import Array, Float64
 
+from .constants import (
+    GROUPED_ROWS,
+    REFITTED_NEAR,
+    ROUNDED_COSINE,
+    ROUNDED_EXPLAINED,
+    ROUNDED_OWN_WAY,
+    ROUNDED_TIE,
+    SAME_BLOCK_SHARE,
+    ZEROS_SHIFTED,
+)
 from .rounding import Rounding
 
-_TIE = 1e-3
-"""In steps: how near to half-way a weight may be rounded either way."""
-_OWN_WAY = 2.0
-"""In steps, RMS: as far off as numbers are that were not rounded to the nearest one, at most."""
-_SHIFTED = 0.5
-"""In steps: what the numbers of all blocks are off by, to the same side, where zeros are wrong."""
-_EXPLAINED = 0.7
-"""Of the difference of all numbers, where something else than a way of rounding leaves less."""
-_SEEN = 64
-"""Rows that are enough to see which group a column is of."""
-_THE_SAME = 0.99
-"""Of the numbers of a block, where only its step or its zero is wrong."""
-_NEAR = 0.7
-"""In steps: as far as a number is from its weight where the step was told from the numbers."""
-_ALIKE = 0.9
-"""Cosine of numbers with the weights they were rounded from; less are others' numbers."""
 _TILE = 1 << 20
 """Numbers that are widened at a time."""
 
@@ -182,12 +176,14 @@ class RoundedWeight:
             return Honest(self._whole(made), self.blocks)
         theirs, mine = numbers[wrong].astype(np.float64), weights[wrong].astype(np.float64)
         again, fit_zero, fit_step = self._again(mine, theirs, zero[wrong])
-        fits = np.abs(mine / fit_step + fit_zero - theirs) <= _NEAR * self.grid.spacing(theirs)
-        same = fits.mean(1) >= _THE_SAME
+        fits = np.abs(mine / fit_step + fit_zero - theirs) <= REFITTED_NEAR * self.grid.spacing(
+            theirs
+        )
+        same = fits.mean(1) >= SAME_BLOCK_SHARE
         with np.errstate(divide="ignore", invalid="ignore"):
             off = mine / step[wrong] + zero[wrong] - theirs
         far = float(np.sqrt(np.mean(np.square(off))))
-        close = wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < _OWN_WAY
+        close = wrong.mean() > 1 / 2 and same.mean() < 1 / 2 and far < ROUNDED_OWN_WAY
         elsewhere = close and (_shifted(off) or self._scaled(own) or self._regrouped(own))
         if close and not elsewhere and self._is_all_over(own):
             return Honest(self._whole(made), self.blocks, own_way=True)
@@ -210,7 +206,7 @@ class RoundedWeight:
                 own = np.where(w == 0, 0.0, w / step[rows])
                 off = own + zero[rows] - n
                 size = np.maximum(np.abs(own), np.abs(n - zero[rows]))
-                most = (0.5 + _TIE) * self.grid.spacing(n) + slack[rows] * size
+                most = (0.5 + ROUNDED_TIE) * self.grid.spacing(n) + slack[rows] * size
             beyond = (n >= self.grid.highest) & (off > 0)
             beyond |= (n <= self.grid.lowest) & (off < 0)
             worst[rows] = np.maximum(worst[rows], np.where(beyond, 0.0, np.abs(off) / most).max(1))
@@ -222,7 +218,7 @@ class RoundedWeight:
         before = float(np.linalg.norm(values - own))
         for axis in (0, 1) if own.ndim == 2 else ():
             sums = ((a * own).sum(axis, keepdims=True) for a in (values, own))
-            if float(np.linalg.norm(values - _over(*sums) * own)) < _EXPLAINED * before:
+            if float(np.linalg.norm(values - _over(*sums) * own)) < ROUNDED_EXPLAINED * before:
                 return True
         return False
 
@@ -234,7 +230,9 @@ class RoundedWeight:
         numbers, zero, step = self._blocks()
         with np.errstate(divide="ignore", invalid="ignore"):
             off = np.abs(split(own, self.block) / step + zero - numbers)
-        beyond = joined(off, own.shape, self.block) > (0.5 + _TIE) * self.grid.spacing(self.numbers)
+        beyond = joined(off, own.shape, self.block) > (0.5 + ROUNDED_TIE) * self.grid.spacing(
+            self.numbers
+        )
         return all(beyond.any(axis).mean() > 1 / 2 for axis in ((0, 1) if own.ndim == 2 else ()))
 
     def _regrouped(self, own: Array) -> bool:
@@ -244,14 +242,14 @@ class RoundedWeight:
             n, w, step, zero = (one.T for one in (n, w, step, zero))
         if 1 not in self.block or step.shape[1] == 1:
             return False
-        some = slice(None, None, -(-len(n) // _SEEN))
+        some = slice(None, None, -(-len(n) // GROUPED_ROWS))
         n, w = n[some].astype(np.float64), w[some].astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             pairs = zip(step[some].T[:, :, None], zero[some].T[:, :, None], strict=True)
             left = np.stack([np.square(w / s + z - n).mean(0) for s, z in pairs])
         of = np.arange(n.shape[1]) // max(self.block)
         stored = left[of, np.arange(n.shape[1])].sum()
-        return bool(left.min(0).sum() < _EXPLAINED**2 * stored)
+        return bool(left.min(0).sum() < ROUNDED_EXPLAINED**2 * stored)
 
     def _again(
         self, weights: Float64, numbers: Float64, zero: Float64
@@ -263,7 +261,7 @@ class RoundedWeight:
         n, w = numbers - numbers.mean(1, keepdims=True), weights - weights.mean(1, keepdims=True)
         slope = _over((n * w).sum(1, keepdims=True), (n * n).sum(1, keepdims=True))
         sizes = np.sqrt((n * n).sum(1) * (w * w).sum(1))
-        alike = ((n * w).sum(1) >= _ALIKE * np.maximum(sizes, 1e-300))[:, None]
+        alike = ((n * w).sum(1) >= ROUNDED_COSINE * np.maximum(sizes, 1e-300))[:, None]
         symmetric = not zero.any() and self.grid.lowest < 0
         if symmetric:
             reach = np.abs(weights).max(1, keepdims=True) / self.grid.highest
@@ -316,7 +314,7 @@ def _values(numbers: Array, zero: Float64, step: Float64) -> Float64:
 
 def _shifted(off: Float64) -> bool:
     """Whether all zeros are wrong by one, say: own ways of rounding err to both sides."""
-    return bool(abs(np.median(np.median(off, 1))) > _SHIFTED)
+    return bool(abs(np.median(np.median(off, 1))) > ZEROS_SHIFTED)
 
 
 def _over(top: Float64, bottom: Float64) -> Float64:

@@ -13,18 +13,10 @@ import torch
 from torch import nn
 
 from ..tensors import unseen
-
-TIPPING = 2.0**-15
-"""Relative noise that makes some roundings of the yardstick tip over, in every product.
-
-Another honest implementation differs by about 2**-20, by which one number in ten thousand tips:
-none or a few in a product, and what comes of it grows from layer to layer. A yardstick by whose
-luck none does would allow nothing; what this hides of the whole, the parts show (judge/parts)."""
+from .constants import HALF_WAY_PARTS, TIPPING_NOISE
 
 _FP8_MOST = 448.0
 _SYMMETRIC = 127
-_SNAP = 2.0**12
-"""Parts of a step: what is nearer to half-way than one of them is half-way."""
 
 
 _OTHER_WAY: ContextVar[bool] = ContextVar("half-way to the other number", default=False)
@@ -182,7 +174,7 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
     the largest number of a row lies just there, and a kernel may round it either way.
     """
     wide = x if x.dtype == torch.float64 else x.float()  # in fp16 the product would overflow
-    near = (wide * _SNAP).round() / _SNAP
+    near = (wide * HALF_WAY_PARTS).round() / HALF_WAY_PARTS
     whole = near.round()
     if (x.dtype == torch.float64) != _OTHER_WAY.get():
         return whole.to(x.dtype)
@@ -199,4 +191,4 @@ def near(x: torch.Tensor) -> torch.Tensor:
     if x.dtype != torch.float32:
         return x
     noise = torch.Generator().manual_seed(x.numel())
-    return x * (1 + TIPPING * torch.randn(x.shape, generator=noise))
+    return x * (1 + TIPPING_NOISE * torch.randn(x.shape, generator=noise))

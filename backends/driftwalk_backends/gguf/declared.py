@@ -19,6 +19,7 @@ from driftwalk.dtypes import Array
 from driftwalk.formats import Declared, Misstored, StoredAs
 from driftwalk.weight_source import Stored, WeightSource
 
+from ..formats.constants import GGUF_BLOCK_SLACK, GGUF_PLAIN_SLACK, GGUF_STEPS_OFF
 from ..loaded import LoadedModel
 from .attention import KeptInHalf
 from .header import Header, Tensor
@@ -27,10 +28,6 @@ from .products import ProductInput, RoundedProduct
 from .source import numbers_of
 from .steps import steps_of
 
-_OFF = 0.51
-"""In steps: as far as a rounding to the nearest number, with a step in half precision, may be."""
-_SLACK = 2.0**-10
-"""Of a block's largest number: step and minimum are rounded to half precision afterwards."""
 _ROUNDOFFS = {"F32": (2.0**-24, 0.0), "F16": (2.0**-11, 2.0**-25), "BF16": (2.0**-8, 0.0)}
 """Of plain numbers: how far, relatively, one may be off; and of the smallest ones, absolutely."""
 
@@ -153,7 +150,7 @@ def _beyond(own: Array, stored: Array, tensor: Tensor, header: Header, naming: N
     off = own.astype(np.float64) - stored
     if tensor.type.name in _ROUNDOFFS:
         relative, least = _ROUNDOFFS[tensor.type.name]
-        most = 1.01 * np.maximum(relative * np.abs(own), least) + 1e-45
+        most = GGUF_PLAIN_SLACK * np.maximum(relative * np.abs(own), least) + 1e-45
         plain: Array = np.atleast_2d(np.abs(off) / most).max(-1)
         return plain
     step, width = steps_of(tensor, header.path, stored)
@@ -161,7 +158,7 @@ def _beyond(own: Array, stored: Array, tensor: Tensor, header: Header, naming: N
     cut = (values == values.max(-1, keepdims=True)) & (blocks > 0)
     cut |= (values == values.min(-1, keepdims=True)) & (blocks < 0)
     scale = _in_order(step, tensor.name, naming).reshape(*blocks.shape[:-1], 1)
-    most = _OFF * scale + _SLACK * np.abs(values).max(-1, keepdims=True) + 1e-30
+    most = GGUF_STEPS_OFF * scale + GGUF_BLOCK_SLACK * np.abs(values).max(-1, keepdims=True) + 1e-30
     made: Array = np.where(cut, 0.0, np.abs(blocks) / most).max(-1)
     return made
 

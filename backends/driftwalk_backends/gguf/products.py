@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ..formats.constants import GGUF_HALF_SUM_NOISE
 from ..formats.rounding import near
 from ..tensors import unseen
 
@@ -33,8 +34,6 @@ _PLAIN = {"F16": torch.float16, "BF16": torch.bfloat16}
 _MOST = 127
 LANES = 8
 """Sums in half precision that a product is made of, at the same time."""
-_SPREAD = 0.212 * 2.0**-10
-"""Of one roundoff of a half, relative to what is rounded."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def half_sum_noise(
     squares = product(x.square() * after)
     chance = torch.Generator().manual_seed(x.numel())
     drawn = torch.randn(squares.shape, generator=chance).to(x.device)
-    return _SPREAD * squares.sqrt() * drawn
+    return GGUF_HALF_SUM_NOISE * squares.sqrt() * drawn
 
 
 def half(x: torch.Tensor) -> torch.Tensor:

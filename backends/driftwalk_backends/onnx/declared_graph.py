@@ -25,9 +25,9 @@ from driftwalk.spec import Spec
 from driftwalk.states import Probe, State
 
 from ..depth import Looks
+from ..formats.constants import TIPPING_NOISE
 from ..formats.declared import declared_of
 from ..formats.folding import folded
-from ..formats.rounding import TIPPING
 from ..loaded import LoadedModel
 from .graph import Arrays, OnnxGraph
 from .parts import Part
@@ -239,7 +239,7 @@ def _nudged(graph: OnnxGraph) -> Any:
         rounds = node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear")
         if rounds and node.input[0] not in stored:
             source, noise, near = node.input[0], f"nudge.{number}/noise", f"nudge.{number}/near"
-            how = {"mean": 1.0, "scale": TIPPING, "seed": float(number)}
+            how = {"mean": 1.0, "scale": TIPPING_NOISE, "seed": float(number)}
             nodes.append(helper.make_node("RandomNormalLike", [source], [noise], **how))
             nodes.append(helper.make_node("Mul", [source, noise], [near]))
             node.input[0] = near

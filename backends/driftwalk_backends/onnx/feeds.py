@@ -17,7 +17,8 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
-from ..matching import MARGIN, arrangements, error
+from ..constants import FEED_AGREES, FEED_SAME, FEED_SAME_MASK, MATCH_MARGIN
+from ..matching import arrangements, error
 from .graph import FLOAT_KINDS, Arrays, Value
 from .reading import CACHE_FLAG
 
@@ -208,11 +209,14 @@ def choose(options: Sequence[Feed], tried: Sequence[Arrays], expected: Arrays) -
         for name in options[0].keys() - {"position_ids"}
     )
     if not guessed:
-        return 0 if scores[0] <= MARGIN * max(scores[best], 1e-6) else best
+        return 0 if scores[0] <= MATCH_MARGIN * max(scores[best], FEED_SAME_MASK) else best
     if not math.isfinite(scores[best]):
         return None
     second = others[0]
-    if scores[second] >= MARGIN * max(scores[best], 1e-7) or scores[second] <= 1e-5:
+    if (
+        scores[second] >= MATCH_MARGIN * max(scores[best], FEED_SAME)
+        or scores[second] <= FEED_AGREES
+    ):
         return best
     same = all(np.array_equal(tried[best][name], tried[second][name]) for name in tried[best])
     return best if same else None

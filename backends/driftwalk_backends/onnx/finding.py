@@ -21,17 +21,12 @@ from driftwalk.dtypes import Array
 from driftwalk.names import EMBED, in_stack, is_on_stream, layer_of, stack_of
 from driftwalk.states import Point, Probe, State
 
-from ..matching import MARGIN, Arrangement, Candidate, Hit, distinct
+from ..constants import LEAST_MATCH_ERROR, MATCH_MARGIN, MATCH_RIVALS, POINTS_AHEAD
+from ..matching import Arrangement, Candidate, Hit, distinct
 from ..torch_eager import TorchEager
 from .parts import Parts
 from .picks import OUTPUT_NAME, VALUE, Enough, Pick, Picks, steer
 from .structure import STRUCTURE
-
-_AHEAD = 3
-"""How many points ahead a doubtful match is followed."""
-_RIVALS = 8
-"""How many tensors are tried in the place of a doubtful state: of those closest to what the model
-makes, and as many again of the graph's narrow places, which a state far off is still one of."""
 
 Fetch = Callable[[Sequence[str], frozenset[int]], list[Candidate]]
 """The values of tensors, by their keys, as far as they have one of the sizes."""
@@ -157,14 +152,14 @@ class Finder:
     def _rivals(self, doubt: State, scoped: Pick | None) -> list[Hit]:
         """The closest tensors and the narrow places; beside a scope's only what is far closer."""
         name, picks = doubt.point.name, self._picks
-        rivals = distinct(picks.hits(doubt), most=_RIVALS)
+        rivals = distinct(picks.hits(doubt), most=MATCH_RIVALS)
         if is_on_stream(name):
             narrow = frozenset(self._parts.cuts(name, picks.before(name)))
             first = sorted(picks.hits(doubt, narrow), key=lambda hit: hit.candidate.order)
-            rivals = distinct([*rivals, *distinct(first)[:_RIVALS]])
+            rivals = distinct([*rivals, *distinct(first)[:MATCH_RIVALS]])
         if scoped is None:
             return rivals
-        closer = [hit for hit in rivals if hit.error * MARGIN <= scoped.hit.error]
+        closer = [hit for hit in rivals if hit.error * MATCH_MARGIN <= scoped.hit.error]
         return [scoped.hit, *(hit for hit in closer if not hit.same_as(scoped.hit))]
 
     def _ahead(self, doubt: State, taken: Hit) -> list[float]:
@@ -188,7 +183,7 @@ class Finder:
             hits = [output.hit] if output else picks.hits(state, after=after if same else None)
             best = hits[0] if hits else None
             errors.append(min(best.error, 1.0) if best else 1.0)
-            if len(errors) == _AHEAD:
+            if len(errors) == POINTS_AHEAD:
                 raise Enough
             if best is None or best.error > picks.agrees:
                 return None
@@ -203,7 +198,7 @@ class Finder:
         """The tensor from which the model goes on as the graph does, if only one is."""
 
         def total(errors: Sequence[float]) -> float:
-            return sum(math.log(max(e, 1e-9)) for e in errors)
+            return sum(math.log(max(e, LEAST_MATCH_ERROR)) for e in errors)
 
         ranked = sorted(scores, key=lambda score: total(score[0]))
         agrees = self._picks.agrees
@@ -212,7 +207,7 @@ class Finder:
         errors, hit = ranked[0]
         if is_on_stream(doubt.point.name) and errors[0] > agrees:
             return None  # the next state is computed from this one
-        if len(ranked) > 1 and total(ranked[1][0]) - total(errors) < math.log(MARGIN):
+        if len(ranked) > 1 and total(ranked[1][0]) - total(errors) < math.log(MATCH_MARGIN):
             return None
         return hit
 

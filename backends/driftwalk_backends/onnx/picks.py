@@ -14,8 +14,9 @@ from driftwalk.dtypes import Array
 from driftwalk.names import LOGITS, is_on_stream, is_output, stack_of
 from driftwalk.states import Point, Probe, State
 
+from ..constants import BLOCK_ROUNDING, BLOCK_ROUNDING_QUANTISED, CLOSEST_OUTPUTS, MATCH_MARGIN
 from ..layout import Layout
-from ..matching import MARGIN, Candidate, Hit, Pool, clear, distinct
+from ..matching import Candidate, Hit, Pool, clear, distinct
 from ..torch_eager import TorchEager
 from .backend import common_dtype
 from .feeds import is_float
@@ -25,11 +26,6 @@ VALUE, OUTPUT_NAME, OUTPUT_SHAPE = "value", "output name", "output shape"
 
 Decide = Callable[[State], Array | None]
 """What the model goes on with instead of the state it just made; None: with its own."""
-
-_HONEST = {"fp64": 1e-3, "fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2}
-"""How far a block's result may be off by rounding in a format, relative to the state."""
-_QUANTISED = 0.1
-"""The same for a graph whose matrix products are of whole numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +42,9 @@ class Picks:
 
     def __init__(self, probe: Probe, parts: Parts) -> None:
         self.parts = parts
-        self._honest = _HONEST[common_dtype(parts.graphs)]
+        self._honest = BLOCK_ROUNDING[common_dtype(parts.graphs)]
         quantised = any(graph.quantised for graph in parts.graphs)
-        self.agrees = _QUANTISED if quantised else self._honest
+        self.agrees = BLOCK_ROUNDING_QUANTISED if quantised else self._honest
         self.decided: dict[str, Pick | None] = {}
         self.distrusted = False
         """Whether values showed scopes to be wrong: an optimiser moved nodes."""
@@ -90,7 +86,7 @@ class Picks:
             state.array,
             keep,
             lambda one: one.name in self.parts.outputs and is_float(one.array) == floats,
-            closest=1 << 10,
+            closest=CLOSEST_OUTPUTS,
         )
         fitting = [hit for hit in outputs if hit.arrangement.rank <= 1]
         own = self._output_keys.get(state.point.name)
@@ -113,7 +109,7 @@ class Picks:
         hits = self.hits(state, frozenset(keys)) if keys else []
         plainest = min((hit.arrangement.rank for hit in hits), default=0)
         apart = distinct([hit for hit in hits if hit.arrangement.rank == plainest])
-        if not apart or (len(apart) > 1 and apart[1].error < MARGIN * apart[0].error):
+        if not apart or (len(apart) > 1 and apart[1].error < MATCH_MARGIN * apart[0].error):
             return None
         return Pick(apart[0], way, apart[0].error <= self.agrees)
 

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..constants import SHAPE_ELEMENTS
 from .graph import OnnxGraph, inferred
-
-_SMALL = 64
-"""Stored tensors of so few elements may be shapes, and are kept; weights are left out."""
 
 
 def tensor_bytes(graph: OnnxGraph, feed: Mapping[str, Any]) -> dict[str, int]:
@@ -40,7 +38,7 @@ def _without_weights(graph: OnnxGraph, feed: Mapping[str, Any]) -> Any:
             value = make_tensor_value_info(value.name, kind, array.shape)  # noqa: PLW2901
         skeleton.graph.input.append(value)
     for tensor in graph.weights.values():
-        if math.prod(tensor.dims) <= _SMALL and not tensor.external_data:
+        if math.prod(tensor.dims) <= SHAPE_ELEMENTS and not tensor.external_data:
             skeleton.graph.initializer.append(tensor)
         else:
             value = make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)

@@ -24,6 +24,7 @@ from functools import cached_property
 
 from driftwalk.states import Point
 
+from ..constants import STREAM_STARTS
 from ..depth import INPUT
 from .graph import COPIES, Node, OnnxGraph
 
@@ -36,8 +37,6 @@ _ASIDE |= {"Range"}
 """Operations that exporters add or leave out from layer to layer."""
 _NUMBERED = re.compile(r"(?P<group>.*?)(?P<number>\d+)\Z")
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "Attention", "Einsum", "LSTM", "GRU")
-_STARTS = 40
-"""Tensors near the top of the graph that are tried as the start of the residual stream."""
 
 Work = tuple[tuple[str, int], ...]
 """What is computed between two narrow places: operations, and how many of each."""
@@ -284,7 +283,7 @@ def _by_structure(graph: OnnxGraph) -> dict[Point, str]:
     """The start from which the most of the graph is one thing again and again."""
     best: dict[Point, str] = {}
     covered = 0
-    for start in (None, *graph.floats[:_STARTS]):
+    for start in (None, *graph.floats[:STREAM_STARTS]):
         found = _segments_behind(graph, start)
         # The start is a narrow place itself; what is computed from it is told by those after it.
         row: list[tuple[str, Work]] = [(start, ()), *found] if start is not None else found

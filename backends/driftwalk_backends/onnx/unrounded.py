@@ -22,6 +22,7 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 from driftwalk.formats import Cut
 
+from ..constants import FEW_BITS, FLOAT32_SLACK, UNROUNDED_APART, UNROUNDED_SAMPLE
 from ..formats.rounded import RoundedWeight, grid_of
 from .graph import OnnxGraph
 from .quantised import UnreadError, in_blocks
@@ -31,13 +32,6 @@ _MOVES = {"Gather", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "
 """Operations that hand on numbers of their first input, whatever these are."""
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 _ROUNDS = ("Quant", "Integer", "QLinear", "NBits", "QAttention", "QGemm")
-_OF_FLOAT32 = 2.0**-22
-"""Relative: by how much a number of more digits than float32 has may be off."""
-_OF_FEW_BITS = 8
-_SEEN = 64
-"""Numbers that tell most parameters from a stored tensor, ..."""
-_AS_FAR = 0.5
-"""... as they are this far off, relatively: numbers that are cut off may be off by anything."""
 
 
 class OwnNumbers:
@@ -56,14 +50,14 @@ class OwnNumbers:
         if not alike or not stored.numbers.size:
             return None
         values = stored.values
-        some = np.linspace(0, values.size - 1, min(_SEEN, values.size)).astype(int)
+        some = np.linspace(0, values.size - 1, min(UNROUNDED_SAMPLE, values.size)).astype(int)
         seen, steps = values.ravel()[some], float(np.max(np.abs(stored.step)))
         gaps = np.asarray(stored.grid.spacing(stored.numbers.astype(np.float64)))
         near = steps * float(gaps.max())
         apart = [float(np.linalg.norm(seen - one.ravel()[some])) for one in alike]
         for off, own in sorted(zip(apart, alike, strict=True), key=lambda pair: pair[0]):
             size = max(float(np.linalg.norm(own.ravel()[some])), near * math.sqrt(some.size))
-            if off <= _AS_FAR * size and _is_rounding(stored, own):
+            if off <= UNROUNDED_APART * size and _is_rounding(stored, own):
                 return own
         return None
 
@@ -163,8 +157,8 @@ class _InFloat:
         axis, block = says.get("axis", 1), says.get("block_size", 0)
         axis = axis % numbers.ndim if numbers.ndim > 1 else 0
         read = in_blocks(np.atleast_1d(numbers), given.steps, given.zeros, axis, block)
-        if read.grid.bits > _OF_FEW_BITS:
-            read = replace(read, slack=max(float(np.max(read.slack)), _OF_FLOAT32))
+        if read.grid.bits > FEW_BITS:
+            read = replace(read, slack=max(float(np.max(read.slack)), FLOAT32_SLACK))
         floats = self._float_of(read).astype(_dtype(given))
         name = self._store(floats.reshape(numbers.shape))
         for move in moves:

@@ -22,6 +22,7 @@ from driftwalk.formats import Declared, Misstored
 from driftwalk.states import Probe
 
 from ..calls import call, inputs_for
+from ..formats.constants import PROGRAM_APART, PROGRAM_BIAS_TIE
 from ..formats.declared import declared_by
 from ..loaded import LoadedModel
 from ..tensors import output_tensors
@@ -30,9 +31,6 @@ from ..widening import WidenedCasts
 from .nested import DECLARED, UNROUNDED, Part, Program
 from .stored import Found
 
-_APART = 2.0**-20
-"""Relative: more than the constants of a program, which are float32, are off in float64."""
-_TIE = 1e-3
 ELSEWHERE = "{} is another computation than the model's, with nothing rounded: off by {:.2g}"
 BIAS = "the bias of {} is no rounding of the model's"
 
@@ -97,7 +95,7 @@ def _wrong_biases(program: Program, found: Found, model: LoadedModel) -> dict[st
         op = program.plan.late[name]
         values, step = part.constant(op).double(), part.step_of(op)
         off = (values - bias.detach().double()).abs() / step
-        if values.shape != bias.shape or not bool((off <= 0.5 + _TIE).all()):
+        if values.shape != bias.shape or not bool((off <= 0.5 + PROGRAM_BIAS_TIE).all()):
             wrong[path] = Misstored(BIAS.format(path), float(off.max()) * 2)
     return wrong
 
@@ -114,9 +112,11 @@ def _elsewhere(program: Program, model: LoadedModel, probe: Probe) -> dict[str, 
         off = min(
             (_off(one, mine[0]) for one in tensors if one.shape == mine[0].shape), default=0.0
         )
-        if not off <= _APART:
+        if not off <= PROGRAM_APART:
             path = key[0]
-            return {path: Misstored(ELSEWHERE.format(path or "the model", off), off / _APART)}
+            return {
+                path: Misstored(ELSEWHERE.format(path or "the model", off), off / PROGRAM_APART)
+            }
     return {}
 
 

@@ -16,5 +16,6 @@ programs        operations of a torch module as a graph
 program_runs    cuts of those as PyTorch runs them, compiled or not, and in float64
 torch_opening   from a candidate that runs a torch module to its operations
 torch_writing   the reproduction of those: `repro.py`
+constants       every tuned number by which a drift is cut down to its cause
 graph_repro.py.txt, torch_repro.py.txt      the scripts, as they are written out
 """

@@ -11,13 +11,10 @@ import numpy as np
 from driftwalk.dtypes import Array
 
 from .axes import Axis
+from .constants import LEAST_SIZE
 from .cuts import Cut
 
-LEAST_SIZE = 16
-"""Stored whole numbers from here on may be sizes; smaller ones may be the numbers of axes."""
 _LOOKUPS = ("Gather", "GatherElements", "embedding")
-DIGITS = (1, 2, 3)
-"""Significant digits that values are rounded to, the fewest first."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,7 @@ import numpy as np
 from driftwalk.dtypes import Array
 
 from ..onnx.graph import OnnxGraph
-
-_MOST_SIZES = 16
-"""Whole numbers up to so many are sizes, axes or places, which a runtime wants to know early."""
-_FEW = 4
-"""Numbers up to so many say nothing of a model: an epsilon, a scale."""
-
+from .constants import FEW_NUMBERS, MOST_SIZES
 
 Place = tuple[int, str]
 """Of a number inside of a node: which node of a cut, and what the number is called there."""
@@ -266,7 +261,7 @@ def _constants(graph: OnnxGraph) -> Any:
 
 
 def _is_size(array: Array) -> bool:
-    return array.dtype == np.int64 and array.ndim <= 1 and array.size <= _MOST_SIZES
+    return array.dtype == np.int64 and array.ndim <= 1 and array.size <= MOST_SIZES
 
 
 def _renamed(proto: Any, old: str, new: str) -> Any:
@@ -308,4 +303,8 @@ def recorded(
 
 def is_own(array: Array) -> bool:
     """Whether numbers may be a model's own, and not just a constant of its code."""
-    return array.dtype.kind == "f" and array.size > _FEW and bool((array != array.flat[0]).any())
+    return (
+        array.dtype.kind == "f"
+        and array.size > FEW_NUMBERS
+        and bool((array != array.flat[0]).any())
+    )

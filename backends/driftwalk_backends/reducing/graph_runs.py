@@ -17,6 +17,7 @@ from ..onnx.graph import OnnxGraph
 from ..onnx.sessions import quick_session
 from ..onnx.wide.truth import GraphTruth
 from ..onnx.wide.widen import Widening
+from .constants import GRAPH_SUMS
 from .cuts import Cut
 from .showing import Judge
 
@@ -24,8 +25,6 @@ _MOST_VALUES = 50_000
 """Numbers of a cut that ONNX's reference, which is slow, is still asked of."""
 _DOUBLE, _NARROWER = 11, (1, 10)
 """onnx.TensorProto.DataType of float64, and of float32 and float16."""
-_OF_SUMS = 3.0
-"""Times its roundoffs alone, what an operation that adds up many numbers is off by."""
 _ROUNDS = ("Quantize", "Dequantize", "QLinear", "Integer", "NBits")
 
 
@@ -54,7 +53,7 @@ class GraphJudge(Judge):
             if made is not None:
                 return made, 1.0
         made = with_roundoffs(cut)
-        return None if made is None else (made, _OF_SUMS)
+        return None if made is None else (made, GRAPH_SUMS)
 
 
 def wide(cut: Cut, instead: Mapping[str, Array] | None = None, names: tuple[str, ...] = ()) -> Any:

@@ -22,23 +22,25 @@ from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
 from .axes import Axis, begins, is_square
-from .changes import DIGITS, Table, drawn, lengths, peak, rounded, rows_used, shorter, windows
+from .changes import Table, drawn, lengths, peak, rounded, rows_used, shorter, windows
+from .constants import (
+    AS_WRONG_SHARE,
+    DRIFT_LIMIT,
+    HINT_OF_DRIFT,
+    KEPT_DIGITS,
+    MOST_WRONG_NODES,
+    ROWS_APART,
+    STANDS_FOR_SHARE,
+    SUPPOSED_SHARE,
+)
 from .cuts import Cut, Cutting, is_own
-from .mending import MOST_WRONG, Mending
+from .mending import Mending
 from .right import Partner, Right
-from .showing import LIMIT, Judge, Shown, cosine, error_of, norm, same_place
+from .showing import Judge, Shown, cosine, error_of, norm, same_place
 from .states import State, differing, has_same_wrong, is_order_alone, is_wrong_order
 from .writing import write_graph
 
 Fault = Literal["runtime", "graph", "module"]
-LEAST_SHARE = 0.2
-"""Of the drift at the guilty tensor, what an earlier one must be the cause of to stand for it."""
-SURE_SHARE = 0.7
-"""The same for one whose right numbers are only supposed."""
-HINT = 1.2
-"""Times what is honest, at the end of a region: enough to look for a drift inside it."""
-AS_WRONG = 0.3
-"""Times as wrong as the guilty tensor, relatively, one of several wrong places must be."""
 
 
 class GraphSubject:
@@ -74,8 +76,12 @@ class GraphSubject:
         """
         nodes = tuple(range(len(self._cutting.graph.nodes)))
         if expected is None:
-            return self._seen(nodes, self._target, HINT)
-        state = self._seen(nodes, self._target, HINT) if self._mending.begin(expected) else None
+            return self._seen(nodes, self._target, HINT_OF_DRIFT)
+        state = (
+            self._seen(nodes, self._target, HINT_OF_DRIFT)
+            if self._mending.begin(expected)
+            else None
+        )
         if state is None:
             return None
         size = norm(state.shown.seen)  # what overflows in the graph's type need not in float64
@@ -84,7 +90,7 @@ class GraphSubject:
             return None
         return self._settled(state) if len(state.nodes) == 1 else state
 
-    def _seen(self, nodes: Sequence[int], output: str, limit: float = LIMIT) -> State | None:
+    def _seen(self, nodes: Sequence[int], output: str, limit: float = DRIFT_LIMIT) -> State | None:
         """A cut of some nodes, if it drifts at all."""
         expected = None
         if self.fault == "graph":
@@ -132,12 +138,12 @@ class GraphSubject:
     def ending(self, state: State, end: str) -> State | None:
         """The cut as far as an earlier tensor, if its error is the cause."""
         share = self._best_partner(end) if self.fault == "graph" else 1.0
-        found = self._seen(state.nodes, end) if share >= LEAST_SHARE else None
+        found = self._seen(state.nodes, end) if share >= STANDS_FOR_SHARE else None
         if found is None:
             return self._wrong_numbers(end) if self.fault == "graph" else None
         if self.fault == "runtime":
             share = self._explained(state, end, found.shown)
-        return self._settled(replace(found, share=share)) if share >= LEAST_SHARE else None
+        return self._settled(replace(found, share=share)) if share >= STANDS_FOR_SHARE else None
 
     def _explained(self, state: State, end: str, shown: Shown) -> float:
         """Of the error, what the float64 rest makes of this tensor's, along the same direction."""
@@ -156,7 +162,7 @@ class GraphSubject:
         if not mended:
             return 0.0
         share, place = max(mended)
-        if known is None and share < SURE_SHARE:
+        if known is None and share < SUPPOSED_SHARE:
             return 0.0
         self._mending.partners[end] = proposed[-place]
         return share
@@ -168,7 +174,7 @@ class GraphSubject:
         """
         begins = self._mending.right_behind(end)
         for partner in self._mending.proposed(end) if begins else ():
-            if partner.off < AS_WRONG * self._mending.end.off:
+            if partner.off < AS_WRONG_SHARE * self._mending.end.off:
                 continue
             try:
                 cut = self._cutting.cut(self._cutting.between(end, begins), end)
@@ -185,7 +191,7 @@ class GraphSubject:
 
     def _settled(self, state: State) -> State:
         """With the numbers that are right, where those of the graph are all that is wrong."""
-        if state.expected is None or len(state.nodes) > MOST_WRONG:
+        if state.expected is None or len(state.nodes) > MOST_WRONG_NODES:
             return state
         partner = self._mending.partners.get(state.cut.output, self._mending.end)
         return replace(state, right=self._mending.with_right_numbers(state.cut, partner))
@@ -305,7 +311,7 @@ class GraphSubject:
         old, new = self._judge.wide_or_none(whole), self._judge.wide_or_none(made)
         if old is None or new is None or old[slices].shape != new.shape:
             return False
-        return norm(error_of(new, old[slices])) <= 1e-9 * norm(new[np.isfinite(new)])
+        return norm(error_of(new, old[slices])) <= ROWS_APART * norm(new[np.isfinite(new)])
 
     # ---- values that say less ----
 
@@ -316,7 +322,7 @@ class GraphSubject:
             return used
         own = [n for n, a in (*state.cut.stored.items(), *state.cut.given.items()) if is_own(a)]
         draws = ["random all", *(f"random {name}" for name in own)]
-        return [*used, *draws, *(f"rounded to {digits} digits" for digits in DIGITS)]
+        return [*used, *draws, *(f"rounded to {digits} digits" for digits in KEPT_DIGITS)]
 
     def made_plain(self, state: State, how: str) -> State | None:
         cut = state.cut

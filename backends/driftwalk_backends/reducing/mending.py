@@ -15,18 +15,13 @@ from driftwalk.dtypes import Array
 
 from ..onnx.graph import COPIES
 from .changes import Table
+from .constants import LEAST_EFFECT, MOST_WRONG_NODES, RIGHT_TIMES
 from .cuts import Cut, Cutting
 from .right import Partner, Right, partners
 from .showing import Judge, error_of, norm
 from .states import ModelNumbers, with_right_numbers
 
-MOST_WRONG = 6
-"""Nodes behind a wrong tensor, up to right ones, that may be what an operation of torch does."""
 _SUMS, _WITH_BIAS = {"Add", "add"}, {"Gemm", "addmm", "baddbmm"}
-LEAST_EFFECT = 1e-3
-"""Of the error at the guilty tensor, what one of several wrong places must move it by."""
-RIGHT = 30.0
-"""So many times less wrong than the guilty tensor, a tensor is right."""
 
 
 class Mending:
@@ -100,7 +95,7 @@ class Mending:
 
     def is_right(self, name: str) -> bool:
         partner = self.partners.get(name)
-        return partner is not None and partner.off * RIGHT <= min(self.end.off, 1.0)
+        return partner is not None and partner.off * RIGHT_TIMES <= min(self.end.off, 1.0)
 
     def proposed(self, end: str) -> list[Partner]:
         """What may be right at a tensor: the near one, or what is made of the same tensors."""
@@ -125,7 +120,7 @@ class Mending:
                     found[taken] = self.partners[taken]
                 elif taken in self.wide:
                     waiting.append(taken)
-            if nodes > MOST_WRONG:
+            if nodes > MOST_WRONG_NODES:
                 return {}
         return found
 
@@ -141,7 +136,7 @@ class Mending:
             self._tables,
         )
         off = norm(error_of(self.wide[cut.output], partner.array))
-        return with_right_numbers(cut, numbers, partner.array, off / RIGHT, self._unrounded)
+        return with_right_numbers(cut, numbers, partner.array, off / RIGHT_TIMES, self._unrounded)
 
     def mended(self, end: str, right: Array) -> float:
         """Of the error at the guilty tensor, what is gone with the right numbers at this one."""

@@ -18,12 +18,10 @@ from ..tensors import to_numpy
 from ..torch_compiled import TorchCompiled, compiling
 from ..torch_passes import leaving_out
 from ..torch_runtime import TorchRuntime
+from .constants import PROGRAM_SUMS
 from .cuts import Cut
 from .programs import FLOATS, TorchCut, ran, widened
 from .showing import Judge
-
-_OF_SUMS = 3.0
-"""Times its roundoffs alone, what an operation that adds up many numbers is off by."""
 
 
 class ProgramJudge(Judge):
@@ -112,7 +110,7 @@ class ProgramJudge(Judge):
         try:
             self._ran(cut, tensors, seen, wide=False)
             exact = {name: _wide(tensor) for name, tensor in tensors.items()}
-            return _array(self._ran(cut, exact, rounded, wide=True)), _OF_SUMS
+            return _array(self._ran(cut, exact, rounded, wide=True)), PROGRAM_SUMS
         except BackendError:
             return None
 

@@ -19,11 +19,11 @@ from ..onnx.sessions import quick_session
 from ..onnx.wide.flat import flat
 from ..onnx.wide.truth import GraphTruth
 from .changes import Table, trimmed
+from .constants import DRIFT_LIMIT
 from .cuts import Cut, Cutting, recorded
 from .graph_runs import GraphJudge, wide
 from .graphs import GraphSubject
 from .right import Right
-from .showing import LIMIT
 from .states import State
 
 Numbers = dict[str, Array]
@@ -146,7 +146,7 @@ def start_of(
             )
             if (state := subject.start(truth[point])) is not None:
                 wrongs.append((state.shown.clearest, subject, state))
-        if any(ratio > LIMIT for ratio, _, _ in wrongs):
+        if any(ratio > DRIFT_LIMIT for ratio, _, _ in wrongs):
             break
     if not wrongs:
         raise BackendError(no_drift(point))
@@ -158,8 +158,8 @@ def no_drift(point: str) -> str:
     """What to say where nothing that was taken out drifts."""
     return (
         f"The nodes that make {point} show no drift when they are run alone: it is at most "
-        f"{LIMIT:g} times what honest arithmetic is off by. It takes more of the graph to show "
-        "it, or it is a drift that is close to its allowance."
+        f"{DRIFT_LIMIT:g} times what honest arithmetic is off by. It takes more of the graph to "
+        "show it, or it is a drift that is close to its allowance."
     )
 
 

@@ -19,17 +19,21 @@ from driftwalk.states import Probe
 
 from ..op_mode import OpMode
 from ..tensors import call_tensors
+from .constants import (
+    CONSTANT_STEPS,
+    PARTNER_FARTHEST,
+    PARTNER_MARGIN,
+    PARTNER_RIVAL,
+    PARTNER_STEPS,
+    PARTNER_SUMS,
+    PARTNERS_COMPARED,
+    PARTNERS_PROPOSED,
+)
 from .showing import error_of, norm
 
 _SMALL, _LARGEST, _MOST = 1 << 20, 1 << 26, 3 << 30
 """Bytes of a parameter that is not copied, as nobody writes into it; of one tensor that is kept
 otherwise; and of all of those. What comes last is what the end is made of."""
-_SUMS, _EXACT = 8, 12
-"""Sums by which near tensors are found, and how many of those are looked at."""
-_STEPS, _PROPOSED = 3, 6
-"""Operations of the torch model that a few nodes may stand for; and how many are proposed."""
-_BACK = 12
-"""Operations back from there to whatever the numbers that are stored in a graph were made of."""
 _VIEWS = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "clone"}
 _VIEWS |= {"unsqueeze", "squeeze", "slice", "select", "split", "_to_copy", "alias", "detach"}
 _SAME = {"clone", "_to_copy", "alias", "detach"}
@@ -39,8 +43,6 @@ PRODUCT = "product"
 """In place of an operation: what one that adds a bias made of its product, before that."""
 GIVEN = "given"
 """In place of an operation: a tensor that none of them made, a parameter or a constant."""
-_FARTHEST, _CLEARLY = 0.5, 3.0
-"""How far off a partner may be, relatively; and how much farther the next one must be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,14 +176,14 @@ class Right:
     def _near(self, own: Array) -> list[int]:
         """The few that are nearest by sums with random signs: their distance, on average."""
         others = self._by_size.get(own.size, [])
-        if len(others) <= _EXACT:
+        if len(others) <= PARTNERS_COMPARED:
             return others
-        signs = np.random.default_rng(own.size).choice([-1.0, 1.0], (_SUMS, own.size))
+        signs = np.random.default_rng(own.size).choice([-1.0, 1.0], (PARTNER_SUMS, own.size))
         if own.size not in self._sums:
             finite = [_finite(self._tensors[i].array) for i in others]
             self._sums[own.size] = np.array([signs @ array for array in finite])
         off = np.linalg.norm(self._sums[own.size] - signs @ _finite(own), axis=1)
-        return [others[i] for i in np.argsort(off, kind="stable")[:_EXACT]]
+        return [others[i] for i in np.argsort(off, kind="stable")[:PARTNERS_COMPARED]]
 
     def partner(self, array: Array) -> Partner | None:
         """The nearest of them in the same order; None where another one is about as near.
@@ -196,12 +198,16 @@ class Right:
                 return Partner(own.reshape(array.shape), 0.0, number)
         near = self._near(own)
         found = sorted((_apart(own, self._tensors[i].array) / scale, i) for i in near)
-        if not found or not found[0][0] < _FARTHEST:
+        if not found or not found[0][0] < PARTNER_FARTHEST:
             return None
         off, first = found[0]
         one = self._tensors[first].array
-        rivals = (f for f, i in found[1:] if _apart(self._tensors[i].array, one) > 0.1 * f * scale)
-        if off * _CLEARLY > next(rivals, np.inf):
+        rivals = (
+            f
+            for f, i in found[1:]
+            if _apart(self._tensors[i].array, one) > PARTNER_RIVAL * f * scale
+        )
+        if off * PARTNER_MARGIN > next(rivals, np.inf):
             return None
         return Partner(one.reshape(array.shape), off, first)
 
@@ -219,7 +225,7 @@ class Right:
                 steps[number] = max(one[number] for one in reached)
         scale = norm(_finite(like)) or 1.0
         own, made = like.astype(np.float64).ravel(), []
-        for number in sorted(steps, key=lambda n: (steps[n], n))[:_PROPOSED]:
+        for number in sorted(steps, key=lambda n: (steps[n], n))[:PARTNERS_PROPOSED]:
             array = self._tensors[number].array
             made.append(Partner(array.reshape(like.shape), _apart(own, array) / scale, number))
         return made
@@ -248,7 +254,7 @@ class Right:
 
         def fixed(number: int, steps: int) -> bool:
             """Whether it depends on none of the others."""
-            if number in ends or steps > _BACK:
+            if number in ends or steps > CONSTANT_STEPS:
                 return False
             if number not in found:
                 one = self._tensors[number]
@@ -287,12 +293,12 @@ class Right:
         steps: dict[int, int] = {}
         while waiting:
             number, cost = waiting.pop()
-            if steps.get(number, _STEPS + 1) <= cost:
+            if steps.get(number, PARTNER_STEPS + 1) <= cost:
                 continue
             steps[number] = cost
             for taker in self._takers.get(number, ()):
                 more = cost + (not self._tensors[taker].is_view)
-                if more <= _STEPS:
+                if more <= PARTNER_STEPS:
                     waiting.append((taker, more))
         return {number: cost for number, cost in steps.items() if cost}
 

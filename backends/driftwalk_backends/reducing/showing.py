@@ -22,19 +22,16 @@ import numpy as np
 from driftwalk.dtypes import Array
 from driftwalk.errors import DriftwalkError
 
+from .constants import (
+    DRIFT_LIMIT,
+    MARKED_SHARE,
+    SAME_DRIFT_COSINE,
+    SAME_DRIFT_RELATIVE,
+    SAME_DRIFT_SIZES,
+    SIGNED_SHARE,
+    SIGNS_APART,
+)
 from .cuts import Cut
-
-LIMIT = 4.0
-"""Times what is honest: less than that is no drift (DESIGN.md, section 3)."""
-ALIKE, FACTOR, FREE = 0.9, 2.0, 4.0
-"""Of two errors at one place: the least cosine, the largest quotient of their sizes; and that of
-their relative sizes where the values themselves differ."""
-OVERALL = 10.0
-"""The largest quotient of relative sizes after any number of such steps."""
-MARKED = 0.1
-"""Of the largest error in float64, what a number that is marked is off by at least."""
-SIGNS = 0.3
-"""How far the shares of positive errors may be apart where values differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +77,7 @@ class Shown:
         error = np.where(np.isfinite(self.seen), self.seen, 1.0)
         if not error.size:
             return 0.5
-        large = error[np.abs(error) >= 0.1 * np.abs(error).max()]
+        large = error[np.abs(error) >= SIGNED_SHARE * np.abs(error).max()]
         return float(np.mean(large > 0))
 
     @property
@@ -91,11 +88,11 @@ class Shown:
     @property
     def shows_whole(self) -> bool:
         """Whether the whole tensor drifts, as a script shows it that knows no marks."""
-        return self.ratio > LIMIT
+        return self.ratio > DRIFT_LIMIT
 
     @property
     def drifts(self) -> bool:
-        return self.clearest > LIMIT
+        return self.clearest > DRIFT_LIMIT
 
 
 def error_of(found: Array, truth: Array) -> Array:
@@ -129,17 +126,17 @@ def same_place(new: Array, old: Array) -> bool:
     """Whether two errors at one tensor are one drift: direction and size."""
     return (
         new.shape == old.shape
-        and cosine(new, old) >= ALIKE
-        and within(norm(new), norm(old), FACTOR)
+        and cosine(new, old) >= SAME_DRIFT_COSINE
+        and within(norm(new), norm(old), SAME_DRIFT_SIZES)
     )
 
 
 def same_kind(new: Shown, old: Shown) -> bool:
     """Whether a drift on other values is the same one: size, signs, and what it takes to show."""
     return (
-        within(new.relative, old.relative, FREE)
-        and abs(new.positive - old.positive) <= SIGNS
-        and (new.as_written > LIMIT) == (old.as_written > LIMIT)
+        within(new.relative, old.relative, SAME_DRIFT_RELATIVE)
+        and abs(new.positive - old.positive) <= SIGNS_APART
+        and (new.as_written > DRIFT_LIMIT) == (old.as_written > DRIFT_LIMIT)
     )
 
 
@@ -153,7 +150,7 @@ def _honest(draws: Sequence[Array], truth: Array, found: Array) -> float:
 def _with_marks(shown: Shown, own: Array, plain: Array, draws: Sequence[Array]) -> Shown:
     """Judged by the numbers that are wrong in float64, `own`, alone."""
     wrong = np.abs(error_of(own, shown.truth))
-    marked = wrong >= MARKED * wrong.max(initial=0.0)
+    marked = wrong >= MARKED_SHARE * wrong.max(initial=0.0)
     if not wrong.any() or not np.isfinite(wrong).all() or marked.all():
         return shown
     draws = [draw[marked] for draw in draws]
@@ -180,7 +177,7 @@ class Judge(ABC):
         if own is None or plain.shape != own.shape:
             return None
         size, draws = norm(error_of(found, truth)), [error_of(plain, own)]
-        unclear = size <= LIMIT * norm(draws[0])  # it may be as wrong with nothing optimised
+        unclear = size <= DRIFT_LIMIT * norm(draws[0])  # it may be as wrong with nothing optimised
         if unclear and (another := self._by_another(cut)) is not None:
             draws.append(error_of(another[0], own) * another[1])
         if expected is not None:  # a wrong graph may overflow, whoever runs it

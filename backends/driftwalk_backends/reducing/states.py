@@ -13,18 +13,17 @@ import numpy as np
 from driftwalk.dtypes import Array
 
 from .changes import Table
+from .constants import (
+    ALIKE_NUMBERS,
+    LEAST_AWAY,
+    MOST_CHOICES,
+    SAME_CONSTANT,
+    SAME_DRIFT_OVERALL,
+    SAME_DRIFT_RELATIVE,
+    SAME_NUMBERS,
+)
 from .cuts import Cut
-from .showing import FREE, OVERALL, Shown, error_of, norm, same_kind, within
-
-SAME_NUMBERS, MOST_CHOICES = 1e-4, 64
-"""How far off, relatively, nodes may be with the model's own numbers, of which so many sets are
-tried."""
-SAME_CONSTANT = 1e-6
-"""How far off, relatively, constants may be that are one: graphs have them in float32."""
-LEAST_AWAY = 0.1
-"""Of how far numbers are from each other, what those in another order are off by at least."""
-ALIKE_NUMBERS = 2.0
-"""The largest quotient of the largest errors of stored numbers that are one fault."""
+from .showing import Shown, error_of, norm, same_kind, within
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ class State:
         """
         before = self.compared.relative
         sizes = (before, before * self.faded * shorter)
-        same = any(within(shown.relative, size, OVERALL) for size in sizes)
+        same = any(within(shown.relative, size, SAME_DRIFT_OVERALL) for size in sizes)
         return same and same_kind(shown, self.shown)
 
     @property
@@ -124,7 +123,7 @@ def has_same_wrong(new: State, old: State) -> bool:
         return False
     at_most, kept = ([_most(array) for array in one.values()] for one in (before, left))
     same = all(within(now, then, ALIKE_NUMBERS) for now, then in zip(kept, at_most, strict=True))
-    return same and new.shown.relative * FREE >= old.shown.relative
+    return same and new.shown.relative * SAME_DRIFT_RELATIVE >= old.shown.relative
 
 
 def _most(array: Array) -> float:

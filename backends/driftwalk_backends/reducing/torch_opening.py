@@ -18,12 +18,12 @@ from driftwalk.states import Probe
 
 from ..bundles.layer_code import traced_layer
 from ..torch_runtime import TorchRuntime
+from .constants import DRIFT_LIMIT
 from .graphs import Fault, GraphSubject
 from .program_runs import ProgramJudge
 from .programs import Program, ProgramCutting
 from .regions import no_drift
 from .right import Right, torch_tensors
-from .showing import LIMIT
 from .states import State
 from .torch_writing import write_program
 
@@ -87,7 +87,7 @@ def module_subject(
                 wrongs.append((state.shown.clearest, subject, state))
     if not wrongs:
         raise BackendError(no_drift(point))
-    sure = [one for one in wrongs if one[0] > LIMIT] or wrongs
+    sure = [one for one in wrongs if one[0] > DRIFT_LIMIT] or wrongs
     _, subject, state = max(sure, key=lambda one: one[0])
     return subject, state
 

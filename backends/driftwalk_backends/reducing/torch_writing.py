@@ -14,9 +14,9 @@ import torch
 from driftwalk.dtypes import Array
 from driftwalk.errors import BackendError
 
+from .constants import DRIFT_LIMIT
 from .cuts import Cut
 from .programs import Operation, Ref
-from .showing import LIMIT
 from .writing import SCRIPT, arrays_text, plain, template
 
 _WORDS = (torch.dtype, torch.layout, torch.memory_format)
@@ -48,7 +48,7 @@ def write_program(
         headline=plain(headline),
         about=plain(about),
         honest=repr(float(honest)),
-        limit=f"{LIMIT:g}",
+        limit=f"{DRIFT_LIMIT:g}",
         arrays=arrays_text(folder, arrays, expected),
         names=", ".join(taken),
         lines="\n".join(lines),

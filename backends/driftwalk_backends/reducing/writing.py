@@ -24,14 +24,12 @@ from driftwalk.errors import BackendError
 
 from ..onnx.backend import OPTIMISATION
 from ..onnx.wide.flat import renamed
+from .constants import DRIFT_LIMIT, SCRIPT_SHOWS
 from .cuts import Cut
-from .showing import LIMIT
 
 SCRIPT, GRAPH, NUMBERS = "repro.py", "repro.onnx", "repro.npz"
 _INLINE = 400
 """Numbers that are written into the script."""
-CLOSE = 0.1
-"""How far, as a share, the ratio that the script prints may be from the one that was found."""
 _RATIO = re.compile(r"ratio (\S+)")
 
 
@@ -86,7 +84,7 @@ def write_graph(
         headline=plain(headline),
         about=plain(about),
         honest=repr(float(honest)),
-        limit=f"{LIMIT:g}",
+        limit=f"{DRIFT_LIMIT:g}",
         arrays=arrays_text(folder, small.given, expected),
         level=OPTIMISATION[flags.get("opt", "all")],
         more=_more(flags),
@@ -158,7 +156,7 @@ def rehearse(folder: Path, ratio: float) -> str:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
         raise BackendError(f"The reproduction does not show the drift by itself: {lines[-1][:400]}")
     again = float(shown[1])
-    if again != ratio and not abs(again - ratio) <= CLOSE * ratio:
+    if again != ratio and not abs(again - ratio) <= SCRIPT_SHOWS * ratio:
         raise BackendError(
             f"The reproduction shows a ratio of {again:.3g} by itself, and {ratio:.3g} here."
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..tasks.constants import REPEATS_CONFIDENCE
 from . import options
 from .console import guarded
 from .options import option
@@ -62,7 +63,7 @@ def bisect(
     confidence: Annotated[
         float,
         option("--confidence X", "That the right switch is named where runs disagree: 0.95."),
-    ] = 0.95,
+    ] = REPEATS_CONFIDENCE,
     runs: Annotated[int | None, option("--runs", "Runs of the candidate at most.", min=1)] = None,
     minutes: Annotated[
         float | None, option("--minutes M", "Time at most; what was found until then is kept.")

@@ -3,8 +3,8 @@
 With x the graph in float64, y the same graph as written (the yardstick), s a side, u units of
 roundoff and the scale of `rows`:
 
-    drift at a tensor   <=>   |s - x|  >  min( K |y - x| u_s / u_y,  sqrt(u_s) scale )  +  floor
-    floor               =     a few u_s times the scale
+    drift at s   <=>   |s - x|  >  min( NODE_NOISES |y - x| u_s / u_y,  sqrt(u_s) scale )  +  floor
+    floor         =    a few u_s times the scale
 
 in max-abs and in L2. A side in a coarser format may be off by as much as its units are larger; at
 least half of the digits of its format must be right in any case. One run of the yardstick is one
@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..dtypes import FORMATS, Array, Format, format_of, loosest
+from ..judge.constants import NODE_NOISES, TIE_OF_GRAPHS
 from ..layer_drift import Allowed, Closer, LayerDrift, Side, TruthErrors
 from ..measure.norms import Norms
-from .own_doing import K, noise_of
-
-_AS_CLOSE = 1.05
-"""Two errors that differ by less than this factor are a tie."""
+from .own_doing import noise_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +67,7 @@ def by_truth(
         needed, norm = max(
             (_over(error.max_abs, most.max_abs), "max_abs"), (_over(error.l2, most.l2), "l2")
         )
-        used[name] = Allowed(most.max_abs, 0.0, 1.0, needed, K, norm, name)
+        used[name] = Allowed(most.max_abs, 0.0, 1.0, needed, NODE_NOISES, norm, name)
     worst = max(used.values(), key=lambda one: one.needed)
     mine, theirs = errors["reference"].l2, errors["candidate"].l2
     ratio = _over(getattr(errors["candidate"], worst.norm), getattr(noise, worst.norm))
@@ -96,7 +94,7 @@ def _allowed(noise: Norms, scales: Norms, own: Format, yard: Format) -> Norms:
     ceiling, floor = math.sqrt(own.roundoff), noise_of(own)
 
     def most(of_noise: float, scale: float) -> float:
-        return min(K * of_noise * coarser, ceiling * scale) + floor * scale
+        return min(NODE_NOISES * of_noise * coarser, ceiling * scale) + floor * scale
 
     return Norms(most(noise.l2, scales.l2), most(noise.max_abs, scales.max_abs))
 
@@ -119,6 +117,6 @@ def _over(error: float, most: float) -> float:
 
 
 def _closer(reference: float, candidate: float) -> Closer:
-    if max(reference, candidate) <= _AS_CLOSE * min(reference, candidate):
+    if max(reference, candidate) <= TIE_OF_GRAPHS * min(reference, candidate):
         return "tie"
     return "candidate" if candidate < reference else "reference"

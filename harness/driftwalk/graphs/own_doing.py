@@ -5,8 +5,8 @@ Let c be the candidate's tensor, c' those that it is computed from, X the refere
     c - x   =   ( c - X(c') )   +   ( X(c') - x )
     error        introduced          inherited
 
-    floats           |introduced|  <=  K * noise + what the noise of the tensor itself would be
-    whole numbers    |c - v|       <=  1/2 + a little + K * noise      in steps
+    floats          |introduced|  <=  NODE_NOISES * noise + what the tensor's own noise would be
+    whole numbers   |c - v|       <=  1/2 + a little + NODE_NOISES * noise      in steps
 
 `noise` is how far X(c') moves when every tensor in between is moved by a few units of roundoff;
 v is what the reference would round, before it is rounded. A number that lies on the boundary
@@ -22,22 +22,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import FORMATS, Array, Format, format_of, loosest
-
-K = 4.0
-NEAR = 2.0**-8
-"""How near the middle between two steps a number is a matter of rounding, in steps."""
-NEAR_SOFTMAX = 2.0**-3
-"""The same for a softmax, which runtimes compute in whole numbers throughout."""
+from ..judge.constants import (
+    COARSE_NODE_ROUNDOFFS,
+    FINE_NODE_ROUNDOFFS,
+    HALF_WAY,
+    HALF_WAY_SOFTMAX,
+    NODE_NOISES,
+    ONE_OFF_SHARE,
+)
 
 
 def near_softmax(step: float) -> float:
     """How near that is for a softmax, with what ONNX Runtime leaves of 1 / step: whole steps."""
     many = 1 / step if step > 0 else 0.0
-    return NEAR_SOFTMAX + (many - math.floor(many))
-
-
-_SHARE = 1e-3
-"""Of whole numbers whose boundary is not known, so many may be one off."""
+    return HALF_WAY_SOFTMAX + (many - math.floor(many))
 
 
 def noise_of(known: Format) -> float:
@@ -46,7 +44,8 @@ def noise_of(known: Format) -> float:
     In half precision sums are formed in float32 and rounded once; in float32 the order of a long
     sum costs several units.
     """
-    return (8 if known.roundoff <= FORMATS["fp32"].roundoff else 2) * known.roundoff
+    fine = known.roundoff <= FORMATS["fp32"].roundoff
+    return (FINE_NODE_ROUNDOFFS if fine else COARSE_NODE_ROUNDOFFS) * known.roundoff
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,7 @@ class Grid:
     high: int
     values: tuple[Array, ...] = ()
     """What was rounded: as it is, and with noise; none where that is the tensor itself."""
-    near: float = NEAR
+    near: float = HALF_WAY
 
     def in_range(self, array: Array) -> Array:
         """Floats in steps, not rounded, inside the range that the steps have."""
@@ -152,7 +151,7 @@ def _floats(one: Replayed, dtypes: Sequence[str]) -> tuple[float, float]:
     limits = []
     for norm in (_peak, rms):
         noise = coarser * max((norm(n) for n in noises), default=0.0)
-        limits.append((norm(error), K * noise + unit * norm(finite)))
+        limits.append((norm(error), NODE_NOISES * noise + unit * norm(finite)))
     return max(_ratio(size, limit) for size, limit in limits), limits[0][1]
 
 
@@ -162,7 +161,7 @@ def _whole(one: Replayed) -> float:
     flipped = int(np.count_nonzero(off))
     grid = one.grid
     if grid is None or not grid.values or grid.values[0].shape != off.shape:
-        few = one.rounds and flipped <= _SHARE * off.size and int(np.abs(off).max()) == 1
+        few = one.rounds and flipped <= ONE_OFF_SHARE * off.size and int(np.abs(off).max()) == 1
         return 1.0 if few else math.inf
     return _by_steps(one.candidate.astype(np.float64), grid, grid.values)
 
@@ -170,7 +169,7 @@ def _whole(one: Replayed) -> float:
 def _on_grid(one: Replayed, grid: Grid) -> float | None:
     """A float that is a whole number of steps, where it should be; None where it is not."""
     candidate = grid.in_steps(one.candidate)
-    if _peak(candidate - np.round(candidate)) > NEAR:
+    if _peak(candidate - np.round(candidate)) > HALF_WAY:
         return None
     values = grid.values or (one.made, *one.shaken)
     return _by_steps(candidate, grid, values) if values[0].shape == candidate.shape else None
@@ -181,7 +180,7 @@ def _by_steps(candidate: Array, grid: Grid, values: Sequence[Array]) -> float:
     value = grid.in_range(values[0])
     draws = [grid.in_range(draw) for draw in values[1:] if draw.shape == value.shape]
     noise = max((_peak(_difference(draw, value)) for draw in draws), default=0.0)
-    room = 0.5 + grid.near + K * noise + noise_of(FORMATS["fp32"]) * _peak(value)
+    room = 0.5 + grid.near + NODE_NOISES * noise + noise_of(FORMATS["fp32"]) * _peak(value)
     return _ratio(_peak(candidate - value), room)
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..dtypes import FORMATS, Array, Format, dtype_name, format_of
+from ..judge.constants import BOUND_ROUNDING
 from ..judge.depth import alone
 from ..judge.walk import judge
 from ..layer_drift import Allowed, Dtypes, LayerDrift, Side
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 INHERITED = (
     "beyond the table, and inherited: given its inputs, the reference makes the same of them"
 )
-
-_ROUNDING = 1 + 1e-6
-"""The bound is met exactly where a tensor introduced nothing; its own rounding is no excess."""
 
 
 class NodeJudge:
@@ -235,7 +233,7 @@ def account(
         own = own_doing(one, dtypes)
         found[one.tensor] = own
         if one.tensor in wanted and not own.guilty:
-            room = Tolerance((own.inherited + own.allowed) * _ROUNDING)
+            room = Tolerance((own.inherited + own.allowed) * BOUND_ROUNDING)
             mine, theirs, _ = without_shared(one.reference, one.candidate)
             again[one.tensor] = measure(mine, theirs, room)
     guilty = tuple(own for own in found.values() if own.guilty)

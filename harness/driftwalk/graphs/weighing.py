@@ -17,8 +17,9 @@ import numpy as np
 
 from ..dtypes import Array
 from ..errors import BackendError
+from ..judge.constants import NODE_NOISES
 from ..layer_drift import INTRODUCED, Allowed, LayerDrift
-from .own_doing import K, OwnDoing
+from .own_doing import OwnDoing
 from .rows import Account, account
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Weighing:
 
 def _introduced(beyond: LayerDrift, row: LayerDrift, own: OwnDoing) -> LayerDrift:
     """A row that is near enough to the truth, and comes of a node that is not what was written."""
-    room = Allowed(own.allowed, 0.0, 1.0, own.needed, K, f"{INTRODUCED}max_abs", "candidate")
+    room = Allowed(
+        own.allowed, 0.0, 1.0, own.needed, NODE_NOISES, f"{INTRODUCED}max_abs", "candidate"
+    )
     return replace(beyond, truth=row.truth, tolerance=room, sides={"candidate": room})
 
 

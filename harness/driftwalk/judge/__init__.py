@@ -23,4 +23,5 @@ shared.py              what all layers are handed: a wrong rotary table is no fa
 drill.py               the same inside that layer, module by module
 accusation.py          whose error it is: candidate, reference, both
 gate.py                one verdict of all
+constants.py           every tuned number that a verdict or an allowance depends on
 """

@@ -8,12 +8,10 @@ import numpy as np
 
 from ..adapter import BackendInfo
 from ..states import State
+from .constants import MOST_ATTENTION_SUM
 
 _BESIDE = re.compile(r".*\.out[1-9]\d*|output\..*attentions")
 """Names of what a block or a model gives beside its main result."""
-
-MOST = 1.01
-"""What the weights of a query sum up to, and what half precision makes of it."""
 
 
 def same_attention(one: BackendInfo, other: BackendInfo) -> bool:
@@ -27,4 +25,4 @@ def is_attention_weights(state: State) -> bool:
     if state.array.ndim < 2 or _BESIDE.fullmatch(state.point.name) is None:
         return False
     weights = state.array.astype(np.float64, copy=False)
-    return bool((weights >= 0).all() and (weights.sum(-1) <= MOST).all())
+    return bool((weights >= 0).all() and (weights.sum(-1) <= MOST_ATTENTION_SUM).all())

@@ -1,4 +1,4 @@
-"""The calibrated policy: a side may be at most K times as wrong as plain eager PyTorch is.
+"""The calibrated policy: a side may be at most YARDSTICKS times as wrong as plain eager PyTorch is.
 
     error        e_c(n) = |c_n - x_n|        e_y(n) = |y_n - x_n|
     drift at n   <=>   e_c(n) > limit * e_y(n) + floor_n        in any judged norm (honest.py)
@@ -27,20 +27,18 @@ from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from ..workers import in_threads
 from .conditioning import doubt_of
+from .constants import FINE_ROUNDOFF, TIE_OF_SIDES, YARDSTICKS
 from .exact import ByChance, HonestRuns, float_states, is_exact, masked_out
-from .honest import FINE, ROOM, Honest, K, allowed, honest, room_needed
+from .honest import ROOM, Honest, allowed, honest, room_needed
 from .margins import HonestChoice, honest_choices
 from .replay import measured_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
 from .unrounded import added, unrounded
 
-TIE = 1.5
-"""Two sides whose errors differ by less than this factor are equally close to the truth."""
-
 Keep = Callable[[Trace], Trace]
 """Gives the same trace, its arrays in a better place."""
 
-__all__ = ["Calibration", "K", "Keep", "calibrate", "closer", "truth_errors", "yardstick_spec"]
+__all__ = ["Calibration", "Keep", "calibrate", "closer", "truth_errors", "yardstick_spec"]
 
 
 def yardstick_spec(dtype: str, device: str = "cpu", ranges: str = "", sums: str = "") -> str:
@@ -186,8 +184,8 @@ def truth_errors(
         candidate=candidate.l2,
         yardstick=calibration.noise(point).l2,
         scale=calibration.size(point).l2,
-        # In units in which the limit is K, whatever the norm, and with the floor counted.
-        ratio=K * candidate.over(allowance)[0],
+        # In units in which the limit is YARDSTICKS, whatever the norm, and with the floor counted.
+        ratio=YARDSTICKS * candidate.over(allowance)[0],
         closer=closer(reference.l2, candidate.l2),
         norms={
             "reference": reference,
@@ -200,9 +198,9 @@ def truth_errors(
 
 def closer(reference: float, candidate: float) -> Closer:
     """Which side is nearer to the truth, if the difference means anything."""
-    if candidate * TIE < reference:
+    if candidate * TIE_OF_SIDES < reference:
         return "candidate"
-    return "reference" if reference * TIE < candidate else "tie"
+    return "reference" if reference * TIE_OF_SIDES < candidate else "tie"
 
 
 def calibrate(
@@ -243,7 +241,7 @@ def calibrate(
     examined = None if mixture.dtypes else noisy
     doubt = doubt_of(exact, made, examined, FORMATS[mixture.dtype], other.onwards, chance)
     # In coarse formats rounding the state is most of what a layer introduces, and known.
-    fine = FORMATS[mixture.dtype].roundoff <= FINE
+    fine = FORMATS[mixture.dtype].roundoff <= FINE_ROUNDOFF
     own_draws = _own_errors(truth, noisy) if noisy is not None and fine else {}
     jumps = added(other.jumps(exact), unrounded(truth, made, mixture))
     del noisy, examined  # as large as the truth, and of no further use

@@ -19,25 +19,20 @@ from ..dtypes import FORMATS, Array, Float64, Format
 from ..measure.norms import row_sizes
 from ..states import Trace
 from ..tolerance import BY_DTYPE
-from .honest import MANY, K, for_few
+from .constants import (
+    COARSE_ROUNDOFFS_CEILING,
+    LEAST_DIGITS_LOST,
+    MANY_TOKENS,
+    ROUNDOFFS_CEILING,
+    VOID_SHARE,
+    YARDSTICKS,
+)
+from .honest import for_few
 
 EXAMINED_AT = "fp32"
 """The dtype at which a truth is cross-examined, whatever the dtypes of the two sides are."""
 _EXAMINED = FORMATS[EXAMINED_AT]
 
-CEILING = 100.0
-"""Times the travelled roundoffs, that honest arithmetic is never off by ..."""
-
-DIGITS = 2.0**10
-"""... if it is off by more than so many roundoffs of the state as well."""
-
-COARSE_CEILING = 8.0
-"""In coarser formats, where rounding is most of the noise, whoever computes: the middle token of an
-honest yardstick is off by 0.3 to 2.0 times the travelled roundoffs. A token that becomes an
-attention sink is off by up to 15 times: where there are few others, there is more room."""
-
-VOID = 1 / 3
-"""Of a state's size: an honest error as large as this leaves no digit to compare."""
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
@@ -73,18 +68,18 @@ def doubt_of(
             many = False
             if name in tipped:
                 jumps = row_sizes(tipped[name], true.array, keep)
-                many = bool((jumps > K * travelled).mean() > MANY)
+                many = bool((jumps > YARDSTICKS * travelled).mean() > MANY_TOKENS)
                 travelled = np.maximum(travelled, jumps)
             if dtype.name == EXAMINED_AT:
                 # Which of many tokens tip over is chance; how many do, and how far, is not.
                 sizes = (error, travelled, least)
                 off, explained, digit = map(np.sort, sizes) if many else sizes
-                far = (off > CEILING * explained) & (off > DIGITS * digit)
-                if far.mean() > MANY:
+                far = (off > ROUNDOFFS_CEILING * explained) & (off > LEAST_DIGITS_LOST * digit)
+                if far.mean() > MANY_TOKENS:
                     return _broken(name, error, size, travelled, dtype)
             elif _is_swollen(error, size, travelled, dtype):
                 return _swollen(name, error, size, travelled, dtype)
-        if np.median(error) > VOID * np.median(size) and name not in chance:
+        if np.median(error) > VOID_SHARE * np.median(size) and name not in chance:
             return (
                 f"honest {dtype.name} arithmetic is {_percent(error, size)} off at {name}, which "
                 "leaves no digit to compare: this model is ill-conditioned on this probe at this "
@@ -106,8 +101,8 @@ def _is_swollen(error: Float64, size: Float64, travelled: Float64, dtype: Format
 
     Where it allows less, it is the stricter judge of the two, coarse as it is.
     """
-    middle, ceiling = np.median(error), COARSE_CEILING * for_few(len(error))
-    allows_more = K * middle > BY_DTYPE[dtype.name].atol * np.median(size)
+    middle, ceiling = np.median(error), COARSE_ROUNDOFFS_CEILING * for_few(len(error))
+    allows_more = YARDSTICKS * middle > BY_DTYPE[dtype.name].atol * np.median(size)
     return bool(allows_more and middle > ceiling * np.median(travelled))
 
 

@@ -1,7 +1,7 @@
 """Drill-down: the judgement of blame.py once more, inside the guilty layer, module by module.
 
     introduced at m   =   c_m - X_m(the candidate's states before m)
-    guilty            <=>   |introduced| > K * |the yardstick's own| + floor
+    guilty            <=>   |introduced| > YARDSTICKS * |the yardstick's own| + floor
 
 The truth's modules get what the candidate's modules gave, so an error stays where it was made. What
 is computed between modules has a name of its own where a module takes it in:
@@ -26,23 +26,15 @@ from ..measure.norms import Norms, difference, distance, norms_of
 from ..names import layer_of
 from ..spec import NEEDS_TEXT
 from ..states import Point, Probe, State, Trace
-from .calibrate import Calibration, K, honest_layers
+from .calibrate import Calibration, honest_layers
+from .constants import CLEARLY_WRONG, NAMED_SHARE, NAMED_TIMES_EVEN, YARDSTICKS
 from .depth import lacking_before
 from .exact import measurable
 from .replay import replay_pairs
 
-SHARE = 0.5
-"""A channel or a token is named if it holds more than this share of the squared error ..."""
-
-TIMES_EVEN = 5.0
-"""... and this many times what it would hold if the error were spread evenly."""
-
 MOST_CHANNELS = 256
 """Of more channels, neighbours are kept as one."""
 
-CLEAR = 64.0
-"""Times the yardstick's own: a module that is off by more computes something else, however little
-of that is left at the end of its layer, and is named before one that is off by less."""
 
 SPREAD = "; no module inside stands out"
 FUSED = "; no state inside it could be compared"
@@ -164,7 +156,7 @@ def _most(shares: Array, of: int) -> int | None:
     """The one that holds most of the total, if it stands out among `of`."""
     total, largest = float(shares.sum()), int(shares.argmax())
     share = float(shares[largest]) / total if total > 0 else 0.0
-    return largest if share > max(SHARE, TIMES_EVEN / of) else None
+    return largest if share > max(NAMED_SHARE, NAMED_TIMES_EVEN / of) else None
 
 
 def introduced(
@@ -217,7 +209,7 @@ def drill(
             after = any(layer_of(name) == layer for name in _until(guilty, found))
             return Drilled(culprit(found[guilty], ratios[guilty], who, remark), after)
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
-        remark = SPREAD if again > K else VANISHED
+        remark = SPREAD if again > YARDSTICKS else VANISHED
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
     return Drilled(culprit(found[cause.name], ratio, cause.name, remark))
@@ -231,7 +223,10 @@ def _until(name: str, found: Iterable[str]) -> Iterator[str]:
 def _guilty(ratios: Mapping[str, float]) -> str | None:
     """The first that is clearly wrong; if none is, the first that is guilty."""
     # Where the yardstick overflows too, the ratio is no number.
-    beyond = (next((n for n in ratios if not ratios[n] <= most), None) for most in (CLEAR, K))
+    beyond = (
+        next((n for n in ratios if not ratios[n] <= most), None)
+        for most in (CLEARLY_WRONG, YARDSTICKS)
+    )
     return next((name for name in beyond if name is not None), None)
 
 
@@ -241,7 +236,7 @@ def first_guilty_layer(
     """The layer of the first module that is guilty, for drift that no whole block explains; and the
     layers right before that module in which none was seen."""
     _, _, ratios, order = _by_module(truth, yardstick, candidate, probe, calibration)
-    guilty = next((name for name, ratio in ratios.items() if not ratio <= K), None)
+    guilty = next((name for name, ratio in ratios.items() if not ratio <= YARDSTICKS), None)
     if guilty is None:
         return None, ()
     layer = layer_of(guilty) or guilty
@@ -262,7 +257,7 @@ def clearly_wrong(
     calibration: Calibration,
     points: Iterable[str],
 ) -> dict[str, float]:
-    """Points inside whose layer a module is clearly wrong, and how many times CLEAR it is."""
+    """Points inside whose layer a module is clearly wrong, and how many times CLEARLY_WRONG."""
     found: dict[str, float] = {}
     for point in points:
         layer = layer_of(point)
@@ -270,8 +265,8 @@ def clearly_wrong(
             continue
         _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration, layer)
         worst = max((ratio for n, ratio in ratios.items() if layer_of(n) == layer), default=0.0)
-        if worst > CLEAR:
-            found[point] = worst / CLEAR
+        if worst > CLEARLY_WRONG:
+            found[point] = worst / CLEARLY_WRONG
     return found
 
 
@@ -296,10 +291,10 @@ def _by_module(
 
 
 def excess(found: Mapping[str, Introduced], calibration: Calibration) -> dict[str, float]:
-    """Introduced errors in units of the yardstick's own; guilty above K, as in blame.py."""
+    """Introduced errors in units of the yardstick's own; guilty above YARDSTICKS: blame.py."""
     room = calibration.room({name: item.error for name, item in found.items()})
     return {
-        name: K * item.error.over(calibration.allowed_own(name, room))[0]
+        name: YARDSTICKS * item.error.over(calibration.allowed_own(name, room))[0]
         for name, item in found.items()
     }
 

@@ -27,13 +27,11 @@ from ..measure.metrics import measure
 from ..names import LOGITS, OUTPUT
 from ..states import Point, Probe, State, Trace
 from ..tolerance import Policy, Tolerance
+from .constants import MOST_CHANCE_ENTRIES
 
 EXACT = Tolerance(0.0)
 NOTE = "whole numbers are compared exactly"
 RULED = "whole numbers, compared by a rule for this point"
-
-MOST = 1 / 2
-"""More than this share of an output's entries by chance: what is left is too little to compare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,7 @@ class ByChance:
                 return f"the shape of {name} is {row.note}"
             if row.ok and row.metrics and row.metrics.max_abs and name in self.entries:
                 share = float(self.entries[name].mean())
-            if share > MOST:
+            if share > MOST_CHANCE_ENTRIES:
                 return (
                     f"{share:.0%} of the entries of {name} are chosen by chance in {dtype} "
                     "arithmetic, and this side chose otherwise than the reference. Try other "

@@ -1,6 +1,6 @@
 """What is usual for a side over many probes, and which probe is not.
 
-    size(n, norm)   =   e_c(n) / ( e_y(n) + floor_n / K )        about 1 for honest arithmetic
+    size(n, norm)   =   e_c(n) / ( e_y(n) + floor_n / YARDSTICKS )     about 1 for honest arithmetic
 
 A large set is screened: each probe is compared with the truth, and only a part of the set is judged
 by what each layer makes of its own input as well. That sharper judgement sees a fault in one layer
@@ -21,34 +21,17 @@ import numpy as np
 from ..dtypes import Array, Float64
 from ..measure.halves import widened
 from ..measure.norms import NORM_NAMES, Norms, distance, ratio
-from .honest import FLOOR, Honest, K
+from .constants import FLOOR_ROUNDOFFS, REMEMBERED_PROBES, UNUSUAL_BEYOND, UNUSUAL_SIZES, YARDSTICKS
+from .honest import Honest
 
 Sizes = Mapping[str, tuple[float, ...]]
 """By point, or step: an error in units of honest noise, in each judged norm."""
 Pair = tuple[Array, Array]
 
-UNUSUAL: Mapping[str, float] = {
-    "channel": 3.0,
-    "spectral": 2.5,
-    "spread": 1.75,
-    "peak": 4.5,
-    "token_middle": 1.5,
-    "token_upper": 2.0,
-    "token_worst": 2.5,
-    "channel_middle": 1.5,
-}
-"""Times the size in the middle of all probes, norm by norm: beyond it a probe is not like them.
-Chosen so that few clean probes are (docs/probes.md) ..."""
-BEYOND = 1.1
-"""... nor beyond this many times the largest that is known."""
-
-REMEMBERED = 64
-"""Probes that say what is usual: the latest ones."""
-
 
 def sizes_of(error: Norms, known: Honest) -> tuple[float, ...]:
     """An error in units of honest noise."""
-    part = FLOOR * known.roundoff / K
+    part = FLOOR_ROUNDOFFS * known.roundoff / YARDSTICKS
 
     def in_units(error: float, noise: float, size: float) -> float:
         return ratio(error, noise + part * size)
@@ -87,20 +70,20 @@ class Habit:
         """One more probe that is like the others."""
         for point, found in sizes.items():
             if point not in self._seen:
-                self._seen[point] = np.full((REMEMBERED, len(NORM_NAMES)), np.nan)
-            self._seen[point][self._count[point] % REMEMBERED] = found
+                self._seen[point] = np.full((REMEMBERED_PROBES, len(NORM_NAMES)), np.nan)
+            self._seen[point][self._count[point] % REMEMBERED_PROBES] = found
             self._count[point] += 1
 
     def unusual(self, sizes: Sizes) -> str:
         """The first point at which an error is not like that of other probes; empty: all are."""
         if unknown := next((point for point in sizes if point not in self._seen), ""):
             return unknown
-        counts = {min(self._count[point], REMEMBERED) for point in sizes}
+        counts = {min(self._count[point], REMEMBERED_PROBES) for point in sizes}
         if len(counts) > 1:
             return next(filter(None, (self.unusual({n: s}) for n, s in sizes.items())), "")
         for count in counts:
             seen = np.stack([self._seen[point][:count] for point in sizes])
-            found, largest = np.array(list(sizes.values())), BEYOND * seen.max(axis=1)
+            found, largest = np.array(list(sizes.values())), UNUSUAL_BEYOND * seen.max(axis=1)
             if (found <= largest).all():
                 continue  # as most are: what is usual need not be asked
             usual = np.median(seen, axis=1)
@@ -108,10 +91,10 @@ class Habit:
                 alike = found <= np.maximum(_UNUSUAL * usual, largest)
             steps = np.array([point.endswith(STEP) for point in sizes])
             # What the layer was handed is more than it may make: it hides that.
-            alike |= steps[:, None] & (usual > K)
+            alike |= steps[:, None] & (usual > YARDSTICKS)
             if not alike.all():
                 return list(sizes)[int(np.argmin(alike.all(axis=1)))]
         return ""
 
 
-_UNUSUAL = np.array([UNUSUAL[name] for name in NORM_NAMES])
+_UNUSUAL = np.array([UNUSUAL_SIZES[name] for name in NORM_NAMES])

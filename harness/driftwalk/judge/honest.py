@@ -35,79 +35,36 @@ from ..measure.norms import (
     sizes,
 )
 from ..workers import in_threads
-
-K = 4.0
-"""How many times the yardstick's error an honest candidate may have, unless said otherwise."""
-
-FINE = 2.0**-24
-"""Formats of this roundoff or less: what another order of summation does is most of the noise."""
-
-MIDDLE, FEW = 1.5, 2.5
-"""In coarser formats rounding is most of the noise, whoever computes, and averages out over tokens:
-the middle of n tokens may be MIDDLE + FEW / sqrt(n) times the yardstick's, and no more than K."""
-
-ROOM = Norms(
-    *(1.0, 2.0),
-    channel=1.5,
-    spectral=3.0,
-    spread=1.0,
-    peak=2.0,
-    token_middle=1.0,
-    token_upper=1.5,
-    token_worst=2.0,
-    channel_middle=1.0,
+from .constants import (
+    COARSE_FEW_TOKENS,
+    COARSE_MIDDLE,
+    CORRELATION_TOKENS,
+    FINE_ROUNDOFF,
+    FLOOR_ROUNDOFFS,
+    GUESS_TOKENS,
+    MANY_TOKENS,
+    MOST_LUCK,
+    MOST_NOISE_GAIN,
+    NARROW_TOKEN,
+    ROOM_OF_A_COPY,
+    ROOM_OF_FEW_LAYERS,
+    ROOM_PER_NORM,
+    ROUNDED_RMS,
+    SEQUENTIAL_SUM,
+    THIRD_RUN_APART,
+    UPPER_TAIL_TOKENS,
+    YARDSTICKS,
 )
-"""Times the limit, norm by norm: another honest implementation differs from PyTorch on a CPU most
-in the systematic patterns of its approximations, then in its extremes, least in the middle. Chosen
-so that clean pairs stay below three quarters of it: docs/calibration.md."""
 
-SAME = Norms(*[0.5] * len(fields(Norms)))
+ROOM = Norms(**ROOM_PER_NORM)
+"""Times the limit, norm by norm, for another implementation."""
+SAME = Norms(*[ROOM_OF_A_COPY] * len(fields(Norms)))
 """Times the limit, for a candidate that in most layers computes bit by bit what the reference does:
 where it does not, two honest results are at most two yardsticks apart."""
 
-LIKE_THE_YARDSTICK = Norms(*[1.0] * len(fields(Norms)))
+LIKE_THE_YARDSTICK = Norms(*[ROOM_OF_FEW_LAYERS] * len(fields(Norms)))
 """Times the limit, for a candidate that differs from the reference in few layers, and says in what:
 another attention computes the rest of a model bit by bit alike, and is no copy."""
-
-FLOOR = 2.0
-"""Roundoffs every element may be off where the yardstick is exact (lookups, copies)."""
-
-MANY = 0.05
-"""More than this share of the tokens: one token may tip over honestly (another expert, a tie)."""
-
-GUESSES = 4
-"""How many tokens a guess is worth: the noise of a channel over few tokens is mixed with so many of
-the median channel's, and the extremes of few tokens are given so much more room."""
-
-NARROW = 8
-"""With fewer numbers of its own a token's noise is a guess, too: a pooled image has one number a
-line, and where all numbers of a line are next to equal they are rounded alike, as one."""
-
-SOME = 512
-"""How many tokens tell how much alike the numbers of a token are rounded."""
-
-MOST_LUCK = 8.0
-"""How much more room the extremes of narrow states are given, at most."""
-
-A_THIRD = 1.5
-"""How much further apart than two honest runs are a third may be from them, at its worst token."""
-
-ONE_IN = 20
-"""The upper tail is what one token in so many exceeds."""
-
-MOST_GAIN = 16.0
-"""How many times the noise of a run with roundoffs a yardstick's may be: sums round many times."""
-
-ROUNDED = 0.4
-"""The RMS error of rounding to nearest, in roundoffs of what is rounded: the least noise of a state
-in a coarse format. In a fine one it is that of a long sum, FLOOR: a single huge element, the sum of
-terms of one sign, is off by several roundoffs in one implementation and by none in another."""
-
-
-ADDED = 1 / 32
-"""Times the width, in roundoffs: what a norm that adds squares one by one is off by where one of
-them outweighs the rest, a sixteenth of the bound. Kernels that add in pairs have next to nothing of
-it, and where an element is all of its token, nothing else is rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +117,7 @@ def honest(
     (typical, of_made), (lowest, of_least) = sizes(made, true, keep), sizes(least, None, keep)
     runs, apart, by_channel = [(made, 1.0)], 1.0, [of_least, of_made]
     alive, width = alive_in(true, keep), true.shape[-1] if true.ndim else 1
-    errors = error_rows(made, true, keep, SOME)
+    errors = error_rows(made, true, keep, CORRELATION_TOKENS)
     own = own_share(errors)
     for run in map(widened, draws):
         other, of_run = sizes(run, true, keep)
@@ -180,7 +137,12 @@ def honest(
         jumps = row_sizes(other_branch, true, keep, channels)
         noisy = np.maximum(noisy, _of_many(jumps, noisy))
     if own < 1:
-        apart = max(apart, K / A_THIRD * _luck(len(alive), min(width, own * width + GUESSES)))
+        apart = max(
+            apart,
+            YARDSTICKS
+            / THIRD_RUN_APART
+            * _luck(len(alive), min(width, own * width + GUESS_TOKENS)),
+        )
     some = (alive > 0).any() and not (alive > 0).all()
     weights = Weights(inverse(noisy), channels, alive > 0 if some else None)
     noise, size = distance(made, true, keep, weights), norms_of(true, keep, weights)
@@ -193,12 +155,14 @@ def steadied(noise: Float64, alive: Array, width: int, own_share: float = 1.0) -
     """The noise of tokens that few numbers tell: mixed with that of the others.
 
     ReLU leaves few numbers of a line of an image, or one: what two draws are off there is luck. So
-    it is in a NARROW token, and in one of whose numbers only a share is rounded on its own. In a
-    wide token without zeros nothing is mixed in.
+    it is in a token narrower than NARROW_TOKEN, and in one of whose numbers only a share is rounded
+    on its own. In a wide token without zeros nothing is mixed in.
     """
     known = noise[(noise > 0) & np.isfinite(noise)]
     told = np.asarray(alive) * own_share
-    guesses = GUESSES * np.maximum(1 - alive / max(1, width), 1 - told / NARROW).clip(0, 1)
+    guesses = GUESS_TOKENS * np.maximum(1 - alive / max(1, width), 1 - told / NARROW_TOKEN).clip(
+        0, 1
+    )
     if not known.size or not guesses.any():
         return noise
     own = np.where(np.isfinite(noise), noise, 0.0)
@@ -242,7 +206,7 @@ def _of_many(jumps: Float64, noise: Float64) -> Float64:
     place is chance, so that each may go as far as the farthest. How many go how far is not: that
     is what the noise of all tokens together says.
     """
-    many = np.isfinite(jumps).all() and (jumps > K * noise).mean() > MANY
+    many = np.isfinite(jumps).all() and (jumps > YARDSTICKS * noise).mean() > MANY_TOKENS
     return np.full_like(jumps, jumps.max()) if many else jumps
 
 
@@ -256,8 +220,8 @@ def _apart(one: Float64, other: Float64, least: Float64) -> float:
 
 def _least(true: Array, roundoff: float) -> Array:
     """The least noise of each element."""
-    if roundoff > FINE:
-        return roundoff * ROUNDED * np.abs(true)
+    if roundoff > FINE_ROUNDOFF:
+        return roundoff * ROUNDED_RMS * np.abs(true)
     width = true.shape[-1] if true.ndim else 1
     rows = true.reshape(true.size // max(1, width), width)
     least = np.empty(rows.shape)
@@ -267,8 +231,8 @@ def _least(true: Array, roundoff: float) -> Array:
         some = slice(start, start + step)
         square = np.square(rows[some], dtype=np.float64)
         whole = square.sum(axis=-1, keepdims=True)
-        square *= ADDED * width / np.where(whole > 0, whole, 1.0)
-        square += FLOOR
+        square *= SEQUENTIAL_SUM * width / np.where(whole > 0, whole, 1.0)
+        square += FLOOR_ROUNDOFFS
         square *= roundoff
         np.multiply(square, np.abs(rows[some]), out=least[some])
 
@@ -279,7 +243,9 @@ def _least(true: Array, roundoff: float) -> Array:
 def gain(typical: Float64, other: Float64) -> float:
     """By how much an error is to be multiplied to be of the typical size, within reason."""
     both = (typical > 0) & (other > 0) & np.isfinite(typical)
-    return min(MOST_GAIN, float(np.median(typical[both] / other[both]))) if both.any() else 1.0
+    return (
+        min(MOST_NOISE_GAIN, float(np.median(typical[both] / other[both]))) if both.any() else 1.0
+    )
 
 
 def _channel_weights(noise: Float64, rows: int, own: Float64) -> Float64:
@@ -291,7 +257,7 @@ def _channel_weights(noise: Float64, rows: int, own: Float64) -> Float64:
     middle = float(np.median(finite)) if finite.size else 0.0
 
     def mixed(told: Float64 | int) -> Float64:
-        return np.sqrt((told * finite**2 + GUESSES * middle**2) / (told + GUESSES))
+        return np.sqrt((told * finite**2 + GUESS_TOKENS * middle**2) / (told + GUESS_TOKENS))
 
     return inverse(np.maximum(mixed(rows), mixed(own)))
 
@@ -303,7 +269,7 @@ def _rows(array: Array, keep: Array | None) -> int:
 
 def for_few(rows: int) -> float:
     """Times a limit: with few tokens one draw of noise says little."""
-    return 1 + GUESSES / max(1, rows)
+    return 1 + GUESS_TOKENS / max(1, rows)
 
 
 def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
@@ -311,10 +277,10 @@ def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
 
     `apart` is how far honest runs are apart at a token: a third one is a little further off.
     """
-    most = middle = K * for_few(rows)
-    worst = most * max(_luck(rows, width), min(MOST_LUCK, A_THIRD * apart / K))
-    if roundoff > FINE:
-        middle = min(K, MIDDLE + FEW / math.sqrt(max(1, rows)))
+    most = middle = YARDSTICKS * for_few(rows)
+    worst = most * max(_luck(rows, width), min(MOST_LUCK, THIRD_RUN_APART * apart / YARDSTICKS))
+    if roundoff > FINE_ROUNDOFF:
+        middle = min(YARDSTICKS, COARSE_MIDDLE + COARSE_FEW_TOKENS / math.sqrt(max(1, rows)))
     return Norms(
         *(most, most),
         channel=most,
@@ -322,7 +288,7 @@ def limits(roundoff: float, rows: int, width: int, apart: float = 1.0) -> Norms:
         spread=most,
         peak=worst,
         token_middle=middle,
-        token_upper=most * _luck(min(rows, ONE_IN), width),
+        token_upper=most * _luck(min(rows, UPPER_TAIL_TOKENS), width),
         token_worst=worst,
         channel_middle=middle,
     )
@@ -343,11 +309,11 @@ def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
     """What an error may be at a point."""
     if known is None:
         return ZERO
-    roundoff, size, part = known.roundoff, known.size, FLOOR * known.roundoff
+    roundoff, size, part = known.roundoff, known.size, FLOOR_ROUNDOFFS * known.roundoff
     if room != SAME:  # another implementation may round the same way everywhere
         size = replace(size, spectral=size.spread)
     # The least noise of a token in a coarse format is in its weight already.
-    middle = part * ROUNDED / FLOOR if roundoff > FINE else part
+    middle = part * ROUNDED_RMS / FLOOR_ROUNDOFFS if roundoff > FINE_ROUNDOFF else part
     floors = Norms(*[*[part] * 6, middle, part, part, middle])
     most = limits(roundoff, known.rows, known.width, known.apart)
     return known.noise.each(_allowed, most, room, size, floors)
@@ -373,14 +339,14 @@ def room_needed(introduced: Mapping[str, Norms], own: Mapping[str, Honest]) -> N
     middle = {name: median(found) if found else 1.0 for name, found in ratios.items()}
     if not any(middle.values()):
         return SAME
-    roundoff = max((known.roundoff for known in own.values()), default=FINE)
+    roundoff = max((known.roundoff for known in own.values()), default=FINE_ROUNDOFF)
     return replace(
         ROOM, **{name: max(1.0, min(_most(name, roundoff), middle[name])) for name in NORM_NAMES}
     )
 
 
 def _most(name: str, roundoff: float) -> float:
-    """The room for an implementation that needs it in every layer; never beyond K in the middle."""
+    """The room for an implementation that needs it in every layer: no middle beyond YARDSTICKS."""
     if name.endswith("middle"):
-        return K / MIDDLE if roundoff > FINE else 1.0
+        return YARDSTICKS / COARSE_MIDDLE if roundoff > FINE_ROUNDOFF else 1.0
     return float(getattr(ROOM, name))

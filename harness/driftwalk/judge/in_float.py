@@ -3,7 +3,7 @@
 Such a graph is judged by what it declares itself, so that whatever it computes is right: another
 activation, another bias, a norm's weight with a wrong step. In float it must be the model.
 
-    |g_n - x_n|  >  allowed(n) + SPREAD |g_n - m_n|        at n it is another computation
+    |g_n - x_n|  >  allowed(n) + MOVED_NUMBERS |g_n - m_n|        at n it is another computation
 
 x is the truth, g the graph in float64 with nothing rounded (however it cuts off: formats.Cut),
 `allowed` what honest arithmetic of its dtype may be off; m is g with stored numbers that are no
@@ -23,10 +23,8 @@ from ..measure.norms import ratio
 from ..names import is_on_stream, is_output, stack_of
 from ..states import Probe, State, Trace
 from .calibrate import Calibration
+from .constants import MOVED_NUMBERS
 from .exact import is_exact
-
-SPREAD = 4.0
-"""Stored numbers were rounded by chance once, and are moved by chance here once."""
 
 OTHERWISE = (
     "{} is another computation than the model's, with nothing rounded: off by {:.2g}, relatively"
@@ -90,7 +88,7 @@ def _beyond(
 ) -> dict[str, float]:
     """How far each point is off, in units of what is allowed; in order.
 
-    `apart`: two runs whose distance is allowed, too, SPREAD times.
+    `apart`: two runs whose distance is allowed, too, MOVED_NUMBERS times.
     """
     found = {}
     for state in trace:
@@ -100,7 +98,7 @@ def _beyond(
         most = calibration.most_allowed(name)
         arrays = [one.array for run in apart if (one := run.state(name)) is not None]
         if len(arrays) == 2 and arrays[0].shape == arrays[1].shape:
-            most = most.plus(calibration.between(name, *arrays).scaled(SPREAD))
+            most = most.plus(calibration.between(name, *arrays).scaled(MOVED_NUMBERS))
         used = error.over(most)[0]
         found[name] = used if math.isfinite(used) else math.inf
     return found

@@ -3,7 +3,7 @@
     scores s      the numbers that are ranked; o is what they say, t what was taken
     gap           s[o \\ t] - s[t \\ o], each sorted: how far apart what changed places is
     noise         |y - R|: the yardstick's scores, and the truth's with the yardstick's choices
-    a tie         gap <= REACH * noise
+    a tie         gap <= TIE_REACH * noise
 
 The noise is free of what flips themselves do: the truth is made to choose as the yardstick did.
 """
@@ -21,8 +21,8 @@ from ..dtypes import FORMATS, Array, Float64
 from ..measure.norms import ratio
 from ..mixture import Mixture
 from ..states import State, Trace
-from .honest import FLOOR, Honest, K, honest
-from .ties import REACH
+from .constants import FLOOR_ROUNDOFFS, TIE_REACH, YARDSTICKS
+from .honest import Honest, honest
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +55,23 @@ class HonestChoice:
 
     @property
     def close(self) -> Array:
-        found: Array = self.margins <= REACH
+        found: Array = self.margins <= TIE_REACH
         return found
 
     def room(self, scores: Float64) -> Float64:
         """How far each score may be from another one that takes its place."""
         size = np.abs(np.where(np.isfinite(scores), scores, 0.0))
-        room = np.maximum(REACH * self.typical, (REACH * self.share + FLOOR * self.roundoff) * size)
-        return np.maximum(room, K * self.noise[:, None])
+        room = np.maximum(
+            TIE_REACH * self.typical,
+            (TIE_REACH * self.share + FLOOR_ROUNDOFFS * self.roundoff) * size,
+        )
+        return np.maximum(room, YARDSTICKS * self.noise[:, None])
 
     def scores_used(self, theirs: Float64, own: Float64, counted: Array) -> float:
         """How much of what honest arithmetic may be off a side's scores are, all rows together."""
         known = np.isfinite(theirs) & np.isfinite(own) & counted[:, None]
         error, size = rms(theirs[known] - own[known]), rms(own[known])
-        most = max(K * rms(self.noise[counted]), FLOOR * self.roundoff * size)
+        most = max(YARDSTICKS * rms(self.noise[counted]), FLOOR_ROUNDOFFS * self.roundoff * size)
         return ratio(error, most)
 
     def excess(self, made: Choice) -> Float64:
@@ -216,7 +219,7 @@ def _with_margins(found: HonestChoice, true: Choice) -> HonestChoice:
         gaps = ranked[:, :-1] - ranked[:, 1:]
     gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two that are masked out
     wide = np.maximum(room[:, :-1], room[:, 1:])
-    times = np.where(gaps > 0, REACH * _over(gaps, wide), 0.0)
+    times = np.where(gaps > 0, TIE_REACH * _over(gaps, wide), 0.0)
     margins = times.min(-1) if true.ordered else times[:, true.best - 1]
     return replace(found, margins=margins)
 

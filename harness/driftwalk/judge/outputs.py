@@ -14,12 +14,11 @@ import numpy as np
 from ..dtypes import Array
 from ..names import LOGITS
 from ..states import State, Trace
+from .constants import OUTPUT_STATES
 
 _UNNAMED = "output"
 _POOLED = ("last_hidden_state", "pooler_output")
 _EMBEDDINGS = ("_embeds", "embedding", "embeddings", "embed")
-_MOST = 4
-"""States, the last ones first, in which an output is looked for."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _point(trace: Trace, name: str, array: Array) -> str:
     """The point that an output is: its own, or the last state that it repeats."""
     if trace.state(f"output.{name}") is not None:
         return f"output.{name}"
-    alike = [s for s in reversed(trace.states) if s.shape == array.shape][:_MOST]
+    alike = [s for s in reversed(trace.states) if s.shape == array.shape][:OUTPUT_STATES]
     return next((state.point.name for state in alike if _same(state, array)), "")
 
 

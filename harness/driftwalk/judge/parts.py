@@ -19,26 +19,16 @@ from ..dtypes import Array
 from ..measure.norms import ratio
 from ..names import layer_of
 from ..states import Probe, State
+from .constants import (
+    PART_LIMIT,
+    PART_MIDDLE,
+    PART_MIDDLE_ROUNDOFFS,
+    PART_TIPPED,
+    PART_TOKENS,
+    ROUNDED_RMS,
+    YARDSTICKS,
+)
 from .drill import Introduced, introduced, looking
-from .honest import ROUNDED, K
-
-LIMIT = 0.01
-"""How far, relatively, a part may be off what its whole numbers give: a few may tip over. In a
-coarser format, where more do, K times what the same part of the yardstick is off."""
-TIPPED = 2.0
-"""The same where many may tip over in one part: a graph that rounds all that lies between products,
-and of whose layer nothing is seen but its end, rounds twenty times there, and what tips over early
-tips over more. The yardstick's roundings are nudged by 32 times what honest arithmetic differs by,
-so that it has more of it: honest runs had up to 1.6 times as much as one of it had, in the layer
-where most, and 1.2 times what it had in the same part of any layer."""
-MIDDLE = 5e-5
-"""The same of its median token, where few tokens have a number that does: only arithmetic is left.
-Sums in float32 are off by 1e-6, sums in float16 by 3e-4."""
-IN_ROUNDOFFS = 16
-"""The same for coarser formats, at most: K times what the yardstick is off, and what rounding a
-result leaves."""
-TOKENS = 8
-"""With fewer, one that tips over may be the median."""
 
 
 def by_parts(
@@ -109,14 +99,14 @@ def used_by_parts(
     noisiest: dict[str, float] = {}
     for name, part in own.items():
         noisiest[_role(name)] = max(noisiest.get(_role(name), 0.0), _error(part))
-    times = K if middle else TIPPED
+    times = YARDSTICKS if middle else PART_TIPPED
     worst: dict[str, float] = {}
     for name, part in found.items():
         layer = name if name == head else layer_of(name)
         if layer is None:
             continue
-        used = _error(part) / max(LIMIT, times * noisiest.get(_role(name), 0.0))
-        if middle and part.tokens >= TOKENS and (name == head or _is_smallest(name, found)):
+        used = _error(part) / max(PART_LIMIT, times * noisiest.get(_role(name), 0.0))
+        if middle and part.tokens >= PART_TOKENS and (name == head or _is_smallest(name, found)):
             used = max(used, _middle_error(part) / middles.of(name))
         worst[layer] = max(worst.get(layer, 0.0), used)
     return worst
@@ -141,20 +131,20 @@ def _middle_error(part: Introduced) -> float:
 class _MiddleLimits:
     """How far the median token of a part may be off.
 
-    K times what the middle one of all parts is, or more where this part of any layer is off more:
-    where arithmetic in a coarse format lies before the rounding, as attention does, many tokens
-    have numbers that tip over, and whether the median is one of them is chance. All of them
+    YARDSTICKS times what the middle one of all parts is, or more where this part of any layer is
+    off more: where arithmetic in a coarse format lies before the rounding, as attention does, many
+    tokens have numbers that tip over, and whether the median is one of them is chance. All of them
     together say by how much.
     """
 
     def __init__(
         self, roundoff: float, yardstick: Mapping[str, Introduced], head: str | None
     ) -> None:
-        self._most, self._rounding = IN_ROUNDOFFS * roundoff, ROUNDED * roundoff
+        self._most, self._rounding = PART_MIDDLE_ROUNDOFFS * roundoff, ROUNDED_RMS * roundoff
         smallest = {
             name: part
             for name, part in yardstick.items()
-            if part.tokens >= TOKENS and (name == head or _is_smallest(name, yardstick))
+            if part.tokens >= PART_TOKENS and (name == head or _is_smallest(name, yardstick))
         }
         self._usual = median(map(_middle_error, smallest.values())) if smallest else math.inf
         self._own: dict[str, float] = {}
@@ -164,7 +154,7 @@ class _MiddleLimits:
 
     def of(self, name: str) -> float:
         honest = max(self._usual, self._own.get(_role(name), 0.0))
-        return max(MIDDLE, min(self._most, K * honest + self._rounding))
+        return max(PART_MIDDLE, min(self._most, YARDSTICKS * honest + self._rounding))
 
 
 def _role(name: str) -> str:

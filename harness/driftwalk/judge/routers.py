@@ -23,19 +23,14 @@ from ..result import Report
 from ..routing import RouterFault, Routing, RoutingVerdict
 from ..states import State
 from .calibrate import Calibration
+from .constants import FLOOR_ROUNDOFFS, ROUTER_LAYERS, SURE_CHOICE, YARDSTICKS
 from .drill import looking
 from .gate import run_verdict
-from .honest import FLOOR, ROOM, K
+from .honest import ROOM
 from .margins import HonestChoice, by_name, counted_rows, ignore, rms
 from .routing import Routed, decided, excused_rows, routed
 from .walk import Walk
 from .witness import Witness
-
-MOST_TRIES = 3
-"""Layers that are looked into, the first suspects, for the router that is wrong."""
-
-SURE = 2.0
-"""Times what noise explains: a choice that much farther off is drift, were all states within."""
 
 CHOICES = "choices"
 """Stands for the norm where it is a choice that is beyond what is allowed."""
@@ -93,7 +88,7 @@ class Routes:
             routes = replace(routes, fault=fault)
         if routes.fault is None or report.verdict != "pass":
             return routes, report
-        if routes.fault.kind != "choice" or routes.fault.ratio < SURE:
+        if routes.fault.kind != "choice" or routes.fault.ratio < SURE_CHOICE:
             return replace(routes, fault=None), report
         rows = tuple(_changed(row, routes.fault) for row in report.layers)
         return routes, self._again(report, rows, walk, steady)
@@ -174,7 +169,7 @@ def find_fault(side: Routed, backend: Backend, truth: Backend) -> RouterFault | 
         if one.name in side.choices and _wrong(one, side.choices[one.name], made, calibration)
     ]
     layers = list(dict.fromkeys(one.point for one in suspects))
-    for layer in layers[:MOST_TRIES]:
+    for layer in layers[:ROUTER_LAYERS]:
         inside = [one for one in suspects if one.point == layer]
         if (fault := _inside(inside, layer, backend, truth, calibration)) is not None:
             return fault
@@ -254,7 +249,9 @@ def _weights_off(
         return 0.0
     keep = counted.astype(bool)
     error, size = rms(theirs[keep] - own[keep]), rms(own[keep])
-    return error / (K * ROOM.max_abs * one.weights_noise + FLOOR * one.roundoff * size)
+    return error / (
+        YARDSTICKS * ROOM.max_abs * one.weights_noise + FLOOR_ROUNDOFFS * one.roundoff * size
+    )
 
 
 def _culprit(fault: RouterFault, found: Culprit | None) -> Culprit:

@@ -4,8 +4,8 @@ Without more, blame hands the truth's blocks the truth's own tables, so that a w
 error that every layer introduces. Here the candidate's tables are looked at themselves, and those
 that are wrong are handed to the truth's blocks as well:
 
-    accused   <=>   |c_s - x_s| > K * |y_s - x_s| + floor,  and with c_s in place of x_s the layer
-                    that was blamed introduces less than half of what it did
+    accused   <=>   |c_s - x_s| > YARDSTICKS * |y_s - x_s| + floor,  and with c_s in place of x_s
+                    the layer that was blamed introduces less than half of what it did
 
 The second condition spares whoever means the same by other numbers (rotary halves swapped).
 """
@@ -24,15 +24,10 @@ from ..names import layer_of, stack_of
 from ..states import State, Trace
 from ..tolerance import Tolerance
 from .blame import blame
-from .calibrate import Calibration, K
+from .calibrate import Calibration
+from .constants import SHARED_INPUT_GUILT, SHARED_INPUT_LEFT, YARDSTICKS
 from .honest import allowed as allowance
 from .honest import honest
-
-EXPLAINS = 0.5
-"""Of a layer's introduced error, what may be left once a shared input explains it."""
-
-ALIKE = 0.01
-"""Of the cause's excess: a layer that is guilty by less is not guilty of the same."""
 
 UNSEEN = (
     "; every layer after it is guilty alike: suspect also what all layers share (rotary table, "
@@ -83,7 +78,7 @@ def guilty_alike(blames: Mapping[str, Blame], cause: str | None) -> bool:
         return False
     names = [n for n in blames if layer_of(n) == n and stack_of(n) == stack_of(cause)]
     following = names[names.index(cause) :]
-    least = ALIKE * _excess(blames[cause])
+    least = SHARED_INPUT_GUILT * _excess(blames[cause])
     guilty = [name for name in following if blames[name].guilty and _excess(blames[name]) >= least]
     return 2 * len(guilty) > len(following) > 1
 
@@ -108,7 +103,7 @@ def accuse_shared(
     with sharing(truth, yardstick):
         true, made = truth.trace(candidate.probe), yardstick.trace(candidate.probe)
         wrong = [row for state in mine if (row := _row(state, true, made, calibration))]
-        limit = EXPLAINS * _excess(blames[cause])
+        limit = SHARED_INPUT_LEFT * _excess(blames[cause])
         for chosen in [wrong, *([row] for row in wrong if len(wrong) > 1)]:
             given = {row.point.name for row in chosen}
             kept = tuple(s for s in candidate if not s.point.is_shared or s.point.name in given)
@@ -148,7 +143,7 @@ def _row(state: State, true: Trace, made: Trace, calibration: Calibration) -> La
         Dtypes(exact.dtype, state.dtype),
         "drift",
         measured.metrics,
-        Allowed(allowed.max_abs, 0.0, 1.0, needed, K, norm),
+        Allowed(allowed.max_abs, 0.0, 1.0, needed, YARDSTICKS, norm),
         blame=Blame(error.l2, 0.0, 0.0, error.over(yardstick)[0], True, norms),
         note="what layers share is compared with the truth",
     )
@@ -156,7 +151,7 @@ def _row(state: State, true: Trace, made: Trace, calibration: Calibration) -> La
 
 def _culprit(row: LayerDrift) -> Culprit:
     assert row.tolerance is not None
-    ratio, metrics = K * row.tolerance.needed, row.metrics
+    ratio, metrics = YARDSTICKS * row.tolerance.needed, row.metrics
     where = ""
     if metrics is not None:
         where = f": {metrics.mismatched} of {metrics.total} elements are off"

@@ -14,14 +14,10 @@ from ..measure.norms import Norms
 from ..states import State, Trace
 from ..workers import in_threads
 from .calibrate import Calibration
-from .conditioning import VOID
-from .honest import LIKE_THE_YARDSTICK, ROOM, SAME, Honest, K, allowed
+from .constants import TIE_EXAMINED, TIE_EXPLAINS, VOID_SHARE, YARDSTICKS
+from .honest import LIKE_THE_YARDSTICK, ROOM, SAME, Honest, allowed
 
 _TIED, _TIPPED = "tied", "tipped"
-
-USED, EXPLAINED = 0.5, 0.75
-"""A side that uses more than this share of its allowance, and less than that share of it where
-tokens at a tie may tip over, is one of whose tokens one has."""
 
 
 class JudgedSide:
@@ -129,7 +125,7 @@ class JudgedSide:
         if not math.isfinite(most.max_abs):
             return None  # plain PyTorch itself overflows here: no measure of honest noise
         needed, norm = error.over(most)
-        room = Allowed(most.max_abs, 0.0, 1.0, needed, K, norm, self.side)
+        room = Allowed(most.max_abs, 0.0, 1.0, needed, YARDSTICKS, norm, self.side)
         own = self._introduced.get(point)
         if own is None:
             return room
@@ -152,7 +148,9 @@ class JudgedSide:
                 return branch if has_branch and self._needed(name, "") > 1 else ""
             if has_branch and not tipped:
                 plainly = self._needed(name, "")
-                tipped = plainly > USED and self._needed(name, branch) < EXPLAINED * plainly
+                tipped = (
+                    plainly > TIE_EXAMINED and self._needed(name, branch) < TIE_EXPLAINS * plainly
+                )
         return ""
 
     def _needed(self, point: str, branch: str) -> float:
@@ -179,7 +177,7 @@ class JudgedSide:
                 continue
             noise, size = calibration.noise(point).l2, calibration.size(point).l2
             error = self.errors[point].l2 if point in self.errors else 0.0
-            if tipped or (noise > VOID / 2 * size and error > noise / 2):
+            if tipped or (noise > VOID_SHARE / 2 * size and error > noise / 2):
                 return sentence
         return ""
 

@@ -23,16 +23,10 @@ from ..dtypes import Array, Float64
 from ..errors import DriftwalkError
 from ..measure.norms import row_sizes
 from ..states import State, Trace
-from .conditioning import VOID
-from .honest import K, gain
-
-REACH = 8.0
-"""Numbers nearer to one another than so many times their typical noise are a tie."""
+from .constants import MOST_TIED_TOKENS, TIE_REACH, VOID_SHARE, YARDSTICKS
+from .honest import gain
 
 _LISTED = 4
-
-MOST = 1 / 2
-"""More than this share of the tokens at a tie in one layer, and the median token is one of them."""
 
 
 Ties = Mapping[str, tuple[int, int]]
@@ -76,7 +70,7 @@ def other_branch(
 
         return keep
 
-    reach = REACH * _gain(exact, made, noisy)
+    reach = TIE_REACH * _gain(exact, made, noisy)
     try:
         if not truth.tipped(exact.probe, reach, keep_in(onwards, also)):
             return OtherBranch()
@@ -110,7 +104,7 @@ def tied_tokens(exact: Trace, made: Trace, other: OtherBranch) -> Ties:
         shares = _shares(exact, made, name, array)
         if shares is not None:
             noise, jump = shares
-            tied = int((jump > K * np.median(noise)).sum())
+            tied = int((jump > YARDSTICKS * np.median(noise)).sum())
             if tied:
                 found[name] = tied, len(jump)
     return found
@@ -152,13 +146,13 @@ def left_to_chance(
     """
     found: dict[str, str] = {}
     for name, (tied, tokens) in ties.items():
-        if tied > MOST * tokens:
+        if tied > MOST_TIED_TOKENS * tokens:
             found[name] = f"{tied} of {tokens} tokens stand at a tie at {name}: {_chosen(dtype)}"
     for name, array in other.onwards.items() if ties else ():
         shares = _shares(exact, made, name, array)
         if shares is not None:
             noise, jump = (float(np.median(share)) for share in shares)
-            if noise > VOID and jump > noise / 2:
+            if noise > VOID_SHARE and jump > noise / 2:
                 found.setdefault(name, f"no digit is left at {name}: {_chosen(dtype)}")
     return found
 

@@ -30,9 +30,9 @@ from .calibrate import Calibration, Keep, calibrate, open_yardstick
 from .calibration_cache import stored_calibration
 from .cautions import cautions
 from .conditioning import EXAMINED_AT
+from .constants import FINE_ROUNDOFF
 from .drill import clearly_wrong, look, looking
 from .exact import ByChance
-from .honest import FINE
 from .parts import by_parts, used_by_parts
 from .pooling import pooled
 from .replay import introduced_errors
@@ -243,7 +243,7 @@ class Witness:
         if not self.tips:
             return introduced_errors(self.truth, candidate.trace(self.probe), calibration.own_error)
         found, own = by_parts(self.truth, candidate, self.probe, self._both_ways), {}
-        if self.many_tip or calibration.roundoff > FINE:
+        if self.many_tip or calibration.roundoff > FINE_ROUNDOFF:
             with self.stage("the parts of layers"), self.yardstick(calibration) as yardstick:
                 if isinstance(yardstick, LooksInside):
                     own = by_parts(self.truth, yardstick, self.probe, self._both_ways)

@@ -12,4 +12,5 @@ norms.py         norms of that error
 fused_norms.py   the same by compiled code
 decisions.py     what a difference of logits changes: choices, ranks, KL
 embeddings.py    what one of embeddings changes: directions, nearest neighbours
+constants.py     every tuned number that changes a measured value
 """

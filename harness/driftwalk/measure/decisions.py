@@ -11,9 +11,9 @@ from ..dtypes import Array, Float64
 from ..jsonable import Share, Size, Sparse
 from ..tolerance import Tolerance
 from ..workers import in_threads
+from .constants import RANKED_LOGITS
 from .fused import CHOICE, decide
 
-TOP = 5
 _MOST_FLIPS = 32
 
 
@@ -115,7 +115,7 @@ def _decided(reference: Array, candidate: Array, rows: Array) -> Array:
 
 
 def _top_overlap(r: Float64, c: Float64) -> float:
-    top = min(TOP, r.size)
+    top = min(RANKED_LOGITS, r.size)
     best_r, best_c = np.argpartition(r, -top)[-top:], np.argpartition(c, -top)[-top:]
     return float(np.intersect1d(best_r, best_c).size / top)
 

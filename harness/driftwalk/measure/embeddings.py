@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dtypes import Array, Float64
+from .constants import FEWEST_NEIGHBOURS
 
-FEWEST = 3
-"""Rows below which there is no order among neighbours."""
 _MOST_MOVED = 32
 
 
@@ -72,7 +71,9 @@ def embedding(
     cosines = np.clip((ours * theirs).sum(1), -1, 1)
     count = len(ours)
     near, far = ours @ ours.T, theirs @ theirs.T
-    orders = np.array([_order(side) for side in (near, far)]) if count >= FEWEST else None
+    orders = (
+        np.array([_order(side) for side in (near, far)]) if count >= FEWEST_NEIGHBOURS else None
+    )
     moved: list[Moved] = []
     reordered = 0
     if orders is not None:

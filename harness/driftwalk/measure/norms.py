@@ -23,17 +23,11 @@ import numpy as np
 
 from ..dtypes import Array, Float64
 from ..jsonable import Later, Size
+from .constants import MOST_TOKEN_WEIGHT, TIPPED_ONE_IN, UPPER_TAIL_QUANTILE, WIDEST_PATTERN
 from .fused_norms import fast_difference, fast_norms
 from .spectral import spectral
 
 BLOCK = 1 << 16
-_WIDEST = 1 << 13
-_UPPER = 0.95
-"""The quantile that stands for the upper tail of the tokens."""
-_FEW = 8
-"""One number in so many of a channel may have tipped over to the next step, by chance."""
-_MOST_WEIGHT = 1e3
-"""A token whose honest noise is far below that of the others counts at most so many times."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +144,10 @@ def distance(
     if not count or not width:
         return ZERO
     # The difference itself is kept, in float32, for its singular values; logits are too wide.
-    kept = patterns and b is not None and width <= _WIDEST
+    kept = patterns and b is not None and width <= WIDEST_PATTERN
     weights = weights or even(count, width)
     every = weights.tokens, weights.channels
-    at_once = fast_norms(a_rows, b_rows, rows, *every, weights.alive, _UPPER, kept)
+    at_once = fast_norms(a_rows, b_rows, rows, *every, weights.alive, UPPER_TAIL_QUANTILE, kept)
     if at_once is not None:
         return Norms(*at_once)
     whole = np.empty((count, width), np.float32) if kept else None
@@ -163,7 +157,7 @@ def distance(
         return FAR
     tokens, channels = np.sqrt(weighed), np.sqrt(squares / count)
     typical = tokens if weights.alive is None else tokens[weights.alive]
-    upper = math.ceil(_UPPER * (len(typical) - 1))
+    upper = math.ceil(UPPER_TAIL_QUANTILE * (len(typical) - 1))
     spread, peak = math.sqrt(float(weighed.sum())), float(peaks.max())
     return Norms(
         l2=math.sqrt(float(plain.sum())),
@@ -180,14 +174,14 @@ def distance(
 
 
 def channel_but_few(a: Array, b: Array, keep: Array | None, weights: Weights) -> float:
-    """RMS of the worst channel of a - b without its largest numbers, one in _FEW, rounded up.
+    """RMS of the worst channel of a - b without its largest numbers: one in TIPPED_ONE_IN, or more.
 
     A number that tips over is alone in its channel; a fault of a channel is in all of its tokens.
     """
     a_rows, b_rows, rows = _as_rows(a, b, keep)
     assert b_rows is not None
     count, width = len(a_rows) if rows is None else len(rows), a_rows.shape[1]
-    kept, worst = count - -(-count // _FEW), 0.0
+    kept, worst = count - -(-count // TIPPED_ONE_IN), 0.0
     chosen = np.arange(len(a_rows)) if rows is None else rows
     step = max(1, 16 * BLOCK // max(1, count))
     for start in range(0, width if kept > 0 else 0, step):
@@ -249,7 +243,7 @@ def even(rows: int, width: int) -> Weights:
     return Weights(np.ones(rows), np.ones(width))
 
 
-def inverse(noise: Float64, most: float = _MOST_WEIGHT) -> Float64:
+def inverse(noise: Float64, most: float = MOST_TOKEN_WEIGHT) -> Float64:
     """Weights from noise: 1 for the median one; what has no noise to speak of weighs `most`."""
     finite = np.where(np.isfinite(noise), noise, 0.0)
     middle = float(np.median(finite[finite > 0])) if (finite > 0).any() else 0.0

@@ -11,11 +11,10 @@ import numpy as np
 
 from ..dtypes import Array
 from ..native import library
+from .constants import SKETCH_PASSES, SKETCH_VECTORS
 
 Product = Callable[[Array], Array]
 
-_PASSES, VECTORS = 3, 8
-"""Of the sketch that finds the largest singular value: products, and columns."""
 _PIECE = 1 << 18
 """Products of two numbers up to which OpenBLAS stays in one thread."""
 RANGE = 1e-12, 1e12
@@ -44,7 +43,7 @@ def _largest_singular_value(matrix: Array) -> float:
         lambda vectors: _times(matrix.T, vectors),
     )
     sketch = sketch_of(matrix.shape[1])
-    for _ in range(_PASSES):
+    for _ in range(SKETCH_PASSES):
         basis, _ = np.linalg.qr(times(sketch))
         sketch = times_back(basis)
     try:
@@ -55,15 +54,18 @@ def _largest_singular_value(matrix: Array) -> float:
 
 
 def fast_products(matrix: Array) -> tuple[Product, Product] | None:
-    """Products of a float32 matrix, and of its transpose, with `VECTORS` vectors."""
+    """Products of a float32 matrix, and of its transpose, with `SKETCH_VECTORS` vectors."""
     native = library()
-    if native is None or min(matrix.shape) < VECTORS:
+    if native is None or min(matrix.shape) < SKETCH_VECTORS:
         return None
     held = np.ascontiguousarray(matrix)
 
     def product(compute: Any, length: int) -> Product:
         def times(vectors: Array) -> Array:
-            given, out = np.ascontiguousarray(vectors), np.zeros((length, VECTORS), np.float32)
+            given, out = (
+                np.ascontiguousarray(vectors),
+                np.zeros((length, SKETCH_VECTORS), np.float32),
+            )
             compute(held.ctypes.data, *held.shape, given.ctypes.data, out.ctypes.data)
             return out
 
@@ -83,4 +85,4 @@ def _times(matrix: Array, vectors: Array) -> Array:
 @lru_cache(maxsize=16)
 def sketch_of(width: int) -> Array:
     """Random numbers, the same ones each time."""
-    return np.random.default_rng(0).standard_normal((width, VECTORS), np.float32)
+    return np.random.default_rng(0).standard_normal((width, SKETCH_VECTORS), np.float32)

@@ -9,9 +9,9 @@ weights of mean 0 and variance 1, the mean square S of the k projections of d is
 Our weights are sums of eight fair signs. They obey the upper half as they stand (no moment of a sum
 of signs is above that of a Gaussian), and the lower half up to a factor of 1.05: for |t| < pi / 2,
 cos t <= e^(-t^2/2), so that E e^(-h y^2) is at most that of a Gaussian, plus the chance that a
-Gaussian is beyond 3.6 sigma. So, with CHANCE for either side and each state,
+Gaussian is beyond 3.6 sigma. So, with SIGNATURE_CHANCE for either side and each state,
 
-    S / high  <=  |d|^2  <=  S / low        low < 1 < high:  (x e^(1-x))^(k/2) = CHANCE
+    S / high  <=  |d|^2  <=  S / low        low < 1 < high:  (x e^(1-x))^(k/2) = SIGNATURE_CHANCE
 
 This holds for differences that were not made with the seed in hand. Beside it stand facts that
 need no chance: samples that differ, extremes and quantiles that moved (no order statistic moves by
@@ -23,13 +23,11 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from ..judge.constants import SIGNATURE_CHANCE
 from ..layer_drift import Bounds
 from ..measure.norms import ratio
 from ..tolerance import Tolerance
 from .make import COUNT, StateSignature
-
-CHANCE = 1e-6
-"""That a bound does not hold: for each state and either side."""
 
 EQUAL = Bounds(True, *[0.0] * 8)
 UNEQUAL = Bounds(False, math.nan, *(1.0, math.inf) * 2, math.inf, math.inf, chance=0.0)
@@ -40,7 +38,7 @@ Samples = tuple[tuple[float, float], ...]
 
 
 @cache
-def interval(count: int = COUNT, chance: float = CHANCE) -> tuple[float, float]:
+def interval(count: int = COUNT, chance: float = SIGNATURE_CHANCE) -> tuple[float, float]:
     """The two x at which (x e^(1-x))^(count/2) is `chance`: below 1, and above it."""
     wanted = 2 * math.log(1 / chance) / count
 
@@ -80,7 +78,7 @@ def difference(
         high = min(high, estimate / math.sqrt(least) + rounding)
     high = max(high, low)
     most_moved = max(moved, low / root), high
-    return Bounds(False, estimate, low, high, *most_moved, 0.0, 0.0, CHANCE), samples
+    return Bounds(False, estimate, low, high, *most_moved, 0.0, 0.0, SIGNATURE_CHANCE), samples
 
 
 def _moved(reference: StateSignature, candidate: StateSignature) -> float:

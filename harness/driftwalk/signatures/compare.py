@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..dtypes import FORMATS, Format
 from ..errors import UsageError
+from ..judge.constants import SIGNATURE_CHANCE
 from ..judge.depth import alone, unlike
 from ..judge.exact import NOTE
 from ..layer_drift import Allowed, Bounds, Dtypes, LayerDrift, PointVerdict
@@ -22,7 +23,7 @@ from ..mixture import nominal_formats
 from ..result import Report
 from ..states import Trace
 from ..tolerance import Policy, PolicyLike, make_policy
-from .bounds import CHANCE, EQUAL, UNEQUAL, difference, needed, needed_l2
+from .bounds import EQUAL, UNEQUAL, difference, needed, needed_l2
 from .data import Signature
 from .make import StateSignature
 
@@ -31,8 +32,8 @@ L2 = "l2:"
 
 SAYS = (
     "Compared by signature: the numbers are bounds, not measurements. Each holds but for a chance "
-    f"of {CHANCE:g}; `≤` stands before the upper, `≥` before the lower, and points that are equal "
-    "bit by bit are so by their hashes."
+    f"of {SIGNATURE_CHANCE:g}; `≤` stands before the upper, `≥` before the lower, and points that "
+    "are equal bit by bit are so by their hashes."
 )
 
 

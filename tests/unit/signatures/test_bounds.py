@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from driftwalk.dtypes import FORMATS
-from driftwalk.signatures.bounds import CHANCE, difference, interval, needed, needed_l2
+from driftwalk.judge.constants import SIGNATURE_CHANCE
+from driftwalk.signatures.bounds import difference, interval, needed, needed_l2
 from driftwalk.signatures.data import Signature
 from driftwalk.signatures.make import COUNT, VARIANCE, places, weights
 from driftwalk.states import BackendInfo, Point, Probe, State, Trace
@@ -96,7 +97,7 @@ def test_a_bound_that_cannot_hold_would_be_seen() -> None:
     assert max(ratios) > 1.3
     assert low < min(ratios)
     assert max(ratios) < high
-    assert CHANCE == 1e-6
+    assert SIGNATURE_CHANCE == 1e-6
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "tf32"])

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 
 from driftwalk.states import Point, Probe
 
+from ...constants import PAIRED_BY_VALUE
 from ...matching import Candidate, Pool, clear
 from ..graph import OnnxGraph
 from ..shapes import tensor_bytes
 from ..structure import NODES, STRUCTURE, points_of
 from .runtime import GraphRuntime
 
-_AGREES = 1e-3
-"""How far apart two tensors may be, relative to their size, and be taken for the same by value."""
 _SUMS = {"Add", "Sub", "Sum", "Mean", "ReduceMean", "ReduceSum", "GlobalAveragePool", "CumSum"}
 """Operations whose result can be far smaller than what they are given, and no more exact."""
 MOST_BYTES = 1 << 30
@@ -183,7 +182,9 @@ class _Planner:
             pool += [Candidate(n, a, order[n], n) for n, a in given.items() if a.size in wanted]
         found: dict[str, TensorPair] = {}
         for point, own in mine.items():
-            hit = clear(Pool(pool).hits(expected[own]), _AGREES) if own in expected else None
+            hit = (
+                clear(Pool(pool).hits(expected[own]), PAIRED_BY_VALUE) if own in expected else None
+            )
             if hit is not None and hit.arrangement.rank == 0:
                 pair = self._pair(point, lost[point], (hit.candidate.name, "value"))
                 found |= {point.name: pair} if pair is not None else {}

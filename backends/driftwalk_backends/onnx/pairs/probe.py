@@ -21,15 +21,13 @@ from driftwalk.errors import BackendError, ProbeError
 from driftwalk.input_files import PROBE_FILES, InputFiles
 from driftwalk.states import Probe, read_only
 
+from ...constants import BRANCH_WAYS
 from ..feeds import nothing_fits, open_sizes
 from ..graph import Arrays, Value
 from .defaults import Defaults, Sizes, axis_key
 from .feeding import Fed, Search, Trial, UnfedError
 from .model import OnnxModel
 from .selecting import selections
-
-_MOST_WAYS = 4
-"""Ways through the branches of a graph that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +192,7 @@ def _searched(
 
 def _every(choices: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
     """Every way to fill inputs that select branches, a few at most."""
-    ways = islice(product(*choices.values()), _MOST_WAYS)
+    ways = islice(product(*choices.values()), BRANCH_WAYS)
     yield from (dict(zip(choices, numbers, strict=True)) for numbers in ways)
 
 

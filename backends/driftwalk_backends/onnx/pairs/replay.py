@@ -21,9 +21,11 @@ import numpy as np
 
 from driftwalk.dtypes import FORMATS, Array, format_of
 from driftwalk.errors import BackendError
-from driftwalk.graphs.own_doing import NEAR, Grid, Replayed, near_softmax, noise_of
+from driftwalk.graphs.own_doing import Grid, Replayed, near_softmax, noise_of
+from driftwalk.judge.constants import HALF_WAY
 from driftwalk.states import Probe
 
+from ...constants import NOISE_SEEDS
 from ..graph import COPIES, FLOATS, Arrays, Node, OnnxGraph, inferred, uses
 from .plan import MOST_BYTES, grouped, sizes
 from .runtime import GraphRuntime
@@ -31,7 +33,6 @@ from .runtime import GraphRuntime
 _WHOLE = ("QuantizeLinear", "QLinear", "Integer")
 """In the names of operations that give whole numbers which stand for floats."""
 _ROUNDS_INSIDE = ("QLinear", "DynamicQuantizeLinear")
-_DRAWS = (1, 2)
 _SHARES = 6
 """Copies of a group of tensors that are held at once: both sides', replayed, shaken twice."""
 MADE = "driftwalk made: "
@@ -116,7 +117,7 @@ class Replay:
         still = _steady(self.graph)
         noisy = _with_noise(model, still | {MADE + n for n in still})
         draws = []
-        for seed in _DRAWS:
+        for seed in NOISE_SEEDS:
             moved = _shaken(feed, still, seed)
             try:
                 draws.append(self._reference.once(noisy(seed), outputs, moved))
@@ -216,7 +217,7 @@ class Replay:
             before = [first, *(draw[rounded] for draw in draws if rounded in draw)]
         axis = next((a.i for a in rounds.attribute if a.name == "axis"), 1)
         is_softmax = self.graph.op_of(rounded) == "Softmax" and step.size == 1
-        near = near_softmax(float(step.reshape(-1)[0])) if is_softmax else NEAR
+        near = near_softmax(float(step.reshape(-1)[0])) if is_softmax else HALF_WAY
         limits = np.iinfo(kind)
         return Grid(step, zero, axis, int(limits.min), int(limits.max), tuple(before), near)
 
@@ -298,7 +299,7 @@ def _with_noise(model: Any, still: Collection[str]) -> Callable[[int], Any]:
             hidden = rounds and not item.output[0].startswith(MADE)
             if hidden and item.input[0] in varies:
                 step = _number(single[item.input[1]])
-                near = near_softmax(step) if makers.get(item.input[0]) == "Softmax" else NEAR
+                near = near_softmax(step) if makers.get(item.input[0]) == "Softmax" else HALF_WAY
                 noisy.graph.node.extend(_tipping(node, near, seed * 100_003 + number * 7))
             noisy.graph.node.append(node)
             moving: list[Any] = []

@@ -9,10 +9,8 @@ from typing import ClassVar
 from ...adapter import BackendInfo
 from ...document import Document
 from ...result import Benchmark
+from ..constants import THROTTLED
 from .timing_stats import Ratio, Summary, compare_laps, summarise
-
-SLOWER_LATER = 1.15
-"""A second half slower than the first by this factor looks like throttling."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Entry:
             first, second = (
                 summarise(self.bench.samples[part]) for part in (slice(half), slice(half, None))
             )
-            if second.median > SLOWER_LATER * first.median:
+            if second.median > THROTTLED * first.median:
                 factor = second.median / first.median
                 said.append(f"the second half was {factor:.2f} times as slow: throttling?")
         return tuple(said)

@@ -33,16 +33,14 @@ from ...stage import (
 from ...states import Probe
 from ...verification import Addition
 from ...workers import cores
+from ..constants import BUSY_LOAD, FEWEST_TIMED_PAIRS
 from .result import BenchReport, Case, Entry
 from .runner import Local, Remote, Runner
-from .timing_stats import FEWEST_PAIRS
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import AnyModel
 
 ROUNDS, WARMUP, LAYER_RUNS = 30, 3, 5
-BUSY = 0.5
-"""Other work per core, by the load average, beyond which timings are called doubtful."""
 
 
 def bench(
@@ -227,7 +225,7 @@ def _measure(
         for one, lap in zip(order, laps, strict=True):  # whole rounds only: compared run by run
             one.laps.append(lap)
         spent = time.perf_counter() - start
-        if seconds is not None and spent > seconds and number >= FEWEST_PAIRS:
+        if seconds is not None and spent > seconds and number >= FEWEST_TIMED_PAIRS:
             break
     for _ in range(LAYER_RUNS if layers else 0):
         for one in measured:
@@ -254,6 +252,6 @@ def _busy() -> str:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return ""
-    if load <= BUSY * cores():
+    if load <= BUSY_LOAD * cores():
         return ""
     return f"Other work was running: a load of {load:.1f} on {cores()} cores when this began."

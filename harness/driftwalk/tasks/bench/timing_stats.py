@@ -3,7 +3,7 @@
     pairs      r_i = candidate_i / reference_i, runs that stood next to each other in time
     ratio      the median of r_i
     interval   what that median is, with 99.9 % confidence: a bootstrap over the pairs
-    slower     the interval lies above 1 + MARGIN        faster   below 1 - MARGIN
+    slower     the interval lies above 1 + TIMING_MARGIN        faster   below 1 - TIMING_MARGIN
     same       it lies within                            undecided   anything else
 
 A slow spell of the machine hits neighbours alike and cancels in r_i. Nothing is said that the
@@ -20,18 +20,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Word = Literal["faster", "slower", "same", "undecided"]
+from ..constants import (
+    FEWEST_TIMED_PAIRS,
+    NOISY_SPREAD,
+    PERCENTILE_SAMPLES,
+    TIMING_CONFIDENCE,
+    TIMING_MARGIN,
+    TIMING_RESAMPLES,
+)
 
-MARGIN = 0.05
-"""Differences below this fraction are nobody's business."""
-CONFIDENCE = 0.999
-FEWEST_PAIRS = 8
-"""Below this many pairs an interval of that confidence cannot be had."""
-RESAMPLES = 4000
-NOISY = 0.10
-"""An interquartile range above this fraction of the median is called noise."""
-_SUPPORT = {"p90": 20, "p95": 40}
-"""Samples a percentile needs, so that at least two lie beyond it."""
+Word = Literal["faster", "slower", "same", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Summary:
 
     @property
     def noisy(self) -> bool:
-        return self.spread > NOISY
+        return self.spread > NOISY_SPREAD
 
 
 @dataclass(frozen=True)
@@ -81,13 +79,13 @@ def summarise(samples: Sequence[float]) -> Summary:
     q1, median, q3 = (float(value) for value in np.percentile(row, (25, 50, 75)))
     tails = {
         name: float(np.percentile(row, float(name[1:]))) if len(row) >= needed else None
-        for name, needed in _SUPPORT.items()
+        for name, needed in PERCENTILE_SAMPLES.items()
     }
     return Summary(len(row), median, q1, q3, float(row.min()), **tails)
 
 
 def compare_laps(
-    reference: Sequence[float], candidate: Sequence[float], margin: float = MARGIN
+    reference: Sequence[float], candidate: Sequence[float], margin: float = TIMING_MARGIN
 ) -> Ratio:
     """Two interleaved rows, run by run; what is left over on one side is not used."""
     pairs = min(len(reference), len(candidate))
@@ -97,13 +95,13 @@ def compare_laps(
         return Ratio(math.nan, math.nan, math.nan, "undecided")
     ratios = b / a
     value = float(np.median(ratios))
-    if pairs < FEWEST_PAIRS:
+    if pairs < FEWEST_TIMED_PAIRS:
         return Ratio(value, 0.0, math.inf, "undecided")
     low, high = _interval(ratios)
     return Ratio(value, low, high, word_of(low, high, margin))
 
 
-def word_of(low: float, high: float, margin: float = MARGIN) -> Word:
+def word_of(low: float, high: float, margin: float = TIMING_MARGIN) -> Word:
     """What an interval says."""
     if low > 1 + margin:
         return "slower"
@@ -115,9 +113,9 @@ def word_of(low: float, high: float, margin: float = MARGIN) -> Word:
 def _interval(ratios: NDArray[np.float64]) -> tuple[float, float]:
     """Of the median, by resampling; never narrower than what order statistics guarantee."""
     rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(ratios), (RESAMPLES, len(ratios)))
+    picks = rng.integers(0, len(ratios), (TIMING_RESAMPLES, len(ratios)))
     medians = np.median(ratios[picks], axis=1)
-    tail = 100 * (1 - CONFIDENCE) / 2
+    tail = 100 * (1 - TIMING_CONFIDENCE) / 2
     low, high = np.percentile(medians, (tail, 100 - tail))
     least, most = _sign_bounds(np.sort(ratios))
     return float(min(low, least)), float(max(high, most))
@@ -127,7 +125,7 @@ def _sign_bounds(ordered: NDArray[np.float64]) -> tuple[float, float]:
     """The distribution-free interval of a median: the order statistics that a coin allows."""
     count, beyond, chance = len(ordered), 0, 0.5 ** len(ordered)
     total = chance
-    while total <= (1 - CONFIDENCE) / 2 and beyond < count // 2:
+    while total <= (1 - TIMING_CONFIDENCE) / 2 and beyond < count // 2:
         beyond += 1
         chance *= (count - beyond + 1) / beyond
         total += chance

@@ -6,9 +6,10 @@ runs disagree is asked again until luck is unlikely enough:
     ( 1 - p )^n  <=  ( 1 - confidence ) / questions
 
 with p a lower bound of the share of bad runs, measured with all switches on. Whether runs disagree
-is found out by AT_FIRST more runs with all switches on and AT_LAST with the cure. A switch that was
-bad with all others off is guilty, whatever luck did. That several do harm only together rests on
-runs that were good: IF_TOGETHER more runs with all switches on must then have been bad.
+is found out by REPEATS_AT_FIRST more runs with all switches on and REPEATS_AT_LAST with the cure.
+A switch that was bad with all others off is guilty, whatever luck did. That several do harm only
+together rests on runs that were good: REPEATS_IF_TOGETHER more runs with all switches on must then
+have been bad.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..constants import (
+    MOST_REPEATS,
+    REPEATS_AT_FIRST,
+    REPEATS_AT_LAST,
+    REPEATS_CONFIDENCE,
+    REPEATS_IF_TOGETHER,
+    RUNS_FOR_RATE,
+    SPARE_QUESTIONS,
+)
 from .search import Found, StoppedError, search
 
 Draw = Callable[[frozenset[str]], bool]
 """One run with these switches off: whether it was bad."""
-
-CONFIDENCE = 0.95
-AT_FIRST, AT_LAST, IF_TOGETHER = 2, 3, 8
-RUNS_FOR_RATE = 20
-"""Runs with all switches on, from which the share of bad ones is estimated."""
-MOST_REPEATS = 400
 
 
 class UnsteadyError(Exception):
@@ -40,7 +44,7 @@ class Repeats:
     draw: Draw
     questions: int
     """How many will be asked, at most: each may go wrong."""
-    confidence: float = CONFIDENCE
+    confidence: float = REPEATS_CONFIDENCE
     times: int = 0
     """Runs for each question; 0: as many as it takes."""
     rate: float = 1.0
@@ -69,7 +73,7 @@ class Repeats:
         self.seen.setdefault(everything_on, [True])
         if self.times:
             return
-        self._see(everything_on, 1 + AT_FIRST)
+        self._see(everything_on, 1 + REPEATS_AT_FIRST)
         if not all(self.seen[everything_on]):
             self.measure()
 
@@ -95,9 +99,9 @@ class Repeats:
         """
         if self.times or not self.steady:
             return
-        if not found.shown and not all(self._see(frozenset(), 1 + IF_TOGETHER)):
+        if not found.shown and not all(self._see(frozenset(), 1 + REPEATS_IF_TOGETHER)):
             raise UnsteadyError
-        if any(self._see(frozenset(found.cure), AT_LAST)):
+        if any(self._see(frozenset(found.cure), REPEATS_AT_LAST)):
             raise UnsteadyError
 
     def _see(self, off: frozenset[str], times: int) -> list[bool]:
@@ -159,4 +163,4 @@ def searched(
 
 def questions_for(switches: int) -> int:
     """How many questions a search over so many switches asks, as a rule."""
-    return 2 * math.ceil(math.log2(max(2, switches))) + 6
+    return 2 * math.ceil(math.log2(max(2, switches))) + SPARE_QUESTIONS

@@ -24,9 +24,10 @@ from ...tolerance import DEFAULT_POLICY, Policy, PolicyLike, Rule, Tolerance, ma
 from ...verification import Addition, verify_all
 from ..bounds import check_bounds
 from ..bundles.extraction import reopened
+from ..constants import REPEATS_CONFIDENCE
 from ..resuming import earlier, refuse_others
 from .oracle import Limits, Oracle, is_bad
-from .repeats import CONFIDENCE, Repeats, questions_for, searched
+from .repeats import Repeats, questions_for, searched
 from .result import Bisection, Outcome, Question
 from .search import Found
 
@@ -44,7 +45,7 @@ def bisect(
     point: str = "",
     only: Sequence[str] = (),
     repeats: str | int = AUTO,
-    confidence: float = CONFIDENCE,
+    confidence: float = REPEATS_CONFIDENCE,
     runs: int | None = None,
     minutes: float | None = None,
     resume: object = None,

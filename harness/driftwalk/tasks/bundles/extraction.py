@@ -35,14 +35,13 @@ from ...result import Report
 from ...spec import Spec
 from ...stage import make_probe, open_backend, torch_model
 from ...states import Probe, State, Trace
+from ..constants import SAME_INTRODUCED
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
 
 BUNDLE, REPLAY = "bundle.json", "replay.py"
 """What makes a folder a bundle, and what its reader runs."""
-CLOSE = 0.01
-"""How far, as a share, an introduced error may be from the report's and still be the same one."""
 
 _REOPENED = ("built in", "folder", "hub")
 """Sources of models that are opened by their names alone, without running code of their own."""
@@ -257,7 +256,7 @@ def _check_number(report: Report, point: str, introduced: Norms, reported: Norms
     """A candidate that computes something else now would make a bundle that shows nothing."""
     if reported is None or introduced.l2 == reported.l2:
         return
-    if not abs(introduced.l2 - reported.l2) <= CLOSE * reported.l2:
+    if not abs(introduced.l2 - reported.l2) <= SAME_INTRODUCED * reported.l2:
         versions = ", ".join(f"{name} {text}" for name, text in report.candidate.versions.items())
         raise BackendError(
             f"{report.candidate.spec} introduces {introduced.l2:.6g} at {point} here; in the "

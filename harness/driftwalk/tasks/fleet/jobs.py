@@ -12,6 +12,7 @@ from ...project.config import Run
 from ...result import Report, from_dict
 from ...spec import Spec
 from ...tolerance import Policy
+from ..constants import SAME_CLOCK
 from ..hardware import result as hardware
 from .job import DEVICE, GOLDEN, Device, Job, Place
 from .result import Check, Finding, Verdict
@@ -24,8 +25,6 @@ _HARDWARE: dict[hardware.Verdict, Verdict] = {
 _GATE: dict[int, Verdict] = {0: "pass", 1: "fault"}
 _COUNTERS = ("ecc", "remap")
 """Readings that belong to the device; a temperature belongs to the moment."""
-_STEP = 100.0
-"""MHz: clocks that differ by less are the same."""
 
 
 def hwcheck_jobs(
@@ -156,7 +155,7 @@ def _clocks(device: hardware.DeviceResult) -> dict[str, str]:
     for name in ("clock", "memory clock"):
         seen = [reading.values[name] for reading in device.readings if name in reading.values]
         if seen:
-            facts[f"highest {name}"] = f"about {_STEP * round(max(seen) / _STEP):.0f} MHz"
+            facts[f"highest {name}"] = f"about {SAME_CLOCK * round(max(seen) / SAME_CLOCK):.0f} MHz"
     last = device.readings[-1].values if device.readings else {}
     facts |= {k: f"{v:g}" for k, v in last.items() if any(word in k for word in _COUNTERS)}
     why = dict.fromkeys(word for reading in device.readings for word in reading.throttled)

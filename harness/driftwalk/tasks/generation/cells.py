@@ -17,6 +17,7 @@ from ...measure.metrics import measure
 from ...names import is_of_cache
 from ...states import State, Trace
 from ...tolerance import Tolerance
+from ..constants import LIKE_ANOTHER_ROW
 
 KEPT = ("key", "value")
 """What a cache holds of each token."""
@@ -163,10 +164,6 @@ def introduced_ratios(
     return found
 
 
-LIKE = 0.05
-"""Of a row's error: who is nearer than this to another row has that row's numbers."""
-
-
 def of_other_rows(trace: Trace, truth: Trace, rows: Sequence[LayerDrift]) -> frozenset[str]:
     """What caches hold that is wrong, where it is what another row should have."""
     return frozenset(
@@ -188,7 +185,7 @@ def _is_mixed(name: str, trace: Trace, truth: Trace) -> bool:
     for row, held in enumerate(ours):
         apart = np.linalg.norm(exact - held, axis=-1)  # by row and slot
         others = np.delete(apart, row, 0)
-        if len(others) and (others.min(0) < LIKE * apart[row]).any():
+        if len(others) and (others.min(0) < LIKE_ANOTHER_ROW * apart[row]).any():
             return True
     return False
 

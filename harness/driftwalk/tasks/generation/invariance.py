@@ -26,9 +26,9 @@ from ...layer_drift import LayerDrift, Side, both_or_one
 from ...measure.halves import widened
 from ...names import is_of_cache, is_shared
 from ...states import Point, Probe, State, Trace
+from ..constants import TWO_PATHS_APART
 from .cells import token_ratios
 from .feeding import pieces
-from .paths import BOTH
 from .prompt import MASKS, positions_of
 from .result import Agreement, Generation, Invariance
 
@@ -272,7 +272,7 @@ class Matrix:
             return Invariance(name, judge.side, "not run", note="no point could be compared")
         if equal:
             return Invariance(name, judge.side, "bit-exact")
-        beyond = [point for point in used if not used[point] <= BOTH]
+        beyond = [point for point in used if not used[point] <= TWO_PATHS_APART]
         point = beyond[0] if beyond else max(used, key=lambda name: used[name])
         agreement: Agreement = "broken" if beyond else "within noise"
         return Invariance(name, judge.side, agreement, used[point], point)

@@ -11,11 +11,9 @@ from ...layer_drift import LayerDrift, Side
 from ...measure.halves import widened
 from ...names import is_of_cache, place_of
 from ...states import Trace
+from ..constants import TWO_PATHS_APART
 from .cells import room_of, shares
 from .result import Agreement, CachePath
-
-BOTH = 2.0
-"""Each of two runs may be as far from the truth as is allowed: so far may they be apart."""
 
 
 def check_shapes(whole: Trace, decoded: Trace) -> None:
@@ -54,7 +52,7 @@ def cache_path(whole: Trace, decoded: Trace, rows: Iterable[LayerDrift], side: S
     agreement: Agreement = "broken"
     if equal:
         agreement = "bit-exact"
-    elif worst <= BOTH:
+    elif worst <= TWO_PATHS_APART:
         agreement = "within noise"
     return CachePath(agreement, worst, point)
 

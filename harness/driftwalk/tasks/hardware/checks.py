@@ -13,13 +13,12 @@ from typing import Any
 
 from ...errors import BackendUnavailable
 from ...majority import vote, votes_by_kind
+from ..constants import LEAST_HOT_RUNS
 from .repeats import NOT_LOCATED, Findings, Tally
 from .result import Case, Check, DeviceResult, Mismatch, Reading, Round, Verdict, worst_verdict
 from .work import Work
 
 MEMORY_PATTERNS = ("checkerboard", "random", "walking")
-LEAST_HOT = 3
-"""Runs of each, however little time there is: of two that differ nobody knows which is wrong."""
 READ_EVERY = 1.0
 """Seconds between two readings of the sensors."""
 
@@ -211,8 +210,8 @@ class Load:
         return f"{runs} runs, cold and under load, the same bits{rest}."
 
     def _over(self, end: float) -> bool:
-        fewest = min((tally.repeats for tally, _ in self._runs), default=LEAST_HOT)
-        return time.perf_counter() >= end and fewest >= LEAST_HOT
+        fewest = min((tally.repeats for tally, _ in self._runs), default=LEAST_HOT_RUNS)
+        return time.perf_counter() >= end and fewest >= LEAST_HOT_RUNS
 
 
 def new_memory_errors(first: Reading, last: Reading, findings: Findings) -> list[str]:

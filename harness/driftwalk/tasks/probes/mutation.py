@@ -12,12 +12,18 @@ import numpy as np
 
 from ...dtypes import Array
 from ...states import Probe
+from ..constants import (
+    NOISED_INPUTS,
+    REPLACED_TOKENS,
+    RESIZED_SHARE,
+    SCALED_INPUTS,
+    SPIKED_ONE_IN,
+    SPIKES,
+)
 
 Inputs = dict[str, Array]
 Generator = np.random.Generator
 IDS, MASK = "input_ids", "attention_mask"
-RESIZED = 0.4
-"""The share of runs whose mutants have another length than the probe that they are made of."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ def mutants(
     `others` are probes to take tokens from.
     """
     stem = {name: array.copy() for name, array in probe.inputs.items()}
-    if IDS in stem and stem[IDS].ndim == 2 and rng.random() < RESIZED:
+    if IDS in stem and stem[IDS].ndim == 2 and rng.random() < RESIZED_SHARE:
         stem = _resized(room)(stem, rng)
     return [mutated(stem, others, room, rng) for _ in range(fit(stem))]
 
@@ -71,7 +77,7 @@ def _changes(inputs: Inputs, others: Sequence[Probe], room: Room) -> list[Change
 def _some_tokens(room: Room) -> Change:
     def change(inputs: Inputs, rng: Generator) -> Inputs:
         ids = inputs[IDS].copy()
-        count = max(1, int(ids.size * rng.choice([0.02, 0.1, 0.5])))
+        count = max(1, int(ids.size * rng.choice(REPLACED_TOKENS)))
         at = rng.choice(ids.size, count, replace=False)
         ids.reshape(-1)[at] = rng.integers(0, room.vocabulary, count)
         return {**inputs, IDS: ids}
@@ -149,22 +155,22 @@ def _float_of(inputs: Inputs, rng: Generator) -> str:
 
 def _scaled(inputs: Inputs, rng: Generator) -> Inputs:
     name = _float_of(inputs, rng)
-    factor = rng.choice([0.1, 0.5, 1.5, 2.0, 4.0])
+    factor = rng.choice(SCALED_INPUTS)
     return {**inputs, name: (inputs[name] * factor).astype(inputs[name].dtype)}
 
 
 def _noised(inputs: Inputs, rng: Generator) -> Inputs:
     name = _float_of(inputs, rng)
     array = inputs[name]
-    noise = rng.standard_normal(array.shape) * float(array.std() or 1.0) * 0.3
+    noise = rng.standard_normal(array.shape) * float(array.std() or 1.0) * NOISED_INPUTS
     return {**inputs, name: (array + noise).astype(array.dtype)}
 
 
 def _spiked(inputs: Inputs, rng: Generator) -> Inputs:
     name = _float_of(inputs, rng)
     array = inputs[name].copy()
-    count = max(1, array.size // 100)
-    size = float(np.abs(array).max() or 1.0) * rng.choice([1.0, 3.0])
+    count = max(1, array.size // SPIKED_ONE_IN)
+    size = float(np.abs(array).max() or 1.0) * rng.choice(SPIKES)
     array.reshape(-1)[rng.choice(array.size, count, replace=False)] = size * rng.choice([-1, 1])
     return {**inputs, name: array}
 

@@ -25,6 +25,7 @@ from ...result import Report
 from ...stage import Setting, check_names, make_probe, or_why_not, streamed
 from ...states import Probe
 from ...tolerance import make_policy
+from ..constants import MOST_WORST_WHOLE, PROBES_A_WORST, SMALL_SET, WORST_WHOLE
 from ..shapes.run import open_for_all
 from .collecting import MOST_REFUSED, Collected, row_of, screened_row
 from .entries import Entry, Source, made, refusal, source_of
@@ -34,12 +35,6 @@ from .together import Runs, Together, repeats, run_together
 Verify = Callable[..., list[Report]]
 """`api.verify_all`."""
 
-SMALL = 16
-"""Sets of no more probes than this are judged whole."""
-WORST_WHOLE, ONE_IN = 1, 256
-"""So many of the worst probes of a set are judged whole, and one more for each ..."""
-MOST_WHOLE = 10
-"""... and no more than these."""
 NOT_AGAIN = (
     "the {} gives other numbers in each run: at {} they were beyond what is allowed when the probe "
     "was screened, and not when it was judged whole"
@@ -89,8 +84,8 @@ def verify_probes(
             opened.add_up()
         given = {"keep_going": True, "seed": seed, **options}
         entries = source.read()
-        begun = list(islice(entries, SMALL + 1))
-        screens = not thorough and len(begun) > SMALL
+        begun = list(islice(entries, SMALL_SET + 1))
+        screens = not thorough and len(begun) > SMALL_SET
         screen = Screen.of(opened, (first, *others), given) if screens else None
         run = _SetRun(verify, opened, first, others, given, show, screen)
         stopped = run.all(made(chain(begun, entries), make))
@@ -290,8 +285,8 @@ class _SetRun:
     def _settle(self) -> None:
         """Judge the worst of the screened probes whole: the report is that of the worst."""
         self._glances, self._looked_at = [], None  # what was seen last is not of these
-        few = min(MOST_WHOLE, WORST_WHOLE + self._ran // ONE_IN)
-        for _ in range(MOST_WHOLE):
+        few = min(MOST_WORST_WHOLE, WORST_WHOLE + self._ran // PROBES_A_WORST)
+        for _ in range(MOST_WORST_WHOLE):
             worst = (pair for one in self.collected for pair in one.worst[:few])
             chosen = next(((row, probe) for row, probe in worst if row.screened), None)
             if chosen is None:

@@ -41,14 +41,9 @@ from ...stage import Setting, Stage, is_graph, open_stage
 from ...states import Probe, State, Trace, same_bits
 from ...tolerance import Policy, Tolerance, make_policy
 from ...workers import in_threads
+from ..constants import LEARNED_PROBES, SCREENED_USE
 from .collecting import largest_use_of
 from .together import Runs
-
-NEAR = 0.75
-"""The share of an allowance that a screened probe may use."""
-
-LEARNED = 2
-"""Probes that are judged whole before one is screened."""
 
 _WORTH_A_THREAD = 1 << 13
 """Elements of a state, and of the step to it, that are compared faster than a thread is woken."""
@@ -115,7 +110,7 @@ class Screen:
         kind = _kind(probe)
         is_first = kind not in self._kinds
         self._kinds.add(kind)
-        return is_first or self._learned < LEARNED
+        return is_first or self._learned < LEARNED_PROBES
 
     def learn(self, glances: Sequence[Glance], reports: Sequence[Report]) -> None:
         """A probe was judged whole, too: where it passes, it is as probes usually are."""
@@ -284,7 +279,7 @@ class _Look:
             self._sizes[name] = sizes_of(error, honest)
             if step is not None:
                 self._note_step(name, step)
-            near = near or ("" if used <= NEAR else name)
+            near = near or ("" if used <= SCREENED_USE else name)
         return f"{near} is near its allowance, or beyond it" if near else ""
 
     def _measured(self, pair: tuple[State | None, State]) -> tuple[Norms | None, Norms | None]:
@@ -305,7 +300,7 @@ class _Look:
         """Where a step is well within what the layer may introduce, it is nothing to look into."""
         known = self._ours.own[name]
         self._sizes[f"{name}{STEP}"] = sizes_of(step, known)
-        if step.over(allowed(known, LIKE_THE_YARDSTICK))[0] <= NEAR:
+        if step.over(allowed(known, LIKE_THE_YARDSTICK))[0] <= SCREENED_USE:
             self._small.add(f"{name}{STEP}")
 
     def _is_equal(self, state: State) -> bool:
@@ -315,7 +310,7 @@ class _Look:
     def _unusual(self) -> str:
         """Why it is not like the probes that were judged whole."""
         known = self._known
-        if known.differing < LEARNED:
+        if known.differing < LEARNED_PROBES:
             known.differing += 1
             known.is_copy = known.is_copy or self._is_copy()
         if known.is_copy:

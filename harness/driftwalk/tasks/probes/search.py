@@ -33,6 +33,15 @@ from ...result import Report
 from ...stage import Setting, check_names, is_graph, torch_model
 from ...states import Probe
 from ...tolerance import make_policy
+from ..constants import (
+    FARTHER_TIMES,
+    FARTHEST_PARENT_SHARE,
+    KEPT_USE,
+    PROMISING_SHARE,
+    UNSCREENED_SHARE,
+    UPHILL_SHARE,
+    UPWARD_TIMES,
+)
 from ..shapes.run import open_for_all
 from .corpus import Corpus, Kept, Question
 from .entries import made, source_of
@@ -43,25 +52,10 @@ from .weighing import Weighing
 
 LONGEST = 512
 """Positions of a mutant at most."""
-FARTHER = 1.02
-"""By how much a number must be larger than all before it at its module, to be worth keeping; ..."""
-UPWARD = 1.0005
-"""... at the module that the run is to drive farther. Some units are near their most for any input,
-and climb by small steps."""
-UNSCREENED = 0.2
-"""The share of runs of which a mutant is judged as ever, whatever a look says of it."""
-UPHILL = 0.5
-"""The share of runs whose mutants a gradient makes ..."""
-OF_THE_FARTHEST = 0.75
-"""... and of these, the share whose parent is the probe that drives the module farthest."""
 SHRINKING = 0.15
 """The share of the minutes that is kept for shrinking."""
 SHRINKS, SHRINKS_WITHOUT_DRIFT = 160, 16
 """Smaller forms of the worst probe that are tried."""
-PROMISING = 0.5
-"""A smaller form is not judged where the sides differ by less than this share of what it takes."""
-STILL = 0.95
-"""The share of its use that a smaller form of a probe without drift must keep."""
 WORST, SMALLEST = "worst.safetensors", "smallest.safetensors"
 
 
@@ -221,7 +215,7 @@ class _Climb:
         judged = {most} if quick[most] > parent.quick else set()
         # As a look costs less for a short probe, so does a judgement: a long one is rarer.
         usual = median(fit(self._corpus.probe(one).inputs) for one in self._corpus.set)
-        if rng.random() < UNSCREENED * min(1.0, len(quick) / usual):
+        if rng.random() < UNSCREENED_SHARE * min(1.0, len(quick) / usual):
             judged.add(int(rng.integers(len(quick))) if farthest is None else farthest)
         return judged
 
@@ -230,10 +224,10 @@ class _Climb:
         parent = self._parent(rng)
         others = [self._corpus.kept[n] for n in rng.integers(len(self._corpus.kept), size=2)]
         own = np.random.default_rng([self._seed, number, 1])
-        if own.random() < UPHILL:
+        if own.random() < UPHILL_SHARE:
             path = self._judge.goal(parent.worst, own)
             point, champions = self._judge.point_of(path), self._corpus.champions
-            if point in champions and own.random() < OF_THE_FARTHEST:
+            if point in champions and own.random() < FARTHEST_PARENT_SHARE:
                 parent = champions[point]
             probe, bounds = self._corpus.probe(parent), self._corpus.bounds
             if inputs := self._judge.uphill(probe, path, bounds, own):
@@ -246,7 +240,10 @@ class _Climb:
         None where none does."""
         champions = self._corpus.champions
         before = {point: one.reach[point] for point, one in champions.items()}
-        for points, least in (({goal} & before.keys(), UPWARD), (before.keys(), FARTHER)):
+        for points, least in (
+            ({goal} & before.keys(), UPWARD_TIMES),
+            (before.keys(), FARTHER_TIMES),
+        ):
             gains = [
                 max((one.reach.get(p, 0.0) / before[p] for p in points if before[p]), default=0.0)
                 for one in looks
@@ -299,12 +296,12 @@ class _Climb:
 
     def _still(self, inputs: dict[str, Any], worst: Kept) -> tuple[Probe, float] | None:
         """A smaller form, if it is as bad as it has to be; most that are not show it in a look."""
-        least = 1.0 if worst.used > 1 else worst.used * STILL
+        least = 1.0 if worst.used > 1 else worst.used * KEPT_USE
         share = least / worst.used if 0 < worst.used < math.inf else 1.0
         with suppress(DriftwalkError):
             probe = self._judge.make(Probe(inputs, "search (smallest form)"))
             look = self._judge.looks([probe])[0]
-            if look is not None and look.quick >= PROMISING * share * worst.quick:
+            if look is not None and look.quick >= PROMISING_SHARE * share * worst.quick:
                 used, _ = self._judge.used(probe)
                 if used > least:
                     return probe, used

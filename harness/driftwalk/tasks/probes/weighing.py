@@ -11,12 +11,10 @@ from ...result import Report
 from ...stage import make_probe
 from ...states import Probe
 from ...tolerance import make_policy
+from ..constants import UPHILL_STEPS, WORST_GOAL_SHARE
 from .collecting import largest_use
 from .looks import Look, fit, look_at
 from .run import Verify
-
-STEPS = (0.01, 0.05, 0.2)
-"""How long a step uphill is, as a share of the largest value in the set."""
 
 
 class Weighing:
@@ -67,7 +65,9 @@ class Weighing:
     def goal(self, worst: str, rng: Any) -> str:
         """A module to drive farther: an activation, or that where most of an allowance is used."""
         paths = self._activations
-        return str(worst if not paths or (worst and rng.random() < 0.25) else rng.choice(paths))
+        return str(
+            worst if not paths or (worst and rng.random() < WORST_GOAL_SHARE) else rng.choice(paths)
+        )
 
     def point_of(self, module: str) -> str:
         """The first point that is taken from a module; empty where none is."""
@@ -81,7 +81,7 @@ class Weighing:
 
         wanted = fit(probe.inputs)
         if any(name in bounds for name in probe.inputs):
-            step = float(rng.choice(STEPS))
+            step = float(rng.choice(UPHILL_STEPS))
             return climbed(self._model, probe, path, step, bounds, wanted, rng)
         return reworded(self._model, probe, path, wanted, rng)
 

@@ -27,6 +27,7 @@ from ...stage import Setting, is_graph, open_stage
 from ...states import Probe
 from ..bounds import check_bounds
 from ..bundles.extraction import aside, reopened
+from ..constants import REDUCED_POINTS, WHOLE_CAUSE_SHARE
 from ..resuming import earlier as earlier_result
 from .folder import free_place, keep_answers, refuse_another
 from .result import Example, Extent, Fault, Reducing, Reduction
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 MOST_EXAMPLES = 6
-MOST_POINTS = 4
-"""Points that drift, of which one is reduced: the root cause, or where a part of it shows."""
-LEAST_ALONE = 0.2
-"""The share of a drift that a place must be the cause of to be all that is said of it."""
 WHOSE: dict[Fault, str] = {
     "runtime": "The runtime computes something else than its graph says",
     "graph": "The graph computes something else than the model",
@@ -185,7 +182,7 @@ def _guilty(report: Report) -> list[str]:
         raise BackendError("The report names no point that drifts.")
     sides = {one.point.name: one.sides.get("candidate") for one in report.layers}
     used = {n: side.needed for n, side in sides.items() if side is not None and side.needed > 1}
-    return [name, *sorted(used.keys() - {name}, key=lambda one: -used[one])[: MOST_POINTS - 1]]
+    return [name, *sorted(used.keys() - {name}, key=lambda one: -used[one])[: REDUCED_POINTS - 1]]
 
 
 def _refuse_other_shape(
@@ -281,7 +278,7 @@ def _made(empty: Reduction, fault: Fault, search: Search[State]) -> Reduction:
 
 def _told(state: State) -> Iterator[str]:
     """What to say beside the numbers."""
-    if state.right is not None and state.share < LEAST_ALONE:
+    if state.right is not None and state.share < WHOLE_CAUSE_SHARE:
         yield (
             "It is wrong in more than one place; this is the first of them, and by itself "
             f"it is the cause of {100 * state.share:.0f} % of the drift."

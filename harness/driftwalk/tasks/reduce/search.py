@@ -18,19 +18,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from ..constants import (
+    CAUSE_SHARE,
+    ODD_AXIS_SIZES,
+    RATIO_FADES,
+    RATIO_LEFT,
+    RATIO_LEFT_OF_SHORT,
+    SHORT_AXIS,
+)
+
 T = TypeVar("T")
-ENOUGH = 0.7
-"""A place that is the cause of so much of a drift is the one to look at."""
-LEFT = 0.1
-"""Of the ratio at first, what must be left of it at the end: a drift that fades is another one."""
-FADES = 0.7
-"""An error that grows with the length of a sum fades as it is cut: where at least so much of the
-ratio is left for each value of the axis, it is the same drift."""
-SHORT, LEFT_OF_SHORT = 64, 0.5
-"""An axis that is as short as that is cut further only where so much of the ratio is left."""
-ODD_SIZES = (64, 63, 61, 60, 56, 50, 48, 40, 33)
-"""What else an axis is cut to, where halving ends above SHORT: some drifts come with some lengths
-alone, those of fast Fourier transforms for example."""
 
 
 class SpentError(Exception):
@@ -210,7 +207,7 @@ class Search(Generic[S]):
         self.asked += "0" if found is None else "1"
         return found
 
-    def _take(self, found: S | None, text: str, left: float = LEFT) -> bool:
+    def _take(self, found: S | None, text: str, left: float = RATIO_LEFT) -> bool:
         if found is None or not found.ratio >= left * self._first:
             return False
         self.state = found
@@ -222,7 +219,7 @@ class Search(Generic[S]):
         best: S | None = None
         for end in self.subject.ends(self.state):
             found = self._ask(partial(self.subject.ending, self.state, end))
-            if found is not None and found.share >= ENOUGH:
+            if found is not None and found.share >= CAUSE_SHARE:
                 self._take(found, f"as far as {end}")
                 return
             if found is not None and (best is None or found.share > best.share):
@@ -256,13 +253,14 @@ class Search(Generic[S]):
         """Axes of one length: of the whole, or of what is left of it by then.
 
         Some drifts become smaller with an axis, step by step; each step is compared with the last.
-        What is left must be LEFT of the ratio, or fade no faster than the axis, down to SHORT.
+        What is left must be RATIO_LEFT of the ratio, or fade no faster than the axis, down to
+        SHORT_AXIS.
         """
         forms = [(self.state, length)]
 
         def holds(size: int) -> bool:
-            is_short = forms[-1][1] <= SHORT or size < ODD_SIZES[-1]
-            left = LEFT_OF_SHORT if is_short else min(LEFT, FADES * size / length)
+            is_short = forms[-1][1] <= SHORT_AXIS or size < ODD_AXIS_SIZES[-1]
+            left = RATIO_LEFT_OF_SHORT if is_short else min(RATIO_LEFT, RATIO_FADES * size / length)
             for state, long in (forms[0], *forms[1:][-1:]):
                 found = self._ask(partial(self.subject.shortened, state, long, size))
                 if self._take(found, f"axes of {length} cut to {size}", left):
@@ -270,8 +268,8 @@ class Search(Generic[S]):
                     return True
             return False
 
-        if least(length, holds) > SHORT:
-            any(holds(size) for size in ODD_SIZES)
+        if least(length, holds) > SHORT_AXIS:
+            any(holds(size) for size in ODD_AXIS_SIZES)
 
     def _plainer(self) -> None:
         done: set[str] = set()

@@ -4,7 +4,7 @@ Each fault goes into a copy of the model; the candidate runs the copy, and is ju
 judges it, with the calibrated policy and blame. What a fault really does is known from float64:
 
     effect(n)   |X'_n(x_{n-1}) - X_n(x_{n-1})|     X' is the faulty copy's block, x the clean truth
-    owed        the effect exceeds K times the yardstick's introduced error plus the floor
+    owed        the effect exceeds YARDSTICKS times the yardstick's introduced error plus the floor
     right       the first point, of those that use what was changed, that has an effect at all
 
 A fault that is owed must be caught and placed at the right point; one that is not may hide in the
@@ -21,7 +21,8 @@ from ...adapter import Backend, BackendInfo
 from ...environment import head
 from ...errors import BackendError, DriftwalkError, UsageError
 from ...judge.blame import blame, root_cause
-from ...judge.calibrate import Calibration, K
+from ...judge.calibrate import Calibration
+from ...judge.constants import YARDSTICKS
 from ...judge.gate import run_verdict
 from ...judge.replay import replay_trace
 from ...judge.walk import Walk, coverage
@@ -34,6 +35,7 @@ from ...spec import Spec
 from ...stage import Setting, open_stage
 from ...states import State, Trace
 from ...tolerance import make_policy
+from ..constants import NO_EFFECT
 from .result import Count, Outcome, SelfTest, Sensitivity, Trial
 from .trusted import LIES, tell_lies
 
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
 
 FAULTS = 66
 """Three of every kind and variant; seconds on a small model with a torch candidate."""
-NO_EFFECT = 64 * 2.0**-53
-"""Below a few float64 roundoffs of the state, a fault has done nothing that can be measured."""
 CANNOT_TAKE_FAULTS = ("trace", "command", "truth")
 
 
@@ -112,7 +112,7 @@ def selftest(
         probe=fixed.sha256,
         candidate=info,
         seed=seed,
-        k=K,
+        k=YARDSTICKS,
         trials=tuple(trials),
         kinds=tuple(Count.of(kind, trials) for kind in KINDS if kind not in planned.absent),
         layers=tuple(_sensitivity(point, trials, gate.calibration) for point in trace.names),

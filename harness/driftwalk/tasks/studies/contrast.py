@@ -19,16 +19,12 @@ from ...measure.tokens import TokenErrors
 from ...progress import Progress
 from ...stage import Setting, open_sides
 from ...states import OUTPUT, Point, Probe, State
+from ..constants import CONTRAST_ROUNDOFFS
 from .inputs import IDS, RowPair, make_pair, paired, single_row
 from .results import AlignedRow, Contrast, ContrastLayer
 
 if TYPE_CHECKING:
     from driftwalk_backends.sources import LoadedModel
-
-ROUNDOFFS = 1024
-"""Units of roundoff by which a mixture of experts may differ before the first differing token:
-its matrices are as tall as the tokens that chose an expert are many, and so round otherwise.
-One layer 768 wide was seen to need about 40, and layers add up."""
 
 
 def contrast(
@@ -119,7 +115,7 @@ def _causality(model: LoadedModel, backend: Backend, probe: Probe) -> Causality:
     if ids is None or ids.ndim != 2 or any(name.startswith("decoder_") for name in probe.inputs):
         return Causality(None, "inputs are not one row of tokens that one stack reads")
     number = FORMATS.get(backend.info.dtype)
-    slack = ROUNDOFFS * number.roundoff if number and has_experts(model.module) else 0.0
+    slack = CONTRAST_ROUNDOFFS * number.roundoff if number and has_experts(model.module) else 0.0
     declared = declared_causal(model)
     if declared is not None:
         return Causality(declared, "the model's attention says so", slack)

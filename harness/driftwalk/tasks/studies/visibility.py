@@ -13,6 +13,7 @@ from ...environment import head
 from ...errors import ModelError, ProbeError, UsageError
 from ...progress import Progress
 from ...stage import Setting, make_probe, open_sides
+from ..constants import VISIBILITY_DIRECTIONS
 from .inputs import has_tokenizer
 from .results import Leak, Pairs, Visibility
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from ...states import Probe
 
-DIRECTIONS = 2
-"""Per norm at least: of one alone the error cannot be told."""
 WORK = 5e10
 """Multiplications up to which there may be more, and at last a whole basis: then it is exact."""
 MOST_STATES = 2048
@@ -83,7 +82,7 @@ def visibility(
             each = max(1, weights) * positions * len(points) * positions
             count = directions or width
             if directions is None:
-                count = max(DIRECTIONS, int(WORK / each))
+                count = max(VISIBILITY_DIRECTIONS, int(WORK / each))
             drawn = np.random.default_rng(seed).standard_normal((width, min(count, width)))
             return np.asarray(np.linalg.qr(drawn)[0])
 

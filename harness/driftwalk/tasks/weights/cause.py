@@ -29,23 +29,20 @@ from ...stage import Setting, is_graph
 from ...verification import Addition
 from ...weight_change import WeightChange, WeightFindings
 from ...weight_source import WeightSource
+from ..constants import (
+    SAME_WEIGHT_ROUNDOFFS,
+    SOUND_LAYERS,
+    SOUND_TWIN_TIMES,
+    WEIGHTS_COMPARED_WHOLE,
+)
 from .pairing import pair
 from .run import change
 
 if TYPE_CHECKING:
     from driftwalk_backends.onnx.graph import OnnxGraph
 
-SMALL = 1 << 26
-"""Entries of a model all of whose weights are compared, not only those of the root cause."""
-
-BEYOND = 8.0
-"""Units of roundoff by which a number may be off and still be the same number."""
-
-ALIKE = 4.0
-"""Times as much as its like in a sound layer: a weight that is off by no more is not accused."""
 
 _MOST_KEPT = 20
-_SOUND_LAYERS = 2
 
 Inside = Callable[[Report, Sequence[str]], list[str]]
 
@@ -128,7 +125,7 @@ def findings(
     sound = _in_sound_layers(report, suspects, first.tensors)
     pairs = {one.name: one for one in pair(first, other)}
     wanted = [*suspects, *sound]
-    if sum(math.prod(one.shape) for one in first.tensors.values()) <= SMALL:
+    if sum(math.prod(one.shape) for one in first.tensors.values()) <= WEIGHTS_COMPARED_WHOLE:
         wanted = list(dict.fromkeys((*wanted, *first.tensors)))
     changes = {n: change(pairs[n], first, other) for n in wanted if n in pairs}
     if not any(name in changes for name in suspects):
@@ -163,14 +160,16 @@ def _accused(own: WeightChange, changes: Mapping[str, WeightChange], sound: Iter
     known = [
         FORMATS[d].roundoff for d in (own.dtypes.reference, own.dtypes.candidate) if d in FORMATS
     ]
-    if abs(a - b) <= BEYOND * max(known, default=0.0) * max(abs(a), abs(b)):
+    if abs(a - b) <= SAME_WEIGHT_ROUNDOFFS * max(known, default=0.0) * max(abs(a), abs(b)):
         return False
     twins = [changes[n] for n in sound if n in changes and _form(n) == _form(own.name)]
     # By content alone it may also be another weight, or one that something was folded into.
     by_half = own.matched == "content" and own.differing > own.total / 2
     if by_half and not any(one.ok for one in twins):
         return False
-    return not any(one.verdict == own.verdict and own.rel_l2 <= ALIKE * one.rel_l2 for one in twins)
+    return not any(
+        one.verdict == own.verdict and own.rel_l2 <= SOUND_TWIN_TIMES * one.rel_l2 for one in twins
+    )
 
 
 def _form(name: str) -> str:
@@ -221,7 +220,7 @@ def _in_sound_layers(
     rows = [row for row in report.layers if row.blame and not row.blame.guilty and _is_layer(row)]
     rows.sort(key=lambda row: (abs(row.index - root.index), row.index))
     forms = {_form(name) for name in suspects}
-    modules = [row.point.module for row in rows[:_SOUND_LAYERS]]
+    modules = [row.point.module for row in rows[:SOUND_LAYERS]]
     return tuple(
         name
         for name in names

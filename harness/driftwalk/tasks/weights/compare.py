@@ -16,14 +16,9 @@ import numpy as np
 from ...dtypes import Array, dtype_name, format_of
 from ...layer_drift import Dtypes
 from ...weight_change import WeightChange, WorstEntry
+from ..constants import FACTOR_ENTRIES, FACTOR_ROUNDOFFS
 from .blocks import blocks
 from .order import in_words, permutation
-
-ROUNDOFFS = 8
-"""Units of roundoff within which what was multiplied by, or added, is one number."""
-
-_FEWEST = 3
-"""Entries that show a factor or an offset."""
 
 
 def compare(a: Array, b: Array, name: str = "", other: str = "") -> WeightChange:
@@ -192,9 +187,9 @@ def _rearranged(made: WeightChange, a: Array, b: Array) -> WeightChange:
 
 def _related(made: WeightChange, a: Array, b: Array) -> WeightChange:
     """Whether what differs is the reference's times one number, or plus one number."""
-    if a.size < _FEWEST or a.dtype.kind == "c" or b.dtype.kind == "c" or not _roundoff(a, b):
+    if a.size < FACTOR_ENTRIES or a.dtype.kind == "c" or b.dtype.kind == "c" or not _roundoff(a, b):
         return made
-    room = ROUNDOFFS * _roundoff(a, b)
+    room = FACTOR_ROUNDOFFS * _roundoff(a, b)
     products = squares = 0.0
     offset, factor_fits, offset_fits = None, True, True
     for _, x, y in _finite(a, b):

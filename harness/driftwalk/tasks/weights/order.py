@@ -11,10 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...dtypes import Array
+from ..constants import PERMUTATION_FACTORINGS
 from .blocks import blocks
-
-_MOST_SIZES = 4096
-"""Factorings of an axis that are tried before a permutation is called no simple one."""
 
 
 def permutation(a: Array, b: Array, axis: int) -> Array | None:
@@ -79,7 +77,7 @@ def _factorings(n: int) -> Iterator[tuple[int, int, int, int]]:
             rest = n // size // groups
             for outer in (d for d in divisors if rest % d == 0 and 1 < d < rest):
                 tried += 1
-                if tried > _MOST_SIZES:
+                if tried > PERMUTATION_FACTORINGS:
                     return
                 yield groups, outer, rest // outer, size
 

@@ -17,16 +17,8 @@ import numpy as np
 
 from ...dtypes import FORMATS, Array, Float64
 from ...weight_source import Stored, WeightSource
+from ..constants import PAIRING_MARGIN, PAIRING_SAMPLE, PAIRING_TRIES
 from .compare import all_same
-
-SAMPLE = 512
-"""Entries by which weights are told apart."""
-
-MARGIN = 4.0
-"""How many times as far as the nearest the next one must be, and what agrees in nothing, too."""
-
-_MOST_TRIED = 4_000_000
-"""Pairs of weights of one shape of which the nearest is looked for."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ def by_content(
     tries = sum(len(left.get(_class(ours[name]), ())) for name in alone)
     nearest = {
         name: best
-        for name, entries in (alone if tries <= _MOST_TRIED else {}).items()
+        for name, entries in (alone if tries <= PAIRING_TRIES else {}).items()
         if (best := _nearest(ours[name], entries, left.get(_class(ours[name]), ()))) is not None
     }
     claimed = [view.name for view in nearest.values()]
@@ -191,8 +183,8 @@ def _entries(array: Array, turned: bool = False) -> Float64:
     shape = array.shape[::-1] if turned else array.shape
     size = math.prod(shape)
     places = np.arange(size)
-    if size > SAMPLE:
-        places = np.random.default_rng(sorted(shape)).integers(0, size, SAMPLE)
+    if size > PAIRING_SAMPLE:
+        places = np.random.default_rng(sorted(shape)).integers(0, size, PAIRING_SAMPLE)
     index = np.unravel_index(places, shape)
     return np.asarray(array[index[::-1] if turned else index]).astype(np.float64)
 
@@ -205,4 +197,4 @@ def _nearest(own: Stored, entries: Float64, views: Sequence[_View]) -> _View | N
         return None
     first, view = ranked[0]
     second = next((one for one, other in ranked if other.name != view.name), 0.0)
-    return view if MARGIN * (1 - first) <= 1 - second else None
+    return view if PAIRING_MARGIN * (1 - first) <= 1 - second else None
