@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+SPLITTING = Lock()
+"""Held while a process is split off: other threads must not do so in the middle of it."""
 PATIENCE = 240
 """Seconds that anything may take on a machine that is busy with other work."""
 
@@ -76,3 +84,42 @@ def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def forked(work: Callable[[], Any], seconds: float, memory: int) -> Any:
+    """What a function gives in a process split off from this one, or how that ended, as `Ended`.
+
+    It hears and says nothing, may take so many bytes more, and is ended when its time is over.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(there, work, memory))
+    with SPLITTING:
+        child.start()
+    there.close()
+    try:
+        return here.recv() if here.poll(seconds) else Ended(f"still running after {seconds:g} s")
+    except EOFError:
+        child.join(5)
+        return Ended(f"the process ended with {child.exitcode}")
+    finally:
+        child.kill()
+        child.join()
+        here.close()
+
+
+def _send(pipe: Connection, work: Callable[[], Any], memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    try:
+        pipe.send(work())
+    except BaseException as error:
+        said = (str(error).strip() or "no message").splitlines()[0]
+        pipe.send(Ended(f"{type(error).__name__}: {said}"))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a process gave nothing."""
+
+    why: str

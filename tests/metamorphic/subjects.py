@@ -32,7 +32,6 @@ MIDDLE = {
     "gpt2": "transformer.h.1.mlp.c_proj",
     "llama": "model.layers.1.mlp.down_proj",
     "bert": "bert.encoder.layer.1.output.dense",
-    "t5": "decoder.block.1.layer.2.DenseReluDense.wo",
 }
 OTHER_DRAW = 0.25
 """By how much the used share of an allowance may differ where its random draw of roundoffs falls on
@@ -66,13 +65,8 @@ class Subject:
         return self.model != "bert" and self.candidate != GRAPH8
 
     @property
-    def tokens(self) -> str:
-        return "decoder_input_ids" if self.model == "t5" else "input_ids"
-
-    @property
     def probe(self) -> dict[str, np.ndarray]:
-        more = {"decoder_input_ids": IDS[:, :3]} if self.model == "t5" else {}
-        return {"input_ids": IDS, **more}
+        return {"input_ids": IDS}
 
     @property
     def module(self) -> nn.Module:
@@ -111,7 +105,6 @@ PAIRS = (
     ("llama", GRAPH8),
     ("bert", COPY),
     ("bert", "emulated:fp16"),
-    ("t5", COPY),
 )
 TABLE = tuple(Subject(*pair, faulty) for pair in PAIRS for faulty in (False, True))
 

@@ -132,7 +132,7 @@ def test_the_step_of_the_prompt_has_the_numbers_of_verify(subject: Subject) -> N
 )
 def test_a_generated_sequence_run_at_once_is_verify_on_that_sequence(subject: Subject) -> None:
     decoded = generated(subject)
-    whole = run(subject, probe={**subject.probe, subject.tokens: np.array(decoded.ids)})
+    whole = run(subject, probe={**subject.probe, "input_ids": np.array(decoded.ids)})
     at_once = {row.point.name: row for row in decoded.whole}
     rows = [at_once[row.point.name] for row in whole.layers]
     assert metrics(rows) == metrics(whole.layers)

@@ -11,17 +11,20 @@ double change nothing is listed as such.
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from processes import Ended, forked
 
 from . import rows
 from .case import Case
@@ -29,30 +32,39 @@ from .register import Entry, changed, entries
 from .rows import Row
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {"harness": "driftwalk", "backends": "driftwalk_backends"}
+SOURCES = ("harness", "backends", "reports")
 FACTORS = (0.5, 2.0)
-CASES = 48
+CASES = 16
 CHEAP = ("fp32", "bf16", "fp16", "int8", "compare", "set", "generate", "module")
-SECONDS = 900.0
-Said = dict[str, str]
-"""Outcome, cause and module of each case, by its id."""
+SECONDS, MEMORY = 600.0, 10 << 30
+
+
+@dataclass(frozen=True)
+class Said:
+    """Outcome, cause and module of each case, by its id; and which source files were imported."""
+
+    cases: Mapping[str, str]
+    files: frozenset[str]
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    if options.child:
-        return _child(options.ids.read_text("utf-8").split())
+    _import_frameworks()
     wanted = [one for one in entries() if not options.only or one.name in options.only]
     ids = sensitive(rows.read(options.table), options.cases)
     stored = {(row["name"], row["factor"]): row for row in rows.stored(options.rows)}
     tasks = [(one, f) for one in wanted for f in FACTORS if (one.name, f) not in stored]
     _say(f"{len(wanted)} numbers, {len(ids)} cases, {len(tasks)} runs to do")
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
-        listed = Path(folder) / "ids"
-        listed.write_text("\n".join(ids), "utf-8")
-        plain = _asked(None, 1.0, listed)
-        running = {pool.submit(_asked, one, f, listed): (one, f) for one, f in tasks}
+    with ThreadPoolExecutor(options.workers) as pool:
+        plain = _asked(None, 1.0, ids)
+        if isinstance(plain, str):
+            raise SystemExit(f"The cases could not be asked at all: {plain}")
+        idle = [one for one in wanted if not _reached(one, plain.files)]
+        rows.add(options.rows, [_idle(one, f) for one, f in tasks if one in idle])
+        tasks = [(one, f) for one, f in tasks if one not in idle]
+        _say(f"{len(idle)} numbers stand in files that these cases never import")
+        running = {pool.submit(_asked, one, f, ids): (one, f) for one, f in tasks}
         for count, future in enumerate(as_completed(running), start=1):
             one, factor = running[future]
             row = {"name": one.name, "factor": factor, **_difference(plain, future.result())}
@@ -74,14 +86,23 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, default=Path("docs/measurements/proving.tsv"))
     parser.add_argument("--rows", type=Path, default=Path("build/proving/ablated.jsonl"))
     parser.add_argument("--page", type=Path, default=Path("docs/measurements/constants.md"))
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--ids", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def _import_frameworks() -> None:
+    """What takes long to import, and is the same for all: before processes are split off."""
+    import onnx  # noqa: F401
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
 
 
 def sensitive(table: Iterable[Row], count: int) -> list[str]:
@@ -107,75 +128,68 @@ def _spread(some: Sequence[Row], count: int) -> list[Row]:
     return [row for *_, row in sorted(ranked, key=lambda item: item[:2])[:count]]
 
 
-def _asked(entry: Entry | None, factor: float, ids: Path) -> Said | str:
+def _asked(entry: Entry | None, factor: float, ids: Sequence[str]) -> Said | str:
     """The cases asked with one number changed, or how the process ended."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for room in SOURCES:
             shutil.copytree(ROOT / room, Path(folder) / room, ignore=_without_caches)
         if entry is not None:
             file = Path(folder) / entry.file
             file.write_text(changed(entry, file.read_text("utf-8"), factor), "utf-8")
-        paths = [str(Path(folder) / room) for room in SOURCES]
-        paths += [str(ROOT / "reports"), str(ROOT / "tests")]
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(paths),
-            "DRIFTWALK_CACHE": str(Path(folder) / "cache"),
-            "OMP_NUM_THREADS": "1",
-        }
-        words = [sys.executable, "-m", "proving.ablate", "--child", "--ids", str(ids)]
-        try:
-            ran = subprocess.run(
-                words,
-                env=environment,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return "still running"
-        lines = ran.stdout.splitlines()
-        if ran.returncode or not lines:
-            return (ran.stderr.strip() or "no output").splitlines()[-1][:200]
-        told: Said = json.loads(lines[-1])
-        return told
+        told = forked(partial(_answers, Path(folder), ids), SECONDS, MEMORY)
+    return told.why if isinstance(told, Ended) else told
+
+
+def _reached(entry: Entry, files: frozenset[str]) -> bool:
+    """Whether a file that was imported uses a number."""
+    word = re.compile(rf"\b{re.escape(entry.name)}\b")
+    others = (ROOT / name for name in files if name != entry.file)
+    return any(word.search(path.read_text("utf-8")) for path in others)
+
+
+def _idle(entry: Entry, factor: float) -> Row:
+    told = {"changed": 0, "wrong": 0, "told": "not reached", "cases": []}
+    return {"name": entry.name, "factor": factor, **told}
 
 
 def _without_caches(_: str, names: list[str]) -> set[str]:
     return {name for name in names if name == "__pycache__"}
 
 
-def _child(ids: Sequence[str]) -> int:
-    """Ask the cases, in this process, one after the other."""
-    import torch
+def _answers(folder: Path, ids: Sequence[str]) -> Said:
+    """Ask the cases of the sources in a folder: this process has imported none of them yet."""
+    sys.path[:0] = [str(folder / room) for room in SOURCES]
+    tempfile.tempdir = os.environ["DRIFTWALK_CACHE"] = str(folder)
+    import driftwalk
 
+    from . import every
     from .asking import Job, rows_of
     from .subjects import tiny
 
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+    del every
+    assert Path(str(driftwalk.__file__)).is_relative_to(folder), "the sources were imported before"
     subjects = {one.name: one for one in tiny()}
-    said: Said = {}
+    said: dict[str, str] = {}
     for name in ids:
         case = Case.read(name)
         subject = subjects[case.subject]
         (row,) = rows_of(Job((case,), 0, peers=False), subject.make().eval(), subject.inputs())
         said[name] = f"{row['outcome']} {row.get('cause', '')} {row.get('culprit', '')}".strip()
-    sys.stdout.write("\n" + json.dumps(said) + "\n")
-    return 0
+    imported = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    inside = (Path(name) for name in imported if name.startswith(f"{folder}{os.sep}"))
+    return Said(said, frozenset(path.relative_to(folder).as_posix() for path in inside))
 
 
-def _difference(plain: Said | str, other: Said | str) -> Row:
+def _difference(plain: Said, other: Said | str) -> Row:
     """Which cases come out differently, and the first of them in words."""
-    if isinstance(plain, str):
-        raise SystemExit(f"The cases could not be asked at all: {plain}")
+    before = plain.cases
     if isinstance(other, str):
-        return {"changed": len(plain), "told": f"it does not run: {other}", "cases": []}
-    moved = [name for name in plain if plain[name] != other.get(name)]
-    wrong = [name for name in moved if other[name].split()[0] not in ("right", "placed")]
+        return {"changed": len(before), "told": f"it does not run: {other}", "cases": []}
+    after = other.cases
+    moved = [name for name in before if before[name] != after.get(name)]
+    wrong = [name for name in moved if after[name].split()[0] not in ("right", "placed")]
     first = (wrong or moved or [""])[0]
-    told = f"{first}: {plain[first]} → {other[first]}" if first else "nothing"
+    told = f"{first}: {before[first]} → {after[first]}" if first else "nothing"
     return {"changed": len(moved), "wrong": len(wrong), "told": told, "cases": moved}
 
 

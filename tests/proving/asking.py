@@ -156,7 +156,7 @@ def _judged(case: Case, family: Family, done: Done, pair: Pair, answer: Answer) 
     if family.owed == "fault":
         right = right_places(pair.model, pair.inputs, done, answer)
         placed, part = right.layer(answer, done), right.module(answer)
-        row["right"] = sorted(right.points)
+        row["right"] = sorted(right.points)[:4]
         row["told"] = told_wrongly(answer, pair)
     row["outcome"] = outcome(family.owed, answer, placed)
     if answer.verdict == "drift":

@@ -12,7 +12,7 @@ from .case import FAMILIES, Case
 from .holes import HOLES
 from .peers import PEERS
 from .pipelines import SAYS
-from .rows import Row, peer_key
+from .rows import SAID, Row
 from .subjects.packages import known
 
 HOW = Path(__file__).with_name("how.md")
@@ -182,10 +182,11 @@ everything."""
 
 
 def _peer_counts(rows: Iterable[Row], name: str) -> Counter[str]:
-    answers = (dict(part.split("=", 1) for part in row["peers"].split() if part) for row in rows)
-    return Counter(
-        a[peer_key(name)] for a in answers if a.get(peer_key(name), "cannot") != "cannot"
-    )
+    """What a peer said of the cases that it could run."""
+    place = sorted(peer.name for peer in PEERS).index(name)
+    words = {letter: said for said, letter in SAID.items()}
+    said = (words[row["peers"][place]] for row in rows if row["peers"])
+    return Counter(one for one in said if one != "cannot")
 
 
 def _percent(count: int, of: int) -> str:

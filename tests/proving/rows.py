@@ -17,6 +17,8 @@ COLUMNS = (
 """`right` are the points that may be named, `cause` the one that was; `part` says whether the
 module inside was right, too, `told` what else was said wrongly; `peers` what others said, `on`
 where the case was asked."""
+SAID = {"same": "s", "differs": "d", "placed": "p", "cannot": "-"}
+"""What a peer said, as a letter; peers are in the order of their names."""
 
 
 def stored(path: Path) -> Iterator[Row]:
@@ -52,15 +54,10 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.2g}"
     if isinstance(value, list):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value[:4]))
     if isinstance(value, dict):
-        return " ".join(f"{peer_key(name)}={said}" for name, said in sorted(value.items()))
+        return "".join(SAID[said] for _, said in sorted(value.items()))
     return " ".join(str(value).split())[:160]
-
-
-def peer_key(name: str) -> str:
-    """A peer's name as the table has it."""
-    return name.replace(" ", "_")
 
 
 def read(path: Path) -> list[Row]:

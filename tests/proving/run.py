@@ -12,9 +12,7 @@ import argparse
 import fnmatch
 import gc
 import json
-import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -22,12 +20,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from torch import nn
+
+from processes import SPLITTING, Ended, forked
 
 from . import page, plan, rows
 from .asking import Job, rows_of
@@ -43,7 +41,6 @@ MEMORY = 10 << 30
 WHAT = ("quick", "whole", "page", "show")
 AHEAD = 2
 """Jobs that wait for each worker: enough that none is idle, few enough to let subjects go."""
-_ONE_AT_A_TIME = Lock()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -145,7 +142,7 @@ def _made(
         for job in jobs:
             if job.first.subject != name:
                 name = job.first.subject
-                with _ONE_AT_A_TIME:
+                with SPLITTING:
                     made = None
                     gc.collect()
                     made = _subject(subjects[name])
@@ -189,37 +186,15 @@ def _no_answer(case: Case, why: str) -> Row:
 
 
 def in_a_process(job: Job, made: tuple[nn.Module, Mapping[str, Any]]) -> list[Row] | str:
-    """The rows of a job, or how its process ended."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    folder = tempfile.TemporaryDirectory(prefix="proving-", ignore_cleanup_errors=True)
-    child = context.Process(target=_work, args=(there, job, made, folder.name))
-    with _ONE_AT_A_TIME:
-        child.start()
-    there.close()
-    try:
-        return here.recv() if here.poll(SECONDS) else f"still running after {SECONDS:g} s"
-    except EOFError:
-        child.join(5)
-        return f"the process ended with {child.exitcode}"
-    finally:
-        child.kill()
-        child.join()
-        here.close()
-        folder.cleanup()
+    """The rows of a job, or how its process ended; its files go with it."""
+    with tempfile.TemporaryDirectory(prefix="proving-", ignore_cleanup_errors=True) as folder:
 
+        def work() -> list[Row]:
+            tempfile.tempdir = folder
+            return rows_of(job, *made)
 
-def _work(
-    pipe: Connection, job: Job, made: tuple[nn.Module, Mapping[str, Any]], folder: str
-) -> None:
-    tempfile.tempdir = folder
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
-    try:
-        pipe.send(rows_of(job, *made))
-    except BaseException as error:
-        told = f"{type(error).__name__}: {error}"[:300]
-        pipe.send([_no_answer(case, told) for case in job.cases])
+        told = forked(work, SECONDS, MEMORY)
+    return told.why if isinstance(told, Ended) else told
 
 
 def _all(path: Path, jobs: list[Job]) -> list[Row]:

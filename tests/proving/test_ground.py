@@ -81,7 +81,7 @@ def test_what_is_kept_can_be_read_again() -> None:
     assert (told["used"], told["right"], told["peers"]) == (
         "2.3e+03",
         "layer.1,layer.2",
-        "a=placed b=same",
+        "ps",
     )
     assert told["why"] == "two lines and tab"
 

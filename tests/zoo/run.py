@@ -11,24 +11,20 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import multiprocessing
 import os
-import resource
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Lock
 from typing import Any
+
+from processes import Ended, forked
 
 SECONDS = 180.0
 MEMORY = 12.0
-"""GiB of address space for one class: one that is not shrunk well must not take the machine."""
-_ONE_AT_A_TIME = Lock()
-"""Held while a process is split off: others must not do so in the middle of it."""
+"""GiB of memory for one class: one that is not shrunk well must not take the machine."""
 Row = dict[str, Any]
 Make = Callable[[str, Any, tuple[str, ...]], Row]
 
@@ -128,40 +124,10 @@ def in_a_process(
     make: Make | None = None,
 ) -> Row:
     """A row made by a process of its own, which is ended when its time is over."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(
-        target=_work, args=(there, name, kind, steps, int(memory * 2**30), make)
-    )
-    with _ONE_AT_A_TIME:
-        child.start()
-    there.close()
-    row: Row = {"name": name, "died": f"still running after {seconds:g} s"}
-    try:
-        if here.poll(seconds):
-            row = here.recv()
-    except EOFError:
-        child.join(5)
-        row = {"name": name, "died": f"the process ended with {child.exitcode}"}
-    finally:
-        child.kill()
-        child.join()
-        here.close()
-    return row
-
-
-def _work(
-    pipe: Connection, name: str, kind: Any, steps: tuple[str, ...], memory: int, make: Make | None
-) -> None:
     from .check import check
-    from .every import first_line
 
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
-    try:
-        pipe.send((make or check)(name, kind, steps))
-    except BaseException as error:
-        pipe.send({"name": name, "died": f"{type(error).__name__}: {first_line(error)}"})
+    told = forked(lambda: (make or check)(name, kind, steps), seconds, int(memory * 2**30))
+    return {"name": name, "died": told.why} if isinstance(told, Ended) else told
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ from torch import nn
 
 import torch_nets
 import zoo
-
-from .case import FAMILIES, Done, NoPlace, Site
-from .faults import arithmetic as faults_arithmetic
-from .faults import attention as faults_attention
-from .faults import heads as faults_heads
-from .faults import images as faults_images
-from .faults import lies as faults_lies
-from .faults import outputs as faults_outputs
-from .faults import porting as faults_porting
-from .faults import several as faults_several
-from .faults import weights as faults_weights
-from .places import run
-from .spots import LEAST, distance, floats, wide
+from proving.case import FAMILIES, Done, NoPlace, Site
+from proving.faults import arithmetic as faults_arithmetic
+from proving.faults import attention as faults_attention
+from proving.faults import heads as faults_heads
+from proving.faults import images as faults_images
+from proving.faults import lies as faults_lies
+from proving.faults import outputs as faults_outputs
+from proving.faults import porting as faults_porting
+from proving.faults import several as faults_several
+from proving.faults import weights as faults_weights
+from proving.places import run
+from proving.spots import LEAST, distance, floats, wide
+from proving.subjects import own
 
 FILES = (
     *(faults_arithmetic, faults_attention, faults_heads, faults_images, faults_lies),
@@ -82,6 +82,7 @@ SUBJECTS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Inputs]]] = {
     "scaled logits": (_scaled_logits, _ids),
     "mixtral": (lambda: zoo.build("mixtral"), _ids),
     "t5": (lambda: zoo.build("t5"), lambda: _ids(decoder=True)),
+    "own gpt": own.MODELS["gpt"],
 }
 
 

@@ -17,20 +17,19 @@ from torch import nn
 
 import torch_nets
 import zoo
-
-from .case import FAMILIES, Done, NoPlace, Site
-from .honest import attention as honest_attention
-from .honest import forms as honest_forms
-from .honest import machine as honest_machine
-from .honest import nets as honest_nets
-from .honest import outputs as structure_outputs
-from .honest import ports as structure_ports
-from .honest import rewrites as honest
-from .honest import steps as honest_steps
-from .honest import structure
-from .honest.wiring import changed, drawn, written_out
-from .places import run
-from .subjects import own
+from proving.case import FAMILIES, Done, NoPlace, Site
+from proving.honest import attention as honest_attention
+from proving.honest import forms as honest_forms
+from proving.honest import machine as honest_machine
+from proving.honest import nets as honest_nets
+from proving.honest import outputs as structure_outputs
+from proving.honest import ports as structure_ports
+from proving.honest import rewrites as honest
+from proving.honest import steps as honest_steps
+from proving.honest import structure
+from proving.honest.wiring import changed, drawn, written_out
+from proving.places import run
+from proving.subjects import own
 
 FILES = (
     *(honest, honest_attention, honest_forms, honest_machine, honest_nets, honest_steps),
