@@ -34,6 +34,8 @@ from .rows import Row
 ROOT = Path(__file__).parents[2]
 SOURCES = ("harness", "backends", "reports")
 FACTORS = (0.5, 2.0)
+Task = tuple[Entry, float, list[str]]
+"""A number, a factor, and the cases to be asked with it."""
 CASES = 16
 CHEAP = ("fp32", "bf16", "fp16", "int8", "compare", "set", "generate", "module")
 SECONDS, MEMORY = 600.0, 10 << 30
@@ -52,30 +54,77 @@ def main(arguments: list[str] | None = None) -> int:
     _import_frameworks()
     wanted = [one for one in entries() if not options.only or one.name in options.only]
     ids = sensitive(rows.read(options.table), options.cases)
-    stored = {(row["name"], row["factor"]): row for row in rows.stored(options.rows)}
-    tasks = [(one, f) for one in wanted for f in FACTORS if (one.name, f) not in stored]
+    known = merged(rows.stored(options.rows))
+    tasks = [
+        (one, factor, left)
+        for one in wanted
+        for factor in FACTORS
+        if (left := [n for n in ids if n not in known.get((one.name, factor), NEVER).asked])
+    ]
     _say(f"{len(wanted)} numbers, {len(ids)} cases, {len(tasks)} runs to do")
-    begun = time.monotonic()
-    with ThreadPoolExecutor(options.workers) as pool:
-        plain = _asked(None, 1.0, ids)
-        if isinstance(plain, str):
-            raise SystemExit(f"The cases could not be asked at all: {plain}")
-        idle = [one for one in wanted if not _reached(one, plain.files)]
-        rows.add(options.rows, [_idle(one, f) for one, f in tasks if one in idle])
-        tasks = [(one, f) for one, f in tasks if one not in idle]
-        _say(f"{len(idle)} numbers stand in files that these cases never import")
-        running = {pool.submit(_asked, one, f, ids): (one, f) for one, f in tasks}
-        for count, future in enumerate(as_completed(running), start=1):
-            one, factor = running[future]
-            row = {"name": one.name, "factor": factor, **_difference(plain, future.result())}
-            rows.add(options.rows, [row])
-            left = (time.monotonic() - begun) / count * (len(tasks) - count) / 60
-            what = f"{one.name} times {factor:g}"
-            _say(f"{count}/{len(tasks)} {what}: {row['told']} ({left:.0f} min)")
-    made = {(row["name"], row["factor"]): row for row in rows.stored(options.rows)}
-    options.page.write_text(page(entries(), made, len(ids)), "utf-8")
+    if tasks:
+        _ask(tasks, options)
+    made = merged(rows.stored(options.rows))
+    options.page.write_text(page(entries(), made), "utf-8")
     _say(f"wrote {options.page}")
     return 0
+
+
+def _ask(tasks: list[Task], options: argparse.Namespace) -> None:
+    """Run every task, and add its row as soon as it is there."""
+    begun = time.monotonic()
+    with ThreadPoolExecutor(options.workers) as pool:
+        plain = _asked(None, 1.0, list(dict.fromkeys(n for *_, left in tasks for n in left)))
+        if isinstance(plain, str):
+            raise SystemExit(f"The cases could not be asked at all: {plain}")
+        used = [task for task in tasks if _reached(task[0], plain.files)]
+        idle = [task for task in tasks if task not in used]
+        rows.add(options.rows, [_row(*task, [], "not reached") for task in idle])
+        _say(f"{len(idle)} runs are of numbers in files that these cases never import")
+        running = {pool.submit(_asked, *task): task for task in used}
+        for count, future in enumerate(as_completed(running), start=1):
+            task = running[future]
+            row = _row(*task, *_difference(plain, future.result(), task[2]))
+            rows.add(options.rows, [row])
+            left = (time.monotonic() - begun) / count * (len(used) - count) / 60
+            what = f"{row['name']} times {row['factor']:g}"
+            _say(f"{count}/{len(used)} {what}: {row['told']} ({left:.0f} min)")
+
+
+def _row(entry: Entry, factor: float, ids: Sequence[str], cases: list[str], told: str) -> Row:
+    return {
+        "name": entry.name,
+        "factor": factor,
+        "asked": list(ids),
+        "changed": cases,
+        "told": told,
+    }
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one change of one number did, over all runs."""
+
+    asked: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    told: str = ""
+    """Of the first case that came out differently."""
+
+
+NEVER = Effect()
+
+
+def merged(stored: Iterable[Row]) -> dict[tuple[str, float], Effect]:
+    """All runs of each number and factor together: later ones asked other cases."""
+    made: dict[tuple[str, float], Effect] = {}
+    for row in stored:
+        key = row["name"], row["factor"]
+        before = made.get(key, NEVER)
+        told = before.told or (row["told"] if row["changed"] else "")
+        made[key] = Effect(
+            before.asked | set(row["asked"]), before.changed | set(row["changed"]), told
+        )
+    return made
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -147,11 +196,6 @@ def _reached(entry: Entry, files: frozenset[str]) -> bool:
     return any(word.search(path.read_text("utf-8")) for path in others)
 
 
-def _idle(entry: Entry, factor: float) -> Row:
-    told = {"changed": 0, "wrong": 0, "told": "not reached", "cases": []}
-    return {"name": entry.name, "factor": factor, **told}
-
-
 def _without_caches(_: str, names: list[str]) -> set[str]:
     return {name for name in names if name == "__pycache__"}
 
@@ -180,25 +224,22 @@ def _answers(folder: Path, ids: Sequence[str]) -> Said:
     return Said(said, frozenset(path.relative_to(folder).as_posix() for path in inside))
 
 
-def _difference(plain: Said, other: Said | str) -> Row:
+def _difference(plain: Said, other: Said | str, ids: Sequence[str]) -> tuple[list[str], str]:
     """Which cases come out differently, and the first of them in words."""
-    before = plain.cases
     if isinstance(other, str):
-        return {"changed": len(before), "told": f"it does not run: {other}", "cases": []}
-    after = other.cases
-    moved = [name for name in before if before[name] != after.get(name)]
+        return list(ids), f"it does not run: {other}"
+    before, after = plain.cases, other.cases
+    moved = [name for name in ids if before[name] != after.get(name)]
     wrong = [name for name in moved if after[name].split()[0] not in ("right", "placed")]
     first = (wrong or moved or [""])[0]
-    told = f"{first}: {before[first]} → {after[first]}" if first else "nothing"
-    return {"changed": len(moved), "wrong": len(wrong), "told": told, "cases": moved}
+    return moved, f"{first}: {before[first]} → {after[first]}" if first else "nothing"
 
 
-def page(listed: Sequence[Entry], made: dict[tuple[str, float], Row], count: int) -> str:
+def page(listed: Sequence[Entry], made: Mapping[tuple[str, float], Effect]) -> str:
     """One row a number: what it is, and what its half and its double change."""
+    count = len({name for effect in made.values() for name in effect.asked})
     idle = [
-        one
-        for one in listed
-        if not any(made.get((one.name, f), {}).get("changed", 1) for f in FACTORS)
+        one for one in listed if not any(made.get((one.name, f), NEVER).changed for f in FACTORS)
     ]
     lines = [
         "# The register of constants",
@@ -222,19 +263,19 @@ def page(listed: Sequence[Entry], made: dict[tuple[str, float], Row], count: int
     return "\n".join(lines) + "\n"
 
 
-def _line(one: Entry, made: dict[tuple[str, float], Row]) -> str:
-    half, double = (made.get((one.name, factor), {}) for factor in FACTORS)
-    counts = [str(row.get("changed", "-")) for row in (half, double)]
-    some = [row for row in (half, double) if row.get("changed")]
+def _line(one: Entry, made: Mapping[tuple[str, float], Effect]) -> str:
+    half, double = (made.get((one.name, factor), NEVER) for factor in FACTORS)
+    counts = [str(len(effect.changed)) if effect.asked else "-" for effect in (half, double)]
+    some = [effect for effect in (half, double) if effect.changed]
     margin = "below 2" if some else "above 2"
-    first = next((row["told"] for row in some), "")
     words = " ".join(one.words.split())
+    first = some[0].told if some else ""
     cells = (f"`{one.name}`", f"`{one.value}`", words, *counts, margin, first)
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -51,14 +51,12 @@ def rows_of(job: Job, subject: nn.Module, inputs: Mapping[str, Any]) -> list[Row
     family = FAMILIES[job.first.family]
     try:
         done = applied(job, family, subject, inputs)
+        size = _effect(done, subject, inputs)
     except NoPlace:
         return [{"id": case.id, "outcome": "no place"} for case in job.cases]
-    except Exception as error:
-        return [_broken(case, family, "the family", error) for case in job.cases]
-    try:
-        size = _effect(done, subject, inputs)
-    except Exception as error:
-        return [_broken(case, family, "float64", error) for case in job.cases]
+    except Exception as error:  # of the change itself, or of a tool that makes its candidate
+        why = _told("cannot be made", error)
+        return [{"id": c.id, "owed": family.owed, "outcome": "void", "why": why} for c in job.cases]
     begun = {"owed": family.owed, "what": done.what, "effect": size, "on": HERE}
     if why := _void(family, done, size):
         return [{"id": case.id, **begun, "outcome": "void", "why": why} for case in job.cases]
@@ -118,7 +116,7 @@ def _row(
         row |= {"outcome": "right" if right else "refused", "why": _first_line(error)}
         return row | {"seconds": round(time.perf_counter() - start, 2)}
     except Exception as error:
-        return _broken(case, family, "driftwalk", error) | begun
+        return row | {"outcome": "broken", "why": _told("driftwalk", error)}
     row["seconds"] = round(time.perf_counter() - start, 2)
     row |= _judged(case, family, done, pair, answer)
     if peers and case.run in OF_PEERS and isinstance(done.candidate, nn.Module):
@@ -157,7 +155,7 @@ def _judged(case: Case, family: Family, done: Done, pair: Pair, answer: Answer) 
         right = right_places(pair.model, pair.inputs, done, answer)
         placed, part = right.layer(answer, done), right.module(answer)
         row["right"] = sorted(right.points)[:4]
-        row["told"] = told_wrongly(answer, pair)
+        row["told"] = told_wrongly(answer, done, pair)
     row["outcome"] = outcome(family.owed, answer, placed)
     if answer.verdict == "drift":
         row |= {"cause": answer.cause, "part": part, "culprit": answer.culprit}
@@ -175,11 +173,10 @@ def _peer(said: Any, pair: Pair, done: Done) -> str:
     return "placed" if inside else "differs"
 
 
-def _broken(case: Case, family: Family, where: str, error: Exception) -> Row:
+def _told(what: str, error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-    told = f"{where}: {type(error).__name__}: {_first_line(error)} ({place})"
-    return {"id": case.id, "owed": family.owed, "outcome": "broken", "why": told}
+    return f"{what}: {type(error).__name__}: {_first_line(error)} ({place})"
 
 
 def _first_line(error: BaseException) -> str:

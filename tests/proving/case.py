@@ -18,6 +18,8 @@ from torch import nn
 Owed = Literal["fault", "honest", "odd", "unsteady", "undecidable"]
 """Must be caught and placed; must pass; must pass or be refused by name; must be drift or
 unverified, since it differs from call to call or when it is watched; must be unverified."""
+Drawn = Literal["by chance", "always", "by name"]
+"""For which subjects a family is asked: some that are drawn, all, or those that `holes` names."""
 Group = Literal["rewrite", "machine", "structure", "porting", "arithmetic", "lie"]
 
 
@@ -70,6 +72,7 @@ class Family:
     apply: Callable[[Site], Done]
     runs: tuple[str, ...]
     """The pipelines and formats in which it is a fair question: names of `pipelines.RUNS`."""
+    drawn: Drawn = "by chance"
 
     @property
     def says(self) -> str:
@@ -84,14 +87,14 @@ EVERY = (*WHOLE, *HALVES, "int8", *GRAPHS, *MANY)
 
 
 def family(
-    group: Group, owed: Owed, runs: tuple[str, ...] = EVERY
+    group: Group, owed: Owed, runs: tuple[str, ...] = EVERY, drawn: Drawn = "by chance"
 ) -> Callable[[Callable[[Site], Done]], Callable[[Site], Done]]:
     """Register a function as a family of its own name."""
 
     def register(apply: Callable[[Site], Done]) -> Callable[[Site], Done]:
         name = apply.__name__.replace("_", "-")
         assert name not in FAMILIES, name
-        FAMILIES[name] = Family(name, group, owed, apply, runs)
+        FAMILIES[name] = Family(name, group, owed, apply, runs, drawn)
         return apply
 
     return register

@@ -6,12 +6,11 @@ from .case import Case
 
 HONEST = {
     "hidden units of an MLP permuted": ("tiny:bert/hidden-units-permuted/fp32",),
-    "heads permuted together": ("tiny:gpt2/heads-permuted/fp32",),
+    "heads permuted together": ("tiny:llama/heads-permuted/fp32",),
     "a norm's gain folded into the next weight": ("tiny:llama/norm-gain-folded/fp32",),
     "scales moved between a norm and a product": ("tiny:llama/norm-scale-moved/fp32",),
     "the bias of the keys left out": (
         "tiny:bert/keys-bias-left-out/fp32",
-        "tiny:gpt2/keys-bias-left-out/fp32",
         "real:minilm/keys-bias-left-out/fp32",
     ),
     "the bias of the values moved behind the product": ("tiny:bert/values-bias-moved/fp32",),
@@ -21,7 +20,7 @@ HONEST = {
         "real:face/copied-alone/onnx",
     ),
     "`channels_last`": ("real:crepe/channels-last/fp32", "net:small-resnet/channels-last/fp32"),
-    "`compile=inductor`": ("tiny:gpt2/compiled/fp32", "real:minilm/compiled/fp32"),
+    "`compile=inductor`": ("tiny:gpt2/compiled/fp32", "real:crepe/compiled/fp32"),
     "a right port of BERT, module by module": (
         "real:minilm/products-as-convolutions-everywhere/module",
         "real:sapiens/products-as-convolutions-everywhere/module",
@@ -49,12 +48,12 @@ HONEST = {
     "a model trained with fake quantisation": (
         "tiny:bert/trained-for-integers/fp32",
         "real:sapiens/trained-for-integers/fp32",
+        "own:gpt/trained-for-integers-and-permuted/fp32",
     ),
 }
 FAULTS = {
     "erf for tanh GELU, under bf16": (
         "real:minilm/gelu-of-other-kind/bf16",
-        "tiny:gpt2/gelu-of-other-kind/bf16",
         "net:mixer/gelu-of-other-kind/bf16",
     ),
     "a norm's epsilon, under bf16": (
@@ -67,8 +66,9 @@ FAULTS = {
         "real:minilm/query-scaled/bf16",
     ),
     "what stands behind one bf16 scale in a float32 block": (
-        "tiny:llama/norm-factor-in-bf16/fp32",
-        "real:minilm/gain-in-bf16/fp32",
+        "tiny:llama/fault-behind-a-scale-in-bf16/fp32",
+        "tiny:gpt2/fault-behind-a-scale-in-bf16/fp32",
+        "real:minilm/fault-behind-a-scale-in-bf16/fp32",
     ),
     "one block in train mode": (
         "tiny:bert/block-in-train-mode/fp32",

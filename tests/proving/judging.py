@@ -72,9 +72,14 @@ class Right:
         return False
 
 
-def told_wrongly(answer: Answer, pair: Pair) -> list[str]:
+def told_wrongly(answer: Answer, done: Done, pair: Pair) -> list[str]:
     """What a drift report says that is not so, whatever its verdict and place are."""
     told = []
+    home = answer.weight.rpartition(".")[0]
+    if home and not any(within(home, one) or within(one, home) for one in done.targets):
+        told.append("another weight")
+    if done.at_fault == "both" and answer.cause:
+        told.append("one cause of two")
     if answer.verdict == "drift" and answer.ties:
         told.append("ties in a run that drifts")
     if answer.no_weight and isinstance(pair.candidate, nn.Module):

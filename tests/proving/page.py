@@ -315,10 +315,10 @@ def _told(rows: Sequence[Row]) -> str:
     counts = Counter(one for row in drifts for one in row["told"].split(",") if one)
     lines = ["## Told wrongly", "", f"Of {len(drifts):,} faults that were caught:", ""]
     names = {
-        "ties in a run that drifts": "flips of the output are called ties, in a run that drifts"
-    }
-    names |= {
-        "the cause is no weight": "the report says that the cause is no weight, and it is one"
+        "ties in a run that drifts": "flips of the output are called ties, in a run that drifts",
+        "another weight": "a weight that is not wrong is named as the cause",
+        "the cause is no weight": "the report says that the cause is no weight, and it is one",
+        "one cause of two": "both sides are wrong, and one of the two causes is told",
     }
     lines += [f"- {names[name]}: {counts[name]}" for name in names]
     parts = [row for row in drifts if row["outcome"] == "placed" and row["part"] != "True"]

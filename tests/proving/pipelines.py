@@ -43,8 +43,10 @@ class Answer:
     reason: str = ""
     ties: int = 0
     """Choices that flip, and that are called ties."""
+    weight: str = ""
+    """Name of the weight that is said to be the cause ..."""
     no_weight: bool = False
-    """Whether all weights of the root cause are said to be the reference's."""
+    """... or that there is none: all of the root cause are said to be the reference's."""
     points: tuple[tuple[str, str], ...] = ()
     """Name and module of each point, in order of execution."""
 
@@ -66,6 +68,7 @@ def answer_of(report: Any) -> Answer:
         max(finite, default=float("inf") if needed else 0.0),
         report.reason,
         decisions.ties if decisions is not None else 0,
+        weights.cause if weights is not None else "",
         weights is not None and not weights.changes and not weights.unmatched,
         tuple((row.point.name, row.point.module) for row in layers),
     )

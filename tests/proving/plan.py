@@ -45,12 +45,21 @@ def whole(subjects: Sequence[Subject], seed: int) -> list[Job]:
     return [Job(tuple(cases), seed) for cases in asked.values() if cases]
 
 
+def some(subjects: Sequence[Subject], seed: int) -> list[Job]:
+    """Every family on every subject in every run: what is asked by name is not drawn."""
+    return [
+        Job(tuple(Case(one.name, family.name, run) for run in family.runs), seed)
+        for one in subjects
+        for family in FAMILIES.values()
+    ]
+
+
 def _drawn(subject: Subject, draw: int, seed: int) -> list[Family]:
     """Some of all families, in the order in which they are registered."""
     count = FAMILIES_OF[subject.name.partition(":")[0]]
-    names = [name for name, family in FAMILIES.items() if family.owed != "undecidable"]
+    names = [name for name, family in FAMILIES.items() if family.drawn == "by chance"]
     some = Random(f"{seed}/{subject.name}/{draw}").sample(names, min(count, len(names)))
-    return [one for name, one in FAMILIES.items() if name in some or one.owed == "undecidable"]
+    return [one for name, one in FAMILIES.items() if name in some or one.drawn == "always"]
 
 
 def _cases(subject: Subject, family: Family, draw: int, seed: int) -> Iterator[Case]:

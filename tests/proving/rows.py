@@ -35,7 +35,9 @@ def stored(path: Path) -> Iterator[Row]:
 def add(path: Path, rows: Iterable[Row]) -> None:
     """Append rows, each a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    cut = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
+        file.write("\n" * cut)
         for row in rows:
             file.write(json.dumps(row, sort_keys=True) + "\n")
 

@@ -1,9 +1,10 @@
 """The proving ground: cases that no rule was made on, asked of driftwalk and of its peers.
 
-python -m proving.run quick|whole|page|show [options]
+python -m proving quick|whole|some|page|show [options]
 
-`quick` draws some cases by `--seed`, `whole` asks them all and writes the page; both go on where
-they were stopped. `show ID` asks one case again and prints all that is known of it.
+`quick` draws some cases by `--seed`, `whole` asks all that the seed draws and writes the page,
+`some GLOB ...` asks what is named; all go on where they were stopped. `show ID` asks one case
+again and prints all that is known of it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SECONDS = 420.0
 """For one job, which is ended then, and whose cases are asked one by one."""
 MEMORY = 10 << 30
 """Bytes of address space for one job, beyond what the process has."""
-WHAT = ("quick", "whole", "page", "show")
+WHAT = {"quick": plan.quick, "whole": plan.whole, "some": plan.some}
 AHEAD = 2
 """Jobs that wait for each worker: enough that none is idle, few enough to let subjects go."""
 
@@ -60,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     subjects = [*tiny(), *from_packages(packages, options.packages)]
     if options.what == "show":
         return _show(options, subjects)
-    jobs = (plan.quick if options.what == "quick" else plan.whole)(subjects, options.seed)
-    jobs = [job for job in jobs if _asked(job, options.only)]
+    jobs = WHAT[options.what](subjects, options.seed)
+    jobs = [made for job in jobs if (made := _matching(job, options.only))]
     if options.part:
         which, of = map(int, options.part.split("/"))
         jobs = jobs[which - 1 :: of]
@@ -78,9 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "what", nargs="?", default="quick", choices=("quick", "whole", "page", "show")
-    )
+    parser.add_argument("what", nargs="?", default="quick", choices=(*WHAT, "page", "show"))
     parser.add_argument("only", nargs="*", help="globs of ids: 'real:*/eps*'; all without any")
     parser.add_argument("--rows", type=Path, default=Path("build/proving/rows.jsonl"))
     parser.add_argument("--packages", type=Path, default=Path("build/proving/packages"))
@@ -98,8 +97,11 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _asked(job: Job, globs: list[str]) -> bool:
-    return not globs or any(fnmatch.fnmatch(case.id, one) for one in globs for case in job.cases)
+def _matching(job: Job, globs: list[str]) -> Job | None:
+    """The cases of a job that are asked for; all without any globs."""
+    fits = [one for one in job.cases if any(fnmatch.fnmatch(one.id, name) for name in globs)]
+    cases = tuple(fits) if globs else job.cases
+    return replace(job, cases=cases) if cases else None
 
 
 def _bring(packages: list[Package], folder: Path) -> list[str]:

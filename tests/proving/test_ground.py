@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -27,7 +28,11 @@ from proving.subjects.packages import NotHad, Package, _members, known
 
 del every
 
-SOME = ("tiny:bert/weight-scaled/*", "tiny:bert/copied-alone/*")
+SOME = tuple(
+    f"tiny:bert/{name}/{run}/*"
+    for name in ("weight-scaled", "copied-alone")
+    for run in ("fp32", "compare")
+)
 POINTS = (
     ("embed", "input of bert.encoder.layer.0"),
     *((f"layer.{n}", f"bert.encoder.layer.{n}") for n in range(3)),
@@ -47,7 +52,7 @@ def test_two_runs_with_one_seed_give_the_same_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("first", "second"):
-        assert asked(tmp_path / name, "whole", *SOME, "--seed", "5") == 0
+        assert asked(tmp_path / name, "some", *SOME, "--seed", "5") == 0
     first, second = (list(rows.stored(tmp_path / n / "rows.jsonl")) for n in ("first", "second"))
     assert rows.without_times(first) == rows.without_times(second)
     assert {row["outcome"] for row in first} == {"placed", "right"}
@@ -56,16 +61,18 @@ def test_two_runs_with_one_seed_give_the_same_rows(
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     kept = tmp_path / "rows.jsonl"
-    words = [sys.executable, "-m", "proving", "whole", *SOME, "--tiny", "--workers", "1"]
+    words = [sys.executable, "-m", "proving", "some", *SOME, "--tiny", "--workers", "1"]
     words += ["--rows", str(kept)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd=tmp_path) as process:
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, env=os.environ | paths, cwd=tmp_path, **quiet) as process:
         while not kept.exists() and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     with kept.open("a", encoding="utf-8") as file:
         file.write('{"id": "tiny:bert/weight-sca')  # as a machine that went down leaves it
     before = list(rows.stored(kept))
-    assert asked(tmp_path, "whole", *SOME) == 0
+    assert asked(tmp_path, "some", *SOME) == 0
     after = list(rows.stored(kept))
     assert after[: len(before)] == before
     names = [row["id"] for row in after]

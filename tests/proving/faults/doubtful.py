@@ -9,7 +9,7 @@ from ..places import copied
 from ..spots import matrices
 
 
-@family("lie", "undecidable", WHOLE)
+@family("lie", "undecidable", WHOLE, "always")
 def reference_not_finite(site: Site) -> Done:
     """The model gives NaN: one of its weights is infinite, on both sides"""
     name = site.choose(matrices(site))

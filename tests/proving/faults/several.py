@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 
 from ..case import Done, NoPlace, Site, family
-from ..places import K, blocks, copied, is_product, mlps
+from ..honest.wiring import wrap_all
+from ..places import K, blocks, copied, is_product, mlps, norms
 from ..spots import UNROUNDED, calls, difference, matrices, owner, shown
 from .porting import OTHER, replace_activation
 from .weights import changed, scaled, tensors
@@ -108,6 +112,20 @@ def activation_beside_harmless_weights(site: Site) -> Done:
     done = replace_activation(site, OTHER)
     says = f"{done.what}; {where} differ, to no effect"
     return Done(site.module, says, done.targets)
+
+
+@family("porting", "fault", ("fp32", "module"), "by name")
+@shown
+def fault_behind_a_scale_in_bf16(site: Site) -> Done:
+    """A matrix times 1.01 in a float32 model whose norms all give bf16, on both sides"""
+
+    def rounded(_: Any, forward: Any, x: torch.Tensor) -> torch.Tensor:
+        return forward(x).bfloat16().to(x.dtype)  # type: ignore[no-any-return]
+
+    wrap_all([site.module.get_submodule(path) for path in norms(site.module)], rounded)
+    reference = copied(site.module)
+    done = scaled(site, 1.01)
+    return Done(done.candidate, done.what, done.targets, reference)
 
 
 @family("structure", "fault", UNROUNDED)

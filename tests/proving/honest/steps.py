@@ -29,7 +29,7 @@ def _paths(site: Site) -> list[str]:
 
 def quantised_in_steps(x: Tensor, scale: float, most: int) -> Tensor:
     """Rounded to steps, kept as floats: what training for integers does."""
-    return (x / scale).round().clamp(-most, most) * scale
+    return torch.fake_quantize_per_tensor_affine(x, scale, 0, -most, most)
 
 
 def _trained_for_integers(module: nn.Module, site: Site, inputs: bool) -> None:
