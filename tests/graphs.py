@@ -19,6 +19,7 @@ from driftwalk.states import Probe
 from driftwalk_backends.calls import call
 from driftwalk_backends.onnx.exposed import silence
 from driftwalk_backends.onnx.file import optimum_export
+from driftwalk_backends.onnx.saturation import saturates
 
 HAS_OPTIMUM = bool(find_spec("optimum") and find_spec("optimum.exporters.onnx"))
 
@@ -151,9 +152,13 @@ def calibrating(path: Path, probe: Probe) -> dict[str, np.ndarray]:
 
 
 def in_eight_bits(plain: Path, probe: Probe, target: Path, **options: Any) -> Path:
-    """A graph in static int8, as onnxruntime quantises it; no mask of minus infinity is rounded."""
+    """A graph in static int8, as onnxruntime quantises it; no mask of minus infinity is rounded.
+
+    Weights have seven bits where the products of this CPU saturate with eight.
+    """
     feed = calibrating(plain, probe)
-    whole = {"weight_type": QuantType.QInt8, "activation_type": QuantType.QInt8}
+    whole: dict[str, Any] = {"weight_type": QuantType.QInt8, "activation_type": QuantType.QInt8}
+    whole["reduce_range"] = saturates()
     left = {"nodes_to_exclude": masked(plain, feed)}
     with silence():
         quantize_static(str(plain), str(target), Once(feed), **(whole | left | options))

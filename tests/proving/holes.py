@@ -38,7 +38,6 @@ HONEST = {
     "a BERT quantised by them, not fused": ("real:minilm/graph-quantised-by-others/fp32",),
     "the right ONNX graph of an LSTM": (
         "net:lstm/graph-of-others/fp32",
-        "real:voice/graph-of-others/fp32",
         "real:g2p/graph-of-others/fp32",
     ),
     "products summed in another order in two layers": (

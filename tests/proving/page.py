@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import every  # noqa: F401 - registers all families
+from .asking import WITHOUT_CAUSE
 from .case import FAMILIES, Case
 from .holes import HOLES
 from .peers import PEERS
@@ -42,8 +43,11 @@ class Tally:
         return f"{100 * count / len(self.rows):.1f} %" if self.rows else NONE
 
     @property
-    def in_module(self) -> int:
-        return sum(row["outcome"] in CAUGHT and row["part"] == "True" for row in self.rows)
+    def in_module(self) -> str:
+        """Share of the faults whose module is named; two traces or graphs name none."""
+        able = [row for row in self.rows if _run(row) not in WITHOUT_CAUSE]
+        right = sum(row["outcome"] in CAUGHT and row["part"] == "True" for row in able)
+        return _percent(right, len(able))
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -225,7 +229,7 @@ def _cells(rows: Sequence[Row]) -> str:
         f"{len(faults.rows):,}",
         faults.share(faults.count(*CAUGHT)),
         faults.share(faults.count("placed")),
-        faults.share(faults.in_module),
+        faults.in_module,
         f"{len(honest.rows):,}",
         f"{alarms:,} ({honest.share(alarms)})",
         f"{none:,}",
@@ -260,8 +264,8 @@ def _families(rows: Sequence[Row], owed: str) -> str:
         if owed == "honest":
             cells = [f"{tally.count('alarm')} ({tally.share(tally.count('alarm'))})"]
         else:
-            counts = (tally.count(*CAUGHT), tally.count("placed"), tally.in_module)
-            cells = [tally.share(count) for count in counts]
+            counts = (tally.count(*CAUGHT), tally.count("placed"))
+            cells = [*(tally.share(count) for count in counts), tally.in_module]
         told = f"{family.says} (`{name}`)"
         lines.append(f"| {told} | {len(tally.rows)} | {' | '.join(cells)} | {none} |")
     return "\n".join(lines)
