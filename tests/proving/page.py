@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import every  # noqa: F401 - registers all families
-from .asking import WITHOUT_CAUSE
+from .asking import OF_PEERS, WITHOUT_CAUSE
 from .case import FAMILIES, Case
 from .holes import HOLES
 from .peers import PEERS
 from .pipelines import SAYS
 from .rows import SAID, Row
-from .subjects.packages import known
+from .subjects.packages import Package, known
 
 HOW = Path(__file__).with_name("how.md")
 NONE = "-"
@@ -52,7 +52,7 @@ class Tally:
 
 def page(rows: Sequence[Row]) -> str:
     """The whole page, in Markdown."""
-    kept = {f"real:{p.name}" for p in known() if p.kept} | _kept_subjects()
+    kept = set().union(*(_subjects_of(one) for one in known() if one.kept))
     looked = [row for row in rows if _subject(row) not in kept]
     end = [row for row in rows if _subject(row) in kept]
     parts = [
@@ -63,7 +63,7 @@ def page(rows: Sequence[Row]) -> str:
         "## By run\n\n" + _by(rows, _run, lambda name: f"`{name}`: {SAYS.get(name, name)}"),
         "## Real weights\n\n" + _by(_real(rows), _subject, lambda name: name),
         "## Random weights\n\n" + _by(_tiny(rows), _subject, lambda name: name),
-        _packages(),
+        _packages(rows),
         _kept(end),
         _families(rows, "fault"),
         _families(rows, "honest"),
@@ -115,10 +115,11 @@ def _tiny(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if not _subject(row).startswith("real:")]
 
 
-def _kept_subjects() -> set[str]:
+def _subjects_of(package: Package) -> set[str]:
+    """Names of the models that are made of a package's weights."""
     from .subjects.real import MODELS
 
-    return {f"real:{name}" for p in known() if p.kept for name in MODELS.get(p.name, {})}
+    return {f"real:{name}" for name in MODELS.get(package.name, {})}
 
 
 def _head(rows: Sequence[Row]) -> str:
@@ -146,6 +147,7 @@ def _short(rows: Sequence[Row]) -> str:
     names = [peer.name for peer in PEERS]
     head = "| | driftwalk | " + " | ".join(names) + " |"
     lines = [head, "|---|" + "---|" * (len(names) + 1)]
+    rows = [row for row in rows if _run(row) in OF_PEERS]
     faults, honest = Tally.of(rows, "fault"), Tally.of(rows, "honest")
     said = {name: [_peer_counts(t.rows, name) for t in (faults, honest)] for name in names}
     for title, own, mine in (
@@ -180,9 +182,10 @@ def _short(rows: Sequence[Row]) -> str:
     return "\n".join(["## In ten seconds", "", *lines, "", PEERS_NOTE])
 
 
-PEERS_NOTE = """Each tool at its defaults, by its own code, on every case that it can run; what it
-cannot run does not count. Two numbers belong together: a tool that calls everything wrong catches
-everything."""
+PEERS_NOTE = """Each tool at its defaults, by its own code, on the runs that peers can be asked
+about (`fp32`, `bf16`, `fp16`, `int8`, `onnx`); what a peer cannot run does not count for it. Two
+numbers belong together: a tool that calls everything wrong catches everything. All runs are further
+down."""
 
 
 def _peer_counts(rows: Iterable[Row], name: str) -> Counter[str]:
@@ -332,7 +335,9 @@ def _told(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _packages() -> str:
+def _packages(rows: Sequence[Row]) -> str:
+    """Where the real weights come from, and which of them these rows lack."""
+    asked = {_subject(row) for row in rows}
     lines = [
         "### The packages",
         "",
@@ -341,6 +346,7 @@ def _packages() -> str:
     ]
     for one in known():
         told = f"{one.kind}{'; kept for the end' if one.kept else ''}"
+        told += "" if asked & _subjects_of(one) else "; **not asked**"
         lines.append(f"| {one.name} ({one.registry}) | {one.version} | {told} | {one.licence} |")
     return "\n".join(lines)
 
