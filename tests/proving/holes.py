@@ -68,6 +68,7 @@ FAULTS = {
         "tiny:llama/fault-behind-a-scale-in-bf16/fp32",
         "tiny:gpt2/fault-behind-a-scale-in-bf16/fp32",
         "real:minilm/fault-behind-a-scale-in-bf16/fp32",
+        "real:sapiens/fault-behind-a-scale-in-bf16/fp32",
     ),
     "one block in train mode": (
         "tiny:bert/block-in-train-mode/fp32",
@@ -85,7 +86,10 @@ FAULTS = {
     "hidden states that were asked for": ("tiny:bert/hidden-states-wrong/fp32",),
     "attention weights that were asked for": ("tiny:bert/attention-weights-wrong/fp32",),
     "a cache": ("tiny:llama/cache-wrong/fp32",),
-    "a dict whose only output is called loss": ("tiny:bert/output-called-loss-wrong/fp32",),
+    "a dict whose only output is called loss": (
+        "tiny:bert/output-called-loss-wrong/fp32",
+        "real:face/output-called-loss-wrong/fp32",
+    ),
     "a trace that says it is coarse": (
         "tiny:bert/trace-claims-a-coarse-dtype/fp32",
         "real:minilm/trace-claims-a-coarse-dtype/fp32",
