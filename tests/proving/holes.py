@@ -6,7 +6,7 @@ from .case import Case
 
 HONEST = {
     "hidden units of an MLP permuted": ("tiny:bert/hidden-units-permuted/fp32",),
-    "heads permuted together": ("tiny:llama/heads-permuted/fp32",),
+    "heads permuted together": ("tiny:bert/heads-permuted/fp32", "own:gpt/heads-permuted/fp32"),
     "a norm's gain folded into the next weight": ("tiny:llama/norm-gain-folded/fp32",),
     "scales moved between a norm and a product": ("tiny:llama/norm-scale-moved/fp32",),
     "the bias of the keys left out": (
@@ -75,7 +75,7 @@ FAULTS = {
         "real:minilm/block-in-train-mode/fp32",
     ),
     "one BatchNorm in train mode": (
-        "net:small-resnet/batch-norm-in-train-mode/fp32",
+        "net:u-net/batch-norm-in-train-mode/fp32",
         "real:crepe/batch-norm-in-train-mode/fp32",
     ),
     "what differs from call to call": (
