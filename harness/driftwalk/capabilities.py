@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .chosen import Choice
@@ -167,6 +168,25 @@ class BringsProbe(Protocol):
 
     @property
     def own_probe(self) -> Probe | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What a side computes, to be run in float64 with its own stored numbers."""
+
+    model: LoadedModel
+    moved: Callable[[], LoadedModel]
+    """The same; stored numbers that are not the model's each moved by half a unit, at random."""
+    rounded: LoadedModel | None = None
+    """The model with its numbers stored as the side's are; None where they are stored alike."""
+
+
+@runtime_checkable
+class HasProgram(Protocol):
+    """Can run its own program in float64, whatever it computes in."""
+
+    def program(self, model: LoadedModel) -> Program | None:
+        """None where it is that model's own."""
 
 
 @runtime_checkable

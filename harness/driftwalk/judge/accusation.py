@@ -16,7 +16,23 @@ from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
 
-def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Report:
+@dataclass(frozen=True, eq=False)
+class Suspect:
+    """A side that may be at fault, and what it is held against."""
+
+    backend: Backend
+    """What ran; where it is another function, its program in float64."""
+    witness: Witness
+    calibration: Calibration | None
+    truth: Backend
+
+    @classmethod
+    def of(cls, backend: Backend, witness: Witness) -> Suspect:
+        """As a side computed."""
+        return cls(backend, witness, witness.calibration(backend.info), witness.truth)
+
+
+def accuse(report: Report, sides: Mapping[Side, Suspect]) -> Report:
     """The report with its root cause, culprit and side at fault.
 
     A candidate may drift from the reference's own blocks while both are near the truth: then the
@@ -25,9 +41,9 @@ def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Rep
     """
     beyond = frozenset[str]().union(*(_beyond(row) for row in report.layers))
     suspects: list[Side] = [side for side in sides if side in beyond] or ["candidate"]
-    found = {side: _accused(*sides[side], report.layers, side) for side in suspects}
+    found = {side: _accused(sides[side], report.layers, side) for side in suspects}
     if not beyond and not found["candidate"].proven and "reference" in sides:
-        found["reference"] = _accused(*sides["reference"], report.layers, "reference")
+        found["reference"] = _accused(sides["reference"], report.layers, "reference")
     proven = {side for side, accusation in found.items() if accusation.proven}
     judged = any(row.sides_at_fault for row in report.layers)
     guilty = set(beyond) or proven or ({"candidate"} if judged else set())
@@ -60,29 +76,27 @@ class _Accusation:
     """Whether a layer makes more error of its own than honest arithmetic does."""
 
 
-def _accused(
-    backend: Backend, witness: Witness, layers: tuple[LayerDrift, ...], side: Side
-) -> _Accusation:
+def _accused(one: Suspect, layers: tuple[LayerDrift, ...], side: Side) -> _Accusation:
     """Run a side once more, replay its states, and write the blame into the layers."""
-    calibration = witness.calibration(backend.info)
+    calibration, witness = one.calibration, one.witness
     if calibration is None:
         return _Accusation(layers)
     with witness.stage(f"blame: replaying the {side}'s states"):
-        trace = backend.trace(witness.probe)
-        blames = blame(witness.truth, calibration, trace)
+        trace = one.backend.trace(witness.probe)
+        blames = blame(one.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
     cause = root_cause(blames, layers, side, witness.tips)
     among = () if cause is None else unseen_before(cause, calibration.truth, trace)
     if cause is None and _worth_a_closer_look(layers):
-        cause, among = _look_closer(backend, witness, calibration, blames, side)
-    shared, remark = _shared(backend, witness, calibration, blames, cause)
+        cause, among = _look_closer(one, calibration, blames, side)
+    shared, remark = _shared(one, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
         rows = shared.among(named)
         return _Accusation(rows, shared.cause, shared.culprit, proven=proven)
     # Inside a layer that only one side has, or of another shape, there is nothing to compare.
     drilled = cause if cause in blames else None
-    inside = _drill(backend, witness, trace, calibration, drilled)
+    inside = _drill(one, trace, calibration, drilled)
     culprit = inside.culprit if inside is not None else None
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
@@ -102,22 +116,19 @@ def _with_blame(
 
 
 def _look_closer(
-    backend: Backend,
-    witness: Witness,
-    calibration: Calibration,
-    blames: Mapping[str, Blame],
-    side: Side,
+    one: Suspect, calibration: Calibration, blames: Mapping[str, Blame], side: Side
 ) -> tuple[str | None, tuple[str, ...]]:
     """The layer of the first guilty module, and those before it of which nothing was seen; where
     there is none, a note says what was tried."""
+    backend, witness, truth = one.backend, one.witness, one.truth
     tried = "each layer was run on the states that it was given"
     if not witness.looks_inside:
         tried = f"{tried} (and not each module inside: too much for the budget of memory)"
-    elif isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
+    elif isinstance(backend, LooksInside) and isinstance(truth, LooksInside):
         tried = f"{tried}, and so was each module inside"
         try:
             with witness.yardstick(calibration) as yardstick:
-                both = witness.truth, yardstick
+                both = truth, yardstick
                 found = first_guilty_layer(*both, backend, witness.probe, calibration)
         except Exception as error:  # a backend may raise anything when asked for more
             tried, found = f"{tried} ({error})", (None, ())
@@ -135,13 +146,10 @@ def _look_closer(
 
 
 def _shared(
-    backend: Backend,
-    witness: Witness,
-    calibration: Calibration,
-    blames: Mapping[str, Blame],
-    cause: str | None,
+    one: Suspect, calibration: Calibration, blames: Mapping[str, Blame], cause: str | None
 ) -> tuple[Accused | None, str]:
     """What all layers share, where that explains the blame; else what to say of it."""
+    backend, witness = one.backend, one.witness
     if cause is None or not guilty_alike(blames, cause):
         return None, ""
     try:
@@ -151,22 +159,23 @@ def _shared(
         ):
             with sharing(backend):
                 trace = backend.trace(witness.probe)
-            return accuse_shared(witness.truth, yardstick, calibration, trace, blames, cause)
+            return accuse_shared(one.truth, yardstick, calibration, trace, blames, cause)
     except Exception as error:  # a backend may raise anything when asked for more
         witness.note(calibration.mixture, f"Could not look at what all layers share: {error}")
         return None, UNSEEN
 
 
 def _drill(
-    backend: Backend, witness: Witness, trace: Trace, calibration: Calibration, cause: str | None
+    one: Suspect, trace: Trace, calibration: Calibration, cause: str | None
 ) -> Drilled | None:
     """Where inside the root cause; a drill that breaks costs a note, never the report."""
+    witness = one.witness
     guilty = None if cause is None else calibration.truth.state(cause)
     if guilty is None:
         return None
     try:
         with witness.stage(f"drill: inside {cause}"), witness.yardstick(calibration) as yardstick:
-            return drill(witness.truth, yardstick, backend, trace, calibration, guilty.point)
+            return drill(one.truth, yardstick, one.backend, trace, calibration, guilty.point)
     except Exception as error:  # a backend may raise anything when asked for more
         witness.note(calibration.mixture, f"Could not look inside {cause}: {error}")
         return None

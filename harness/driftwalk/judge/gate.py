@@ -6,9 +6,16 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from ..layer_drift import LayerDrift
+from ..names import is_output
 from ..result import Coverage, Observer, RunVerdict
 
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
+
+
+_UNSEEN = (
+    "{} of {} points, {} the first, one side alone has; all others are within tolerance, the "
+    "outputs too. Allow them by name (--allow-missing 'layer.*') if that is enough"
+)
 
 
 def run_verdict(
@@ -48,6 +55,9 @@ def run_verdict(
             f"{doubt}; and the two sides differ at {bad[0].point.name} by more than the dtype "
             "table allows, so that nothing can say which of them is right"
         )
+    lacking = [row.point.name for row in bad if row.verdict in ("missing", "extra")]
+    if lacking and len(lacking) == len(bad) and _has_end(rows):
+        return "unverified", _UNSEEN.format(len(lacking), len(rows), lacking[0])
     if any(not (left_to_chance and _is_open(row, chance)) for row in bad):
         return "drift", ""
     if left_to_chance:
@@ -59,6 +69,13 @@ def run_verdict(
             "by L2 (policy l2:TOLERANCE)"
         )
     return "pass", ""
+
+
+def _has_end(rows: tuple[LayerDrift, ...]) -> bool:
+    """Whether the outputs were compared; of a model without any, the reference's last state."""
+    known = [row for row in rows if row.verdict != "extra"]
+    ends = [row for row in known if is_output(row.point.name)] or known[-1:]
+    return all(row.verdict != "missing" or row.allowed for row in ends)
 
 
 def _is_open(row: LayerDrift, chance: Container[str]) -> bool:

@@ -15,7 +15,9 @@ from ..adapter import (
     BringsModel,
     BringsTruth,
     Decodes,
+    HasProgram,
     LooksInside,
+    Program,
 )
 from ..decoding import Decoding
 from ..dtypes import FORMATS
@@ -31,8 +33,9 @@ from .calibration_cache import stored_calibration
 from .cautions import cautions
 from .conditioning import EXAMINED_AT
 from .constants import FINE_ROUNDOFF
-from .drill import clearly_wrong, look, looking
-from .exact import ByChance
+from .drill import look, looking
+from .exact import ByChance, float_states
+from .function import Function, function_of
 from .parts import by_parts, used_by_parts
 from .pooling import pooled
 from .replay import introduced_errors
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 CACHE_VERSION = "27"
 
+NO_CASTS, ROUNDED = ",casts=none", ",constants=rounded"
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
 PLAIN_NOTE = (
@@ -53,6 +57,8 @@ OWN_MODEL = (
     "The candidate is quantised: its allowance is that of the same model, quantised alike by "
     "driftwalk; all other numbers are differences to the reference."
 )
+
+UNASKED = "Whether the candidate is the same function could not be asked in float64: {}"
 
 ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
@@ -110,6 +116,7 @@ class Witness:
         self.seconds: dict[str, float] = {}
         self._rounding: Decoding | None = None
         self._exact_witness: Witness | None = None
+        self._programs: list[Backend] = []
 
     def rounding(self, plan: Decoding) -> Witness:
         """The witness for sides that round what they keep on purpose, as the plan declares.
@@ -138,6 +145,55 @@ class Witness:
         made.has_own_model = True
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
+        return made
+
+    def function(self, candidate: Backend) -> Function | None:
+        """Whether a candidate is the same function; None where its program is not known.
+
+        What is computed from other numbers than the reference's may be off by as much as rounding
+        them makes, in the format in which they are stored.
+        """
+        program = candidate.program(self._model) if isinstance(candidate, HasProgram) else None
+        if program is None or self.tips or self._rounding is not None:
+            return None
+        try:
+            with self.stage("the candidate's program in float64"):
+                return self._function(program, candidate.info)
+        except Exception as error:  # the code of others, in a dtype that it was not written for
+            self.note(candidate.info, UNASKED.format(str(error).partition("\n")[0]))
+            return None
+
+    def _function(self, program: Program, computes_in: BackendInfo) -> Function | None:
+        calibration, own = self.calibration(EXAMINED_AT), self.calibration(computes_in)
+        if calibration is None or own is None:
+            return None
+        truth = self.truth
+        if program.rounded is not None:
+            truth = self._opened("truth", program.rounded)
+            exact = float_states(truth.trace(self.probe), like=calibration.truth)
+            calibration = replace(calibration, truth=exact)
+        plain: Trace | None = None
+        for casts in (NO_CASTS, "", KEPT_CASTS):
+            side = self._opened("truth", program.model, casts)
+            found = function_of(truth, calibration, side, self.probe)
+            if not found.is_apart:
+                return found
+            moved = self._opened("truth", program.moved(), f"{casts}{ROUNDED}")
+            found = found.allowing(moved.trace(self.probe))
+            if not found.is_apart:
+                return found
+            if plain is None:
+                plain = self._opened("torch", program.model, f":{EXAMINED_AT}").trace(self.probe)
+            if found.is_of(plain, own if program.rounded is not None else calibration):
+                return found
+        return None
+
+    def _opened(self, name: str, model: object, options: str = "") -> Backend:
+        """One more backend where truth and yardsticks run, which is closed with this witness."""
+        made: Backend = create(f"{name}:{self._device}{options}", model)
+        made.progress = self._show
+        look(made, self._depth)
+        self._programs.append(made)
         return made
 
     @property
@@ -250,23 +306,6 @@ class Witness:
         products = self.declared.saved if self.declared is not None else ()
         used = used_by_parts(found, calibration.roundoff, not self.many_tip, own, products)
         return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
-
-    def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
-        """Points inside whose layer the candidate has a module that is clearly wrong."""
-        calibration = self.calibration(candidate.info)
-        sides = candidate, self.truth
-        if calibration is None or not all(isinstance(side, LooksInside) for side in sides):
-            return {}
-        try:
-            with (
-                self.stage("a closer look at layers that differ"),
-                self.yardstick(calibration) as yardstick,
-            ):
-                both = self.truth, yardstick
-                return clearly_wrong(*both, candidate, self.probe, calibration, points)
-        except Exception as error:  # a backend may raise anything when asked for more
-            self.note(calibration.mixture, f"Could not look inside layers that differ: {error}")
-            return {}
 
     def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
         """What is to be said about candidates of these dtypes, and of no other."""
@@ -395,5 +434,7 @@ class Witness:
     def close(self) -> None:
         for other in self._others:
             other.close()
+        for program in self._programs:
+            program.close()
         if self._truth is not None:
             self._truth.close()

@@ -11,7 +11,7 @@ from ...decoding import Decoding
 from ...dtypes import Array
 from ...environment import head
 from ...errors import DriftwalkError, UsageError
-from ...judge.accusation import accuse
+from ...judge.accusation import Suspect, accuse
 from ...judge.walk import Walk
 from ...judge.witness import Witness, witness_device
 from ...layer_drift import Side
@@ -205,9 +205,8 @@ class Generating:
         wanted = self._how.blame is True or (self._how.blame == "auto" and made.verdict == "drift")
         if wanted and not is_closed(backend):
             reference.backend.decode(self._plan)
-            made = accuse(
-                made, {"candidate": (backend, of_steps), "reference": (reference.backend, of_steps)}
-            )
+            both = Suspect.of(backend, of_steps), Suspect.of(reference.backend, of_steps)
+            made = accuse(made, {"candidate": both[0], "reference": both[1]})
         found = self._assembled(reference, candidate, made, at_once, of_steps)
         if not self._how.invariance:
             return found
