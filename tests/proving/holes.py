@@ -100,11 +100,13 @@ FAULTS = {
     ),
     "keys and values exchanged: the cause is no weight": (
         "tiny:bert/key-and-value-swapped/fp32",
+        "own:gpt/key-and-value-swapped/pair",
         "real:smollm2/key-and-value-swapped/fp32",
     ),
     "harmless weights beside a wrong activation": (
         "tiny:bert/activation-beside-harmless-weights/fp32",
         "real:minilm/activation-beside-harmless-weights/fp32",
+        "tiny:roberta/activation-beside-harmless-weights/module",
     ),
     "both sides wrong in different layers": (
         "tiny:bert/both-wrong/fp32",
@@ -112,6 +114,7 @@ FAULTS = {
     ),
     "the module under dynamic int8": (
         "real:minilm/row-zeroed/int8",
+        "real:rxnmapper/table-row-of-another/int8",
         "real:minilm/norm-missing/int8",
         "real:smollm2/query-scaled/int8",
         "tiny:bert/other-activation/int8",
