@@ -163,6 +163,14 @@ class RunsAgain(Protocol):
 
 
 @runtime_checkable
+class RunsOn(Protocol):
+    """Can be called again as deployments do: with what the call before has left behind."""
+
+    def run_on(self, probe: Probe) -> Mapping[str, Array]:
+        """The plain outputs of a call that follows the last run that was watched."""
+
+
+@runtime_checkable
 class BringsProbe(Protocol):
     """Can be run with one probe only: a recording."""
 

@@ -12,6 +12,10 @@ from ..result import Coverage, Observer, RunVerdict
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
 
 
+_REMEMBERS = (
+    "the {0} keeps something between calls: in a second call with the same inputs its output {1}, "
+    "so that what was compared, its first call, says nothing of the next"
+)
 _UNSEEN = (
     "{} of {} points, {} the first, one side alone has; all others are within tolerance, the "
     "outputs too. Allow them by name (--allow-missing 'layer.*') if that is enough"
@@ -48,6 +52,10 @@ def run_verdict(
                 f"capturing states changed the {side}'s own output {seen.output!r} {seen.amount}, "
                 "more than the tolerance: its states are not those of the plain run"
             )
+    remembering = [side for side, seen in observer.items() if seen.remembers]
+    if len(remembering) == 1:
+        (side,) = remembering
+        return "unverified", _REMEMBERS.format(side, observer[side].remembers)
     unknown = [row.point.name for row in rows if row.verdict == "unknown"]
     bad = [row for row in rows if not row.ok and row.verdict != "unknown"]
     if doubt and bad and all(row.verdict == "drift" for row in bad):
