@@ -246,7 +246,7 @@ def quietly(module: nn.Module, saved: Saved | None = None) -> Iterator[None]:
     # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
     # would compute differently after a bf16 candidate has run.
     onednn = torch._C._get_mkldnn_enabled()
-    if module.training:
+    if getattr(module, "training", False):
         module.eval()
     try:
         own = untouched(module, saved)

@@ -76,13 +76,12 @@ class TorchEager(TorchDecoding):
     def program(self, model: LoadedModel) -> Program | None:
         """The module that it runs, where that is another one than the model's."""
         given, own = self._given, self._model
-        if own.module is model.module or own.declared is not None or is_closed(own.module):
+        quantised = own.declared is not None or (given is not None and given.quantised)
+        if own.module is model.module or quantised or is_closed(own.module):
             return None
-        if given is not None:
-            if given.quantised:
-                return None
-            own = LoadedModel(given.module, given.label, blocks=given.blocks, like=given.like)
-        return program_of(own, model)
+        made = LoadedModel(own.module, own.label, blocks=own.blocks, like=own.like)
+        made.decoding = model.decoding
+        return program_of(made, model)
 
     def honest_model(self) -> LoadedModel | None:
         """For a module that was quantised: the model with the weights that it declares."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .adapter import Backend
 from .dtypes import Array
 from .formats import HonestSides, Misstored
-from .judge.accusation import Suspect
+from .judge.asking import function_between
 from .judge.calibrate import Calibration
 from .judge.exact import ByChance
 from .judge.format_split import FormatSplit
@@ -81,7 +81,7 @@ class Standards:
             split = split.also(found)
         function = None
         if ours is not None and witness is base:
-            function = base.function(candidate)
+            function = function_between(base, candidate)
             ours = ours if function is None else function.standing_for(ours)
         return cls(witness, ours, theirs, chance, doubt, split, function)
 
@@ -114,16 +114,6 @@ class Standards:
         reference = run.stage.backends[0], run.witness
         routes = self.routes({"candidate": (candidate, self.witness), "reference": reference})
         return rows if routes is None else routes.without_ties(rows)
-
-    def suspect(self, candidate: Backend) -> Suspect:
-        """The candidate as blame looks at it: another function by its program, without noise."""
-        function, witness = self.function, self.witness
-        if function is None:
-            return Suspect.of(candidate, witness)
-        if function.wrong:
-            return Suspect(function.program, witness, function.calibration, function.truth)
-        truth = function.program if function.unpaired else witness.truth
-        return Suspect(candidate, witness, self.ours, truth)
 
     def routes(self, sides: Mapping[Side, tuple[Backend, Witness]]) -> Routes | None:
         """What both sides chose, where a calibration says what honest arithmetic would choose."""

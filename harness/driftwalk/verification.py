@@ -290,7 +290,7 @@ def _verified(
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
         suspects = {side: Suspect.of(*both) for side, both in sides.items()}
-        suspects["candidate"] = standards.suspect(candidate)
+        suspects["candidate"] = suspects["candidate"].asked(standards.function)
         if split is not None and split.misstored:
             del suspects["reference"]  # it is in the candidate, whatever blame finds
         report = accuse(report, suspects)

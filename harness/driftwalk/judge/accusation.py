@@ -12,6 +12,7 @@ from ..states import Trace
 from .blame import blame, root_cause, unseen_before
 from .calibrate import Calibration
 from .drill import Drilled, drill, first_guilty_layer
+from .function import Function
 from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
@@ -25,11 +26,24 @@ class Suspect:
     witness: Witness
     calibration: Calibration | None
     truth: Backend
+    ran: Suspect | None = None
+    """The same as it computed, where this is its program."""
 
     @classmethod
     def of(cls, backend: Backend, witness: Witness) -> Suspect:
         """As a side computed."""
         return cls(backend, witness, witness.calibration(backend.info), witness.truth)
+
+    def asked(self, function: Function | None) -> Suspect:
+        """The same where its program is known: another function is looked at without noise."""
+        if function is None or self.calibration is None:
+            return self
+        if function.wrong:
+            known = function.calibration, function.truth
+            return Suspect(function.program, self.witness, *known, ran=self)
+        truth = function.program if function.unpaired else self.truth
+        calibration = function.standing_for(self.calibration)
+        return replace(self, calibration=calibration, truth=truth)
 
 
 def accuse(report: Report, sides: Mapping[Side, Suspect]) -> Report:
@@ -149,9 +163,12 @@ def _shared(
     one: Suspect, calibration: Calibration, blames: Mapping[str, Blame], cause: str | None
 ) -> tuple[Accused | None, str]:
     """What all layers share, where that explains the blame; else what to say of it."""
-    backend, witness = one.backend, one.witness
     if cause is None or not guilty_alike(blames, cause):
         return None, ""
+    if one.ran is not None and one.ran.calibration is not None:  # as it was handed what is shared
+        calibration, one = one.ran.calibration, one.ran
+        blames = blame(one.truth, calibration, one.backend.trace(one.witness.probe))
+    backend, witness = one.backend, one.witness
     try:
         with (
             witness.stage("blame: what all layers share"),

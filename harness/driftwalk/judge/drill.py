@@ -201,7 +201,8 @@ def drill(
         closer, found, ratios, order = _by_module(
             truth, yardstick, candidate, trace.probe, calibration, layer
         )
-        guilty = _guilty({n: ratios[n] for n in found if layer_of(n) == layer})
+        inside = {n: ratios[n] for n in found if layer_of(n) == layer}
+        guilty = _guilty(inside, by_function=calibration.fineness < 1)
         if guilty is not None:
             who = between(guilty, layer, order, found) or subject(guilty, layer, found)
             if not any(name.startswith(f"{layer}.") for name in found):
@@ -223,8 +224,14 @@ def _until(name: str, found: Iterable[str]) -> Iterator[str]:
     return takewhile(lambda other: other != name, found)
 
 
-def _guilty(ratios: Mapping[str, float]) -> str | None:
-    """The first that is clearly wrong; if none is, the first that is guilty."""
+def _guilty(ratios: Mapping[str, float], by_function: bool = False) -> str | None:
+    """The first that is clearly wrong; if none is, the first that is guilty.
+
+    Without noise, all that differs is: what is clearly less wrong than another is not the cause.
+    """
+    if by_function and ratios:
+        largest = max(ratios.values())
+        ratios = {n: r for n, r in ratios.items() if not r < largest / CLEARLY_WRONG}
     # Where the yardstick overflows too, the ratio is no number.
     beyond = (
         next((n for n in ratios if not ratios[n] <= most), None)
@@ -324,7 +331,7 @@ def culprit(
     what = f"introduced {amount}\u00d7 the yardstick" if math.isfinite(ratio) else "made NaN or Inf"
     if by_function:
         off = found.error.l2 / found.scale.l2 if found.scale.l2 else math.inf
-        what = f"another function, {off:.2g} off in float64 (relative L2)"
+        what = f"introduced {off:.2g} in float64 (relative L2): another function"
     sentence = f"{who}: {what}, {found.where.words}{remark}"
     where = found.where
     return Culprit(found.point.module, ratio, where.channel, where.token, sentence, where.channels)

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from ..layer_drift import LayerDrift
-from ..names import is_output
+from ..names import is_output, place_of
 from ..result import Coverage, Observer, RunVerdict
 
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
@@ -80,10 +80,16 @@ def run_verdict(
 
 
 def _has_end(rows: tuple[LayerDrift, ...]) -> bool:
-    """Whether the outputs were compared; of a model without any, the reference's last state."""
-    known = [row for row in rows if row.verdict != "extra"]
-    ends = [row for row in known if is_output(row.point.name)] or known[-1:]
-    return all(row.verdict != "missing" or row.allowed for row in ends)
+    """Whether both sides have the same outputs; of a model without any, the last of its states.
+
+    Tensors of a graph have names of their own, which do not say what is an output.
+    """
+    ends = [row for row in rows if is_output(row.point.name)] or [
+        row for row in rows if row.verdict != "extra"
+    ][-1:]
+    places = (is_output(row.point.name) or place_of(row.point.name) for row in ends)
+    alone = any(row.verdict in ("missing", "extra") and not row.allowed for row in ends)
+    return bool(ends) and all(places) and not alone
 
 
 def _is_open(row: LayerDrift, chance: Container[str]) -> bool:

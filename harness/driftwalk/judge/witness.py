@@ -15,9 +15,7 @@ from ..adapter import (
     BringsModel,
     BringsTruth,
     Decodes,
-    HasProgram,
     LooksInside,
-    Program,
 )
 from ..decoding import Decoding
 from ..dtypes import FORMATS
@@ -34,8 +32,7 @@ from .cautions import cautions
 from .conditioning import EXAMINED_AT
 from .constants import FINE_ROUNDOFF
 from .drill import look, looking
-from .exact import ByChance, float_states
-from .function import Function, function_of
+from .exact import ByChance
 from .parts import by_parts, used_by_parts
 from .pooling import pooled
 from .replay import introduced_errors
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 CACHE_VERSION = "27"
 
-NO_CASTS, ROUNDED = ",casts=none", ",constants=rounded"
 KEPT_CASTS = ",casts=kept"
 """What makes a truth a plain float64 copy."""
 PLAIN_NOTE = (
@@ -57,8 +53,6 @@ OWN_MODEL = (
     "The candidate is quantised: its allowance is that of the same model, quantised alike by "
     "driftwalk; all other numbers are differences to the reference."
 )
-
-UNASKED = "Whether the candidate is the same function could not be asked in float64: {}"
 
 ComputesIn = str | BackendInfo | Mixture
 """A dtype, or the dtypes of a side, point by point."""
@@ -93,7 +87,7 @@ class Witness:
         ranges: str = "",
         looks_inside: bool = True,
     ) -> None:
-        self._model = model
+        self.model = self._model = model
         # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
         self._device = "cpu" if model.drawing else device
         self._ranges = ranges if self._device == "cpu" else ""
@@ -147,54 +141,18 @@ class Witness:
         self._others.append(made)
         return made
 
-    def function(self, candidate: Backend) -> Function | None:
-        """Whether a candidate is the same function; None where its program is not known.
-
-        What is computed from other numbers than the reference's may be off by as much as rounding
-        them makes, in the format in which they are stored.
-        """
-        program = candidate.program(self._model) if isinstance(candidate, HasProgram) else None
-        if program is None or self.tips or self._rounding is not None:
-            return None
-        try:
-            with self.stage("the candidate's program in float64"):
-                return self._function(program, candidate.info)
-        except Exception as error:  # the code of others, in a dtype that it was not written for
-            self.note(candidate.info, UNASKED.format(str(error).partition("\n")[0]))
-            return None
-
-    def _function(self, program: Program, computes_in: BackendInfo) -> Function | None:
-        calibration, own = self.calibration(EXAMINED_AT), self.calibration(computes_in)
-        if calibration is None or own is None:
-            return None
-        truth = self.truth
-        if program.rounded is not None:
-            truth = self._opened("truth", program.rounded)
-            exact = float_states(truth.trace(self.probe), like=calibration.truth)
-            calibration = replace(calibration, truth=exact)
-        plain: Trace | None = None
-        for casts in (NO_CASTS, "", KEPT_CASTS):
-            side = self._opened("truth", program.model, casts)
-            found = function_of(truth, calibration, side, self.probe)
-            if not found.is_apart:
-                return found
-            moved = self._opened("truth", program.moved(), f"{casts}{ROUNDED}")
-            found = found.allowing(moved.trace(self.probe))
-            if not found.is_apart:
-                return found
-            if plain is None:
-                plain = self._opened("torch", program.model, f":{EXAMINED_AT}").trace(self.probe)
-            if found.is_of(plain, own if program.rounded is not None else calibration):
-                return found
-        return None
-
-    def _opened(self, name: str, model: object, options: str = "") -> Backend:
+    def opened(self, name: str, model: object, options: str = "") -> Backend:
         """One more backend where truth and yardsticks run, which is closed with this witness."""
         made: Backend = create(f"{name}:{self._device}{options}", model)
         made.progress = self._show
         look(made, self._depth)
         self._programs.append(made)
         return made
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is rounded on purpose in what it speaks for."""
+        return not self.tips and self._rounding is None
 
     @property
     def tips(self) -> bool:

@@ -12,6 +12,7 @@ from ...dtypes import Array
 from ...environment import head
 from ...errors import DriftwalkError, UsageError
 from ...judge.accusation import Suspect, accuse
+from ...judge.asking import function_between
 from ...judge.walk import Walk
 from ...judge.witness import Witness, witness_device
 from ...layer_drift import Side
@@ -194,6 +195,8 @@ class Generating:
             whole = self._at_once(backend, probe)
         with self._show.stage(f"candidate, step by step: {backend.spec}"):
             candidate = DecodedSide(backend, whole, self._traced(backend, probe, self._plan))
+        if self._terms.policy.calibrated and witness.calibration(backend.info) is not None:
+            candidate = replace(candidate, function=function_between(witness, backend))
         made = self._judged(reference.decoded, candidate.decoded, reference, candidate, of_steps)
         at_once = None
         if reference.whole is not None or candidate.whole is not None:
@@ -205,8 +208,9 @@ class Generating:
         wanted = self._how.blame is True or (self._how.blame == "auto" and made.verdict == "drift")
         if wanted and not is_closed(backend):
             reference.backend.decode(self._plan)
-            both = Suspect.of(backend, of_steps), Suspect.of(reference.backend, of_steps)
-            made = accuse(made, {"candidate": both[0], "reference": both[1]})
+            suspect = Suspect.of(backend, of_steps).asked(candidate.function)
+            other = Suspect.of(reference.backend, of_steps)
+            made = accuse(made, {"candidate": suspect, "reference": other})
         found = self._assembled(reference, candidate, made, at_once, of_steps)
         if not self._how.invariance:
             return found
@@ -249,7 +253,10 @@ class Generating:
         if is_closed(candidate.backend):
             closed = (CLOSED.format(candidate.backend.spec),)
             missing += tuple(n for n in ours.names if not is_output(n) and not is_of_cache(n))
-        walk = Walk(ours, theirs.backend, policy, missing, mine, judged)
+        function = candidate.function if mine is not None else None
+        if function is not None and mine is not None:
+            mine = function.standing_for(mine)
+        walk = Walk(ours, theirs.backend, policy, missing, mine, judged, function=function)
         walk.meet_all(theirs, reference.backend)
         notes = (*self._stage.model.notes, *self._prompt.notes, *self._notes, *closed)
         terms = replace(terms, model=self._stage.model.describe(), notes=notes)
