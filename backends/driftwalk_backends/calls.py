@@ -237,8 +237,6 @@ def quietly(module: nn.Module, saved: Saved | None = None) -> Iterator[None]:
     """Evaluation mode without gradients, autocast or other settings around the call; training
     flags and torch's own come back as they were.
 
-    A part that is in train mode in a module that is not was left there, and runs as it was left.
-
     `saved` is what the module held before, where that is known.
     """
     # A frozen TorchScript module has no such flag any more.
@@ -246,7 +244,7 @@ def quietly(module: nn.Module, saved: Saved | None = None) -> Iterator[None]:
     # A CPU without bf16 makes torch switch oneDNN off, for good and for every dtype: the reference
     # would compute differently after a bf16 candidate has run.
     onednn = torch._C._get_mkldnn_enabled()
-    if getattr(module, "training", False):
+    if training:
         module.eval()
     try:
         own = untouched(module, saved)

@@ -31,7 +31,6 @@ class Function(nn.Module):
                 self.parts[own] = part
         self.from_globals = {n: names[id(part)] for n, part in _global_modules(function)}
         """The function's own names for modules that are its globals, and their names here."""
-        self.training = all(getattr(part, "training", False) for part in self.parts.values())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         function = self.function

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import nn
 
-from driftwalk.adapter import Program, Sink
+from driftwalk.adapter import Sink
 from driftwalk.chosen import Choice
 from driftwalk.decoding import Beams, Decoding
 from driftwalk.dtypes import Array
@@ -27,13 +27,11 @@ from .depth import BLOCKS
 from .eager_run import as_arrays, between, stamp, wait, watched
 from .formats.declared import declared_by
 from .formats.restoring import in_float
-from .functions import is_closed
 from .given import GivenModel
 from .hooks import TensorSink
 from .layout import Layout
 from .lending import Lend
 from .loaded import LoadedModel
-from .programs_in_float import program_of
 from .tensors import from_numpy, to_numpy
 from .torch_decoding import TorchDecoding
 
@@ -72,16 +70,6 @@ class TorchEager(TorchDecoding):
         plain = type(self) is TorchEager and not options
         whole = self._decoding is None or not self._decoding.chunks
         return plain and whole and self._model is model and self._look == BLOCKS
-
-    def program(self, model: LoadedModel) -> Program | None:
-        """The module that it runs, where that is another one than the model's."""
-        given, own = self._given, self._model
-        quantised = own.declared is not None or (given is not None and given.quantised)
-        if own.module is model.module or quantised or is_closed(own.module):
-            return None
-        made = LoadedModel(own.module, own.label, blocks=own.blocks, like=own.like)
-        made.decoding = model.decoding
-        return program_of(made, model)
 
     def honest_model(self) -> LoadedModel | None:
         """For a module that was quantised: the model with the weights that it declares."""

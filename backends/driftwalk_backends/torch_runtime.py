@@ -100,10 +100,6 @@ class TorchRuntime(Looks, Backend):
             raise UsageError(f"{spec}: disable= is for compile=inductor.")
         self._module: nn.Module | None = None
         self._saved: Saved | None = None
-        self._left: Saved | None = None
-        """What the last watched run left behind in the module ..."""
-        self._following: Saved | None = None
-        """... and what the next plain run finds there; None: what was there from the start."""
         self._lent = False
         self._lend: Lend = "off"
         """Whether its module is lent the model's weights (lending.py)."""
@@ -209,24 +205,11 @@ class TorchRuntime(Looks, Backend):
     def _forward(self, probe: Probe, sink: Sink | None) -> Mapping[str, Array]:
         with self._ready(probe) as (module, inputs):
             if sink is None:
-                if self._following is not None:
-                    self._following.restore()
                 with self._drawing():
                     return output_arrays(self._plain(module, inputs))
             run = partial(self._watched, module, inputs, self._find_layout(module, inputs))
             with self._drawing():
-                keep = Holding(self._device).keep if self._hold else None
-                made = as_arrays(run, sink, keep)
-            self._left = saved_of(module)
-            return made
-
-    def run_on(self, probe: Probe) -> Mapping[str, Array]:
-        """The outputs of a second call: what the last watched one left in the module is there."""
-        self._following, self._left = self._left, None
-        try:
-            return self.run(probe)
-        finally:
-            self._following = None
+                return as_arrays(run, sink, Holding(self._device).keep if self._hold else None)
 
     @contextmanager
     def _running(self) -> Iterator[nn.Module]:

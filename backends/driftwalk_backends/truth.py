@@ -26,15 +26,13 @@ from .widening import MixedOps, WidenedCasts
 class Truth(TorchEager):
     """Float64 throughout: upcasts to float32 inside the model stay float64.
 
-    `casts=kept` is a second opinion: the model's own casts are done as written. `casts=none` also
-    leaves out those to half precision: what is computed, whatever it is computed in.
+    `casts=kept` is a second opinion: the model's own casts are done as written.
     """
 
     name: ClassVar[str] = "truth"
     draws_as_float32: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
-        "casts": "what the model's own casts do: widened (default), to float32 nothing; kept; none",
-        "constants": "exact (default) or rounded to float32: those in the code, and their tables",
+        "casts": "widened (default) or kept: what the model's own casts to float32 do",
         **{name: TorchEager.options[name] for name in ("address", "ranges", "threads")},
     }
 
@@ -49,8 +47,7 @@ class Truth(TorchEager):
         self._ranks = True
         self.seed = 0
         """Of the roundoffs in a jittered run: ranges of blocks have others (ranged.py)."""
-        self._casts = spec.choice("casts", ("widened", "kept", "none"), "widened")
-        self._rounded = spec.choice("constants", ("exact", "rounded"), "exact") == "rounded"
+        self._casts = spec.choice("casts", ("widened", "kept"), "widened")
         floats = {p.dtype for p in self._model.module.parameters() if p.is_floating_point()}
         own = torch.float64 if floats == {torch.float64} else torch.float32
         self._lowest = torch.finfo(own).min
@@ -69,8 +66,7 @@ class Truth(TorchEager):
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        wide = WidenedCasts(self._lowest, self._casts == "none", self._rounded)
-        mode = MixedOps() if self._casts == "kept" else wide
+        mode = MixedOps() if self._casts == "kept" else WidenedCasts(self._lowest)
         # Fused attention takes short cuts; the same attention as plain matrix products does not.
         with super()._arithmetic(), sdpa_kernel(SDPBackend.MATH), mode, ExitStack() as modes:
             for one in self._modes:

@@ -170,19 +170,13 @@ class WidenedCasts(EachOp):
 
     wider = _WIDER
 
-    def __init__(self, lowest: float = -_MOST, halves: bool = False, rounded: bool = False) -> None:
-        """`lowest` is the lowest number of the model's own dtype, where float64 has a lower one.
-
-        With `halves`, casts to half precision are no narrower than those to float32. With `rounded`
-        constants, and what is made of nothing else, are what float32 has for them.
-        """
+    def __init__(self, lowest: float = -_MOST) -> None:
+        """`lowest` is the lowest number of the model's own dtype, where float64 has a lower one."""
         super().__init__()
-        self.most, self._halves, self._rounded = -lowest, halves, rounded
+        self.most = -lowest
 
     def op(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs, tensors = dict(kwargs), tensors_of(args, kwargs)
-        if self._halves and kwargs.get("dtype") in _HALVES:
-            kwargs["dtype"] = _NARROW[_HALVES[kwargs["dtype"]]]
         if any(t.dtype in _NARROW and own_of(t) is None for t in tensors):
             return self._computed(func, args, kwargs, tensors)
         if not tensors and kwargs.get("dtype") in _NARROW and not is_random(func):
@@ -203,7 +197,7 @@ class WidenedCasts(EachOp):
             return _reinterpreted(func, args)
         if any(t.dtype in _WIDE for t in tensors):
             args, kwargs = _matched(func, args, kwargs)
-        held = partial(_held, most=self.most, rounded=self._rounded)
+        held = partial(_held, most=self.most)
         given = func(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
         return _absorbed(given, targets) if func in SUMS else given
 
@@ -231,7 +225,7 @@ class WidenedCasts(EachOp):
 
     def _wide_of(self, func: Any, args: Args, kwargs: Kwargs, natives: list[Any]) -> list[Any]:
         """The same in float64; what the model itself would get where float64 has another answer."""
-        if not (self._rounded or _has_steps(func, kwargs) or is_random(func)):
+        if not (_has_steps(func, kwargs) or is_random(func)):
             if kwargs.get("dtype") in _WIDE:
                 kwargs["dtype"] = _WIDE[kwargs["dtype"]]
             with _floats_in(torch.float64):  # of whole numbers and a float, too
@@ -282,10 +276,8 @@ def own_of(tensor: torch.Tensor) -> _Own | None:
     return own if own is not None and own.alive[0] else None
 
 
-def _held(value: Any, most: float, rounded: bool = False) -> Any:
+def _held(value: Any, most: float) -> Any:
     """What is filled in with the lowest number of a dtype is filled in with the model's own."""
-    if rounded and isinstance(value, float) and abs(value) <= most:
-        return torch.tensor(value, dtype=torch.float32).item()
     beyond = isinstance(value, float) and most < abs(value) < math.inf
     return math.copysign(most, value) if beyond else value
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .chosen import Choice
@@ -163,38 +162,11 @@ class RunsAgain(Protocol):
 
 
 @runtime_checkable
-class RunsOn(Protocol):
-    """Can be called again as deployments do: with what the call before has left behind."""
-
-    def run_on(self, probe: Probe) -> Mapping[str, Array]:
-        """The plain outputs of a call that follows the last run that was watched."""
-
-
-@runtime_checkable
 class BringsProbe(Protocol):
     """Can be run with one probe only: a recording."""
 
     @property
     def own_probe(self) -> Probe | None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What a side computes, to be run in float64 with its own stored numbers."""
-
-    model: LoadedModel
-    moved: Callable[[], LoadedModel]
-    """The same; stored numbers that are not the model's each moved by half a unit, at random."""
-    rounded: LoadedModel | None = None
-    """The model with its numbers stored as the side's are; None where they are stored alike."""
-
-
-@runtime_checkable
-class HasProgram(Protocol):
-    """Can run its own program in float64, whatever it computes in."""
-
-    def program(self, model: LoadedModel) -> Program | None:
-        """None where it is that model's own."""
 
 
 @runtime_checkable

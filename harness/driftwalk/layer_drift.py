@@ -14,8 +14,6 @@ from .states import Point
 
 INTRODUCED = "introduced "
 """Before the name of a norm: measured on what the layer made of its own input."""
-FUNCTION = "function "
-"""Before the name of a norm: measured on what the side's program gives in float64."""
 
 Side = Literal["candidate", "reference"]
 AtFault = Literal["candidate", "reference", "both"]
@@ -45,11 +43,6 @@ class Allowed:
     def by_own_doing(self) -> bool:
         """Whether that was what the layer introduced, not the error that came out of it."""
         return self.norm.startswith(INTRODUCED)
-
-    @property
-    def by_function(self) -> bool:
-        """Whether that was another function, and no arithmetic."""
-        return self.norm.startswith(FUNCTION)
 
 
 Closer = Literal["candidate", "reference", "tie"]

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from .adapter import Backend
 from .dtypes import Array
 from .formats import HonestSides, Misstored
-from .judge.asking import function_between
 from .judge.calibrate import Calibration
 from .judge.exact import ByChance
 from .judge.format_split import FormatSplit
-from .judge.function import Function, fitting
 from .judge.in_float import another_computation
-from .judge.replay import introduced_errors
 from .judge.routers import Routes
 from .judge.sides import JudgedSide
 from .judge.walk import Walk
@@ -63,8 +60,6 @@ class Standards:
     chance: ByChance | None = None
     doubt: str = ""
     split: FormatSplit | None = None
-    function: Function | None = None
-    """Whether the candidate is the same function, where its program is known."""
 
     @classmethod
     def of(cls, run: Run, candidate: Backend, policy: Policy) -> Standards:
@@ -79,15 +74,11 @@ class Standards:
         if split is not None and witness.sides is not None:
             found = _in_float(base, witness, witness.sides, candidate)
             split = split.also(found)
-        function = None
-        if ours is not None and witness is base:
-            function = function_between(base, candidate)
-            ours = ours if function is None else function.standing_for(ours)
-        return cls(witness, ours, theirs, chance, doubt, split, function)
+        return cls(witness, ours, theirs, chance, doubt, split)
 
     def walk(self, run: Run, candidate: Backend, terms: Terms) -> Walk:
         allowed = terms.policy, terms.allow_missing, self.ours, self.theirs, self.chance
-        return Walk(run.trace, candidate.info, *allowed, self.function)
+        return Walk(run.trace, candidate.info, *allowed)
 
     def meet(self, run: Run, walk: Walk, candidate: Backend) -> Mapping[str, Array]:
         """Have a candidate run, and its layers judged; gives its outputs."""
@@ -96,10 +87,8 @@ class Standards:
         if self.ours is not None and witness.has_own_model:
             introduced = witness.introduced(candidate, self.ours)
             walk.judge_layers(introduced, may_be_copy=witness.tips, by_chance=witness.many_tip)
-        elif self.ours is not None and self.function is not None and self.function.unpaired:
-            trace = fitting(candidate.trace(run.stage.probe), self.ours.truth)
-            introduced = introduced_errors(self.function.program, trace, self.ours.own_error)
-            walk.judge_layers(introduced, may_be_copy=False)
+        elif points := walk.worth_a_closer_look:
+            walk.raise_layers(witness.clearly_wrong(candidate, points))
         if self.split is not None:
             walk.raise_layers(self.split.misstored)
         return outputs

@@ -62,11 +62,6 @@ class Place:
         """The same, or a second stream of a block."""
         return not self.inside or _SECOND_STREAM.match(self.inside) is not None
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether it is the state of a part of a layer, which the layer need not hand on."""
-        return not self.is_canonical and self.inside.partition(".")[0] not in _OF_CACHE
-
 
 def place_of(name: str) -> Place | None:
     """Where a point stands in its stack; None for outputs, and for names of other kinds."""

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .adapter import Backend, RunsOn
+from .adapter import Backend
 from .dtypes import FORMATS, Array, dtype_name
 from .measure.metrics import measure
 from .result import Observer
@@ -51,25 +51,12 @@ class Observation:
             return Observer(checked=False)
         observed = _observed.setdefault(self._seen, {})
         if self._key not in observed:
-            run = self._seen.run_on if isinstance(self._seen, RunsOn) else self._seen.run
-            plain = dict(run(self._probe))
+            plain = dict(self._seen.run(self._probe))
             same = _hashes(plain) == self._traced
             if len(observed) >= MOST_OBSERVED:
                 observed.clear()
-            observed[self._key] = Observer(True) if same else self._differs(plain, traced)
+            observed[self._key] = Observer(True) if same else self._apart(plain, traced)
         return observed[self._key]
-
-    def _differs(self, plain: dict[str, Array], traced: Mapping[str, Array] | None) -> Observer:
-        """Whether it is the second call that differs, or the looking."""
-        if not isinstance(self._seen, RunsOn):
-            return self._apart(plain, traced)
-        fresh = dict(self._seen.run(self._probe))
-        if _hashes(fresh) != self._traced:
-            return self._apart(fresh, traced)
-        found = self._apart(plain, fresh)
-        if found.within_tolerance:
-            return Observer(True)
-        return Observer(True, remembers=f"{found.output!r} differs {found.amount}")
 
     def _apart(self, plain: dict[str, Array], traced: Mapping[str, Array] | None) -> Observer:
         """By how much they differ: only now are the outputs of both runs needed at once."""

@@ -53,8 +53,6 @@ class Observer:
     output: str = ""
     change: Sparse[str] = ""
     """What became of that output, where it is not a distance that tells."""
-    remembers: Sparse[str] = ""
-    """What a second call gives otherwise than the first, in words."""
 
     @property
     def amount(self) -> str:

@@ -15,7 +15,7 @@ from .errors import DriftwalkError, UsageError
 from .exercised import NOT_RUN, exercised
 from .graphs.nodes import with_nodes
 from .graphs.verify import default_reference, verify_graphs
-from .judge.accusation import Suspect, accuse
+from .judge.accusation import accuse
 from .judge.drill import finer_depth, look
 from .judge.witness import Witness, witness_device
 from .layer_drift import Side
@@ -289,11 +289,8 @@ def _verified(
     if split is not None:
         report = replace(report, format=split.findings(decides=report.outputs is not None))
     if not closed and (blame is True or (blame == "auto" and report.verdict == "drift")):
-        suspects = {side: Suspect.of(*both) for side, both in sides.items()}
-        suspects["candidate"] = suspects["candidate"].asked(standards.function)
-        if split is not None and split.misstored:
-            del suspects["reference"]  # it is in the candidate, whatever blame finds
-        report = accuse(report, suspects)
+        found = split is not None and split.misstored  # in the candidate, whatever blame finds
+        report = accuse(report, {"candidate": sides["candidate"]} if found else sides)
         report = report if split is None else split.accused(report)
     if routes is not None:
         report = routes.told(report)
@@ -307,7 +304,7 @@ def _verified(
     of_both = dict.fromkeys((*witness.notes(candidate.info), *base.notes(trace.backend)))
     cautions = (*of_both, *witness.caution(candidate.info), *(() if used else (NOT_RUN,)))
     cautions = (*cautions, *((CLOSED.format(candidate.spec),) if closed else ()))
-    notes = (*report.notes, *(standards.function.notes if standards.function else ()), *cautions)
+    notes = (*report.notes, *cautions)
     guilty = report.root_cause, report.culprit
     finer = "" if closed else finer_depth(run.depth, (reference, candidate), *guilty)
     report = replace(report, timings=timings, notes=notes, coverage=covered, finer_depth=finer)

@@ -99,7 +99,7 @@ def test_every_run_of_a_stack_has_points_of_its_own() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            return self.block(x) * (1.001 if self.calls % 2 == 0 else 1.0)
+            return self.block(x) * (1.001 if self.calls == 2 else 1.0)
 
     broken = Siamese()
     broken.net.blocks[1] = Late(broken.net.blocks[1])

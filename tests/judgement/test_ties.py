@@ -49,8 +49,7 @@ class Block(nn.Module):
         weights = (seen * torch.ones(x.shape[1], x.shape[1], dtype=x.dtype)) / x.shape[1]
         x = x + weights @ torch.tanh(self.mix(x))
         scores = self.gate(x)
-        # What another honest implementation might add: a part of a roundoff, so none in float64.
-        if nudge and x.dtype != torch.float64:
+        if nudge:  # what another honest implementation might add: a part of a roundoff
             scores = scores + nudge * torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=x.dtype)
         best = scores.argmax(-1)
         routed = torch.stack([expert(x) for expert in self.experts], -1)
@@ -234,7 +233,7 @@ class Detector(nn.Module):
 
     def forward(self, x):
         scores = self.score(x)[..., 0]
-        if self.nudge and x.dtype != torch.float64:
+        if self.nudge:
             generator = torch.Generator().manual_seed(self.nudge)
             noise = torch.randn(scores.shape, generator=generator).to(scores)
             scores = scores * (1 + 1e-7 * noise)

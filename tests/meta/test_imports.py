@@ -60,7 +60,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         *("judge.honest_table", "judge.calibrate", "judge.calibration_cache"),
     ),
     "walk": (
-        *("judge.attention", "judge.sides", "judge.depth", "judge.outputs", "judge.function"),
+        *("judge.attention", "judge.sides", "judge.depth", "judge.outputs", "judge.walk"),
         "judge.blame",
     ),
     "gate": ("judge.gate",),

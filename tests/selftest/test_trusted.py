@@ -169,8 +169,6 @@ def test_a_gate_that_trusts_blindly_is_found_out(
 ) -> None:
     with monkeypatch.context() as patch:
         BLIND[kind](patch)
-        # Nor is it asked whether the candidate is the same function: that would see it as well.
-        patch.setattr(meeting, "function_between", lambda witness, candidate: None)
         (trial,) = tell(kind).trials
     assert trial.answer == "missed", trial
 

@@ -42,10 +42,8 @@ def test_both_are_in_the_result(report: driftwalk.Report) -> None:
     ]
     for layer, row in zip(report.propagation.layers, report.layers, strict=True):
         assert row.blame is not None
-        # Blame is told by the candidate's program in float64; it computes in float32.
-        noise = 1e-5 * row.truth.scale
-        assert layer.measured == pytest.approx(row.blame.inherited, rel=1e-3, abs=noise)
-        assert layer.introduced == pytest.approx(row.blame.introduced, rel=1e-3, abs=noise)
+        assert layer.measured == pytest.approx(row.blame.inherited, rel=1e-6, abs=1e-12)
+        assert layer.introduced == pytest.approx(row.blame.introduced, rel=1e-6, abs=1e-12)
 
 
 def test_the_file_fits_its_schema_and_comes_back(report: driftwalk.Report) -> None:

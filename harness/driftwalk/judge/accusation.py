@@ -12,41 +12,11 @@ from ..states import Trace
 from .blame import blame, root_cause, unseen_before
 from .calibrate import Calibration
 from .drill import Drilled, drill, first_guilty_layer
-from .function import Function
 from .shared import UNSEEN, Accused, accuse_shared, guilty_alike, sharing
 from .witness import Witness
 
 
-@dataclass(frozen=True, eq=False)
-class Suspect:
-    """A side that may be at fault, and what it is held against."""
-
-    backend: Backend
-    """What ran; where it is another function, its program in float64."""
-    witness: Witness
-    calibration: Calibration | None
-    truth: Backend
-    ran: Suspect | None = None
-    """The same as it computed, where this is its program."""
-
-    @classmethod
-    def of(cls, backend: Backend, witness: Witness) -> Suspect:
-        """As a side computed."""
-        return cls(backend, witness, witness.calibration(backend.info), witness.truth)
-
-    def asked(self, function: Function | None) -> Suspect:
-        """The same where its program is known: another function is looked at without noise."""
-        if function is None or self.calibration is None:
-            return self
-        if function.wrong:
-            known = function.calibration, function.truth
-            return Suspect(function.program, self.witness, *known, ran=self)
-        truth = function.program if function.unpaired else self.truth
-        calibration = function.standing_for(self.calibration)
-        return replace(self, calibration=calibration, truth=truth)
-
-
-def accuse(report: Report, sides: Mapping[Side, Suspect]) -> Report:
+def accuse(report: Report, sides: Mapping[Side, tuple[Backend, Witness]]) -> Report:
     """The report with its root cause, culprit and side at fault.
 
     A candidate may drift from the reference's own blocks while both are near the truth: then the
@@ -55,9 +25,9 @@ def accuse(report: Report, sides: Mapping[Side, Suspect]) -> Report:
     """
     beyond = frozenset[str]().union(*(_beyond(row) for row in report.layers))
     suspects: list[Side] = [side for side in sides if side in beyond] or ["candidate"]
-    found = {side: _accused(sides[side], report.layers, side) for side in suspects}
+    found = {side: _accused(*sides[side], report.layers, side) for side in suspects}
     if not beyond and not found["candidate"].proven and "reference" in sides:
-        found["reference"] = _accused(sides["reference"], report.layers, "reference")
+        found["reference"] = _accused(*sides["reference"], report.layers, "reference")
     proven = {side for side, accusation in found.items() if accusation.proven}
     judged = any(row.sides_at_fault for row in report.layers)
     guilty = set(beyond) or proven or ({"candidate"} if judged else set())
@@ -90,27 +60,29 @@ class _Accusation:
     """Whether a layer makes more error of its own than honest arithmetic does."""
 
 
-def _accused(one: Suspect, layers: tuple[LayerDrift, ...], side: Side) -> _Accusation:
+def _accused(
+    backend: Backend, witness: Witness, layers: tuple[LayerDrift, ...], side: Side
+) -> _Accusation:
     """Run a side once more, replay its states, and write the blame into the layers."""
-    calibration, witness = one.calibration, one.witness
+    calibration = witness.calibration(backend.info)
     if calibration is None:
         return _Accusation(layers)
     with witness.stage(f"blame: replaying the {side}'s states"):
-        trace = one.backend.trace(witness.probe)
-        blames = blame(one.truth, calibration, trace)
+        trace = backend.trace(witness.probe)
+        blames = blame(witness.truth, calibration, trace)
     proven = any(item.guilty for item in blames.values())
     cause = root_cause(blames, layers, side, witness.tips)
     among = () if cause is None else unseen_before(cause, calibration.truth, trace)
     if cause is None and _worth_a_closer_look(layers):
-        cause, among = _look_closer(one, calibration, blames, side)
-    shared, remark = _shared(one, calibration, blames, cause)
+        cause, among = _look_closer(backend, witness, calibration, blames, side)
+    shared, remark = _shared(backend, witness, calibration, blames, cause)
     if shared is not None:
         named = _with_blame(layers, shared.blames)
         rows = shared.among(named)
         return _Accusation(rows, shared.cause, shared.culprit, proven=proven)
     # Inside a layer that only one side has, or of another shape, there is nothing to compare.
     drilled = cause if cause in blames else None
-    inside = _drill(one, trace, calibration, drilled)
+    inside = _drill(backend, witness, trace, calibration, drilled)
     culprit = inside.culprit if inside is not None else None
     if culprit is not None and remark:
         culprit = replace(culprit, sentence=culprit.sentence + remark)
@@ -130,19 +102,22 @@ def _with_blame(
 
 
 def _look_closer(
-    one: Suspect, calibration: Calibration, blames: Mapping[str, Blame], side: Side
+    backend: Backend,
+    witness: Witness,
+    calibration: Calibration,
+    blames: Mapping[str, Blame],
+    side: Side,
 ) -> tuple[str | None, tuple[str, ...]]:
     """The layer of the first guilty module, and those before it of which nothing was seen; where
     there is none, a note says what was tried."""
-    backend, witness, truth = one.backend, one.witness, one.truth
     tried = "each layer was run on the states that it was given"
     if not witness.looks_inside:
         tried = f"{tried} (and not each module inside: too much for the budget of memory)"
-    elif isinstance(backend, LooksInside) and isinstance(truth, LooksInside):
+    elif isinstance(backend, LooksInside) and isinstance(witness.truth, LooksInside):
         tried = f"{tried}, and so was each module inside"
         try:
             with witness.yardstick(calibration) as yardstick:
-                both = truth, yardstick
+                both = witness.truth, yardstick
                 found = first_guilty_layer(*both, backend, witness.probe, calibration)
         except Exception as error:  # a backend may raise anything when asked for more
             tried, found = f"{tried} ({error})", (None, ())
@@ -160,15 +135,15 @@ def _look_closer(
 
 
 def _shared(
-    one: Suspect, calibration: Calibration, blames: Mapping[str, Blame], cause: str | None
+    backend: Backend,
+    witness: Witness,
+    calibration: Calibration,
+    blames: Mapping[str, Blame],
+    cause: str | None,
 ) -> tuple[Accused | None, str]:
     """What all layers share, where that explains the blame; else what to say of it."""
     if cause is None or not guilty_alike(blames, cause):
         return None, ""
-    if one.ran is not None and one.ran.calibration is not None:  # as it was handed what is shared
-        calibration, one = one.ran.calibration, one.ran
-        blames = blame(one.truth, calibration, one.backend.trace(one.witness.probe))
-    backend, witness = one.backend, one.witness
     try:
         with (
             witness.stage("blame: what all layers share"),
@@ -176,23 +151,22 @@ def _shared(
         ):
             with sharing(backend):
                 trace = backend.trace(witness.probe)
-            return accuse_shared(one.truth, yardstick, calibration, trace, blames, cause)
+            return accuse_shared(witness.truth, yardstick, calibration, trace, blames, cause)
     except Exception as error:  # a backend may raise anything when asked for more
         witness.note(calibration.mixture, f"Could not look at what all layers share: {error}")
         return None, UNSEEN
 
 
 def _drill(
-    one: Suspect, trace: Trace, calibration: Calibration, cause: str | None
+    backend: Backend, witness: Witness, trace: Trace, calibration: Calibration, cause: str | None
 ) -> Drilled | None:
     """Where inside the root cause; a drill that breaks costs a note, never the report."""
-    witness = one.witness
     guilty = None if cause is None else calibration.truth.state(cause)
     if guilty is None:
         return None
     try:
         with witness.stage(f"drill: inside {cause}"), witness.yardstick(calibration) as yardstick:
-            return drill(one.truth, yardstick, one.backend, trace, calibration, guilty.point)
+            return drill(witness.truth, yardstick, backend, trace, calibration, guilty.point)
     except Exception as error:  # a backend may raise anything when asked for more
         witness.note(calibration.mixture, f"Could not look inside {cause}: {error}")
         return None

@@ -99,7 +99,7 @@ def root_cause(
         earlier = set(names[: names.index(uneven)])
         return next((name for name in guilty if name in earlier), uneven)
     used = ((row.point.name, row.sides.get(side)) for row in rows if row.verdict == "drift")
-    own = (n for n, i in used if i and (i.by_own_doing or i.by_function) and i.needed > 1)
+    own = (name for name, item in used if item and item.by_own_doing and item.needed > 1)
     broken = (row.point.name for row in rows if row.verdict == "nonfinite")
     cause = next(iter([*guilty, *own, *broken]), None) or exact_cause(rows)
     return cause or next((row.point.name for row in rows if row.verdict == "shape"), None)

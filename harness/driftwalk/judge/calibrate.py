@@ -27,9 +27,9 @@ from ..registry import MIXED, create, load_target
 from ..states import Probe, State, Trace
 from ..workers import in_threads
 from .conditioning import doubt_of
-from .constants import FINE_ROUNDOFF, FLOAT64_SHARE, TIE_OF_SIDES, YARDSTICKS
+from .constants import FINE_ROUNDOFF, TIE_OF_SIDES, YARDSTICKS
 from .exact import ByChance, HonestRuns, float_states, is_exact, masked_out
-from .honest import ROOM, Honest, allowed, finer, honest, room_needed, with_noise
+from .honest import ROOM, Honest, allowed, honest, room_needed
 from .margins import HonestChoice, honest_choices
 from .replay import measured_pairs
 from .ties import left_to_chance, other_branch, sentence_on, tied_tokens
@@ -96,20 +96,6 @@ class Calibration:
     """The same as `total` without what the yardstick's own flips do; empty where it has none."""
     model_errors: Mapping[str, Norms] = field(default_factory=dict)
     """The errors of the run of the model itself that is the evidence for what is stored."""
-
-    fineness: float = 1.0
-    """The share of the yardstick's noise that it speaks for: below 1 for runs in float64."""
-
-    def in_float64(self) -> Calibration:
-        """The same for programs that are run in float64: hardly any noise, and no ties."""
-        total, own = (finer(one, FLOAT64_SHARE) for one in (self.total, self.own))
-        return replace(
-            self, total=total, own=own, tied={}, tipped={}, chance={}, fineness=FLOAT64_SHARE
-        )
-
-    def with_noise(self, total: Mapping[str, Norms], own: Mapping[str, Norms]) -> Calibration:
-        """The same with more noise than the yardstick's."""
-        return replace(self, total=with_noise(self.total, total), own=with_noise(self.own, own))
 
     @property
     def dtype(self) -> str:

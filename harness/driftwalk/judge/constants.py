@@ -306,7 +306,3 @@ strongly."""
 
 SIGNATURE_CHANCE: Final = 1e-6
 """Chance that a bound made of a signature does not hold, for each state and either side of it."""
-
-FLOAT64_SHARE: Final = 2.0**-20
-"""Of what honest float32 arithmetic is off, the share that two float64 runs of one function may be:
-512 times that of the two roundoffs. Rewrites were seen at 1e-15, one ulp of one weight at 2e-11."""

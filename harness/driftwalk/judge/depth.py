@@ -17,11 +17,6 @@ from ..states import Point
 
 Shape = tuple[int, ...]
 
-UNPAIRED = (
-    "both sides hold different things here, and what follows from them is the same function: "
-    "nothing was compared"
-)
-
 
 def alone(
     point: Point,
@@ -37,26 +32,6 @@ def alone(
         dtypes, note = Dtypes(None, dtype), "the candidate has this point, the reference does not"
     allowed = any(fnmatchcase(point.name, glob) for glob in allow)
     return LayerDrift(point, 0, shape, dtypes, verdict, note=note, allowed=allowed)
-
-
-def unpaired(row: LayerDrift) -> LayerDrift:
-    """A point at which two sides that are the same function hold different things."""
-    return LayerDrift(row.point, 0, row.shape, row.dtypes, "missing", note=UNPAIRED, allowed=True)
-
-
-def inner_allowed(rows: Sequence[LayerDrift]) -> list[LayerDrift]:
-    """The rows; inside a layer whose output was compared, either side may have states alone.
-
-    They explain what the layer gives, and are not what it hands on.
-    """
-    compared = {row.point.name for row in rows if row.metrics is not None}
-
-    def may(row: LayerDrift) -> bool:
-        place = place_of(row.point.name)
-        alone = row.verdict in ("missing", "extra") and place is not None and place.is_inside
-        return alone and place is not None and place.layer in compared
-
-    return [replace(row, allowed=True) if may(row) else row for row in rows]
 
 
 def lacking_before(name: str, order: Sequence[str], seen: Container[str]) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from .calibrate import Calibration, honest_layers
 from .constants import CLEARLY_WRONG, NAMED_SHARE, NAMED_TIMES_EVEN, YARDSTICKS
 from .depth import lacking_before
 from .exact import measurable
-from .honest import finer
 from .replay import replay_pairs
 
 MOST_CHANNELS = 256
@@ -201,22 +200,19 @@ def drill(
         closer, found, ratios, order = _by_module(
             truth, yardstick, candidate, trace.probe, calibration, layer
         )
-        inside = {n: ratios[n] for n in found if layer_of(n) == layer}
-        guilty = _guilty(inside, by_function=calibration.fineness < 1)
+        guilty = _guilty({n: ratios[n] for n in found if layer_of(n) == layer})
         if guilty is not None:
             who = between(guilty, layer, order, found) or subject(guilty, layer, found)
             if not any(name.startswith(f"{layer}.") for name in found):
                 remark = FUSED if who != layer else ""
                 who = layer
             after = any(layer_of(name) == layer for name in _until(guilty, found))
-            named = culprit(found[guilty], ratios[guilty], who, remark, calibration.fineness < 1)
-            return Drilled(named, after)
+            return Drilled(culprit(found[guilty], ratios[guilty], who, remark), after)
         again = excess(introduced(truth, closer, calibration), calibration).get(cause.name, 0.0)
         remark = SPREAD if again > YARDSTICKS else VANISHED
     found = introduced(truth, trace, calibration)
     ratio = excess(found, calibration)[cause.name]
-    by_function = calibration.fineness < 1
-    return Drilled(culprit(found[cause.name], ratio, cause.name, remark, by_function))
+    return Drilled(culprit(found[cause.name], ratio, cause.name, remark))
 
 
 def _until(name: str, found: Iterable[str]) -> Iterator[str]:
@@ -224,14 +220,8 @@ def _until(name: str, found: Iterable[str]) -> Iterator[str]:
     return takewhile(lambda other: other != name, found)
 
 
-def _guilty(ratios: Mapping[str, float], by_function: bool = False) -> str | None:
-    """The first that is clearly wrong; if none is, the first that is guilty.
-
-    Without noise, all that differs is: what is clearly less wrong than another is not the cause.
-    """
-    if by_function and ratios:
-        largest = max(ratios.values())
-        ratios = {n: r for n, r in ratios.items() if not r < largest / CLEARLY_WRONG}
+def _guilty(ratios: Mapping[str, float]) -> str | None:
+    """The first that is clearly wrong; if none is, the first that is guilty."""
     # Where the yardstick overflows too, the ratio is no number.
     beyond = (
         next((n for n in ratios if not ratios[n] <= most), None)
@@ -259,6 +249,27 @@ def unseen_layers(name: str, order: Sequence[str], measured: Container[str]) -> 
     return tuple(dict.fromkeys(layer_of(other) or other for other in lacking))
 
 
+def clearly_wrong(
+    truth: Backend,
+    yardstick: Backend,
+    candidate: Backend,
+    probe: Probe,
+    calibration: Calibration,
+    points: Iterable[str],
+) -> dict[str, float]:
+    """Points inside whose layer a module is clearly wrong, and how many times CLEARLY_WRONG."""
+    found: dict[str, float] = {}
+    for point in points:
+        layer = layer_of(point)
+        if layer is None or point != layer:
+            continue
+        _, _, ratios, _ = _by_module(truth, yardstick, candidate, probe, calibration, layer)
+        worst = max((ratio for n, ratio in ratios.items() if layer_of(n) == layer), default=0.0)
+        if worst > CLEARLY_WRONG:
+            found[point] = worst / CLEARLY_WRONG
+    return found
+
+
 def _by_module(
     truth: Backend,
     yardstick: Backend,
@@ -273,8 +284,7 @@ def _by_module(
         for backend in (truth, yardstick, candidate):
             looks.enter_context(looking(backend, "module", layer))
         honest = yardstick.trace(probe)
-        own = honest_layers(truth, honest, calibration.mixture)
-        inside = replace(calibration, own=finer(own, calibration.fineness))
+        inside = replace(calibration, own=honest_layers(truth, honest, calibration.mixture))
         trace = candidate.trace(probe)
         found = introduced(truth, trace, inside)
     return trace, found, excess(found, inside), honest.names
@@ -323,15 +333,10 @@ def _place(name: str, layer: str) -> str:
     return path or "its end"
 
 
-def culprit(
-    found: Introduced, ratio: float, who: str, remark: str = "", by_function: bool = False
-) -> Culprit:
-    """The verdict in one sentence; `by_function`: two programs in float64 were compared."""
+def culprit(found: Introduced, ratio: float, who: str, remark: str = "") -> Culprit:
+    """The verdict in one sentence."""
     amount = f"{ratio:.0f}" if 10 <= ratio < 1e5 else f"{ratio:.2g}"
     what = f"introduced {amount}\u00d7 the yardstick" if math.isfinite(ratio) else "made NaN or Inf"
-    if by_function:
-        off = found.error.l2 / found.scale.l2 if found.scale.l2 else math.inf
-        what = f"introduced {off:.2g} in float64 (relative L2): another function"
     sentence = f"{who}: {what}, {found.where.words}{remark}"
     where = found.where
     return Culprit(found.point.module, ratio, where.channel, where.token, sentence, where.channels)

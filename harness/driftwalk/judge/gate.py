@@ -6,20 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from ..layer_drift import LayerDrift
-from ..names import is_output, place_of
 from ..result import Coverage, Observer, RunVerdict
 
 EXIT_CODES: dict[RunVerdict, int] = {"pass": 0, "drift": 1, "unverified": 3}
-
-
-_REMEMBERS = (
-    "the {0} keeps something between calls: in a second call with the same inputs its output {1}, "
-    "so that what was compared, its first call, says nothing of the next"
-)
-_UNSEEN = (
-    "{} of {} points, {} the first, one side alone has; all others are within tolerance, the "
-    "outputs too. Allow them by name (--allow-missing 'layer.*') if that is enough"
-)
 
 
 def run_verdict(
@@ -52,10 +41,6 @@ def run_verdict(
                 f"capturing states changed the {side}'s own output {seen.output!r} {seen.amount}, "
                 "more than the tolerance: its states are not those of the plain run"
             )
-    remembering = [side for side, seen in observer.items() if seen.remembers]
-    if len(remembering) == 1:
-        (side,) = remembering
-        return "unverified", _REMEMBERS.format(side, observer[side].remembers)
     unknown = [row.point.name for row in rows if row.verdict == "unknown"]
     bad = [row for row in rows if not row.ok and row.verdict != "unknown"]
     if doubt and bad and all(row.verdict == "drift" for row in bad):
@@ -63,9 +48,6 @@ def run_verdict(
             f"{doubt}; and the two sides differ at {bad[0].point.name} by more than the dtype "
             "table allows, so that nothing can say which of them is right"
         )
-    lacking = [row.point.name for row in bad if row.verdict in ("missing", "extra")]
-    if lacking and len(lacking) == len(bad) and _has_end(rows):
-        return "unverified", _UNSEEN.format(len(lacking), len(rows), lacking[0])
     if any(not (left_to_chance and _is_open(row, chance)) for row in bad):
         return "drift", ""
     if left_to_chance:
@@ -77,19 +59,6 @@ def run_verdict(
             "by L2 (policy l2:TOLERANCE)"
         )
     return "pass", ""
-
-
-def _has_end(rows: tuple[LayerDrift, ...]) -> bool:
-    """Whether both sides have the same outputs; of a model without any, the last of its states.
-
-    Tensors of a graph have names of their own, which do not say what is an output.
-    """
-    ends = [row for row in rows if is_output(row.point.name)] or [
-        row for row in rows if row.verdict != "extra"
-    ][-1:]
-    places = (is_output(row.point.name) or place_of(row.point.name) for row in ends)
-    alone = any(row.verdict in ("missing", "extra") and not row.allowed for row in ends)
-    return bool(ends) and all(places) and not alone
 
 
 def _is_open(row: LayerDrift, chance: Container[str]) -> bool:

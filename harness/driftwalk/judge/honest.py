@@ -319,22 +319,6 @@ def allowed(known: Honest | None, room: Norms = ROOM) -> Norms:
     return known.noise.each(_allowed, most, room, size, floors)
 
 
-def finer(known: Mapping[str, Honest], share: float) -> dict[str, Honest]:
-    """The same for arithmetic whose roundoff is that share of theirs."""
-    return {
-        name: replace(one, noise=one.noise.scaled(share), roundoff=one.roundoff * share)
-        for name, one in known.items()
-    }
-
-
-def with_noise(known: Mapping[str, Honest], more: Mapping[str, Norms]) -> dict[str, Honest]:
-    """The same with so much more noise."""
-    return {
-        name: replace(one, noise=one.noise.plus(more[name])) if name in more else one
-        for name, one in known.items()
-    }
-
-
 def _allowed(noise: float, limit: float, room: float, size: float, floor: float) -> float:
     return noise * limit * room + size * floor
 

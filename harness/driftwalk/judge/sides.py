@@ -75,6 +75,13 @@ class JudgedSide:
         """Whether most of its layers compute bit by bit what the reference's do."""
         return self._own_room == SAME
 
+    @property
+    def changed_layers(self) -> tuple[str, ...]:
+        """Of a copy, the layers that do not compute bit by bit what the reference's do."""
+        if not self.is_copy:
+            return ()
+        return tuple(name for name, error in self._introduced.items() if error.max_abs > 0)
+
     def raise_layers(self, times: Mapping[str, float]) -> None:
         """Have layers judged as so many times beyond what they may introduce."""
         raised = {

@@ -27,9 +27,8 @@ from ..tolerance import Policy, Tolerance
 from ..workers import in_threads
 from .attention import is_attention_weights, same_attention
 from .calibrate import Calibration, truth_errors
-from .depth import alone, inner_allowed, unlike, unlike_by_chance, unpaired, with_extra
+from .depth import alone, unlike, unlike_by_chance, with_extra
 from .exact import ByChance, exact_row, is_exact, without_infinity, without_shared
-from .function import Function
 from .outputs import OutputNames
 from .replay import introduced_errors
 from .sides import JudgedSide
@@ -50,7 +49,6 @@ class Walk:
         calibration: Calibration | None = None,
         judged_reference: JudgedSide | None = None,
         by_chance: ByChance | None = None,
-        function: Function | None = None,
     ) -> None:
         policy.check_rules(reference.names)
         self._reference = reference
@@ -63,7 +61,6 @@ class Walk:
         self._same_code = candidate.name == reference.backend.name
         self._ours = JudgedSide("candidate", calibration) if calibration else None
         self._theirs = judged_reference
-        self._function = function
         judged = (calibration, judged_reference.calibration if judged_reference else None)
         self._by_chance = by_chance or ByChance.of_all(one.by_chance for one in judged if one)
         self._met: dict[str, LayerDrift] = {}
@@ -98,8 +95,6 @@ class Walk:
         if self._ours is None or self._theirs is None or not isinstance(reference, Replays):
             return False
         ours, theirs = self._ours.calibration, self._theirs.calibration
-        if self._function is not None and (self._function.wrong or self._function.unpaired):
-            return False  # its own blocks are other functions, and are asked themselves
         # Of another model (a quantised copy) the reference's blocks know nothing.
         same = ours is theirs or ours.truth.probe is theirs.truth.probe
         return same and theirs.roundoff <= ours.roundoff and self._theirs.holds
@@ -113,7 +108,7 @@ class Walk:
             own = introduced_errors(reference, candidate, measure)
             # What a replay makes otherwise there (of states laid out otherwise) is its own doing.
             own |= dict.fromkeys(self._alike_so_far(candidate) & own.keys(), ZERO)
-            self.judge_layers(own, may_be_copy=self._same_attention and self._function is None)
+            self.judge_layers(own, may_be_copy=self._same_attention)
 
     def _alike_so_far(self, candidate: Trace) -> set[str]:
         """The points up to which both sides gave bit by bit the same."""
@@ -142,6 +137,18 @@ class Walk:
             finer = Mixture.of(self._reference.backend).no_coarser_than(self._candidate)
             own = {name: error for name, error in introduced.items() if finer(name)}
             self._ours.judge_layers(own, may_be_copy, self._same_code, by_chance)
+
+    @property
+    def worth_a_closer_look(self) -> tuple[str, ...]:
+        """The few layers of a copy that differ, where none of them is drift as it stands.
+
+        A copy computes in one dtype, the reference's, and hands its states on in no other.
+        """
+        ours, candidate = self._ours, self._candidate
+        dtypes = {candidate.dtype, *candidate.dtypes.values(), *candidate.stored.values()}
+        if ours is None or dtypes != {self._reference.backend.dtype} or not ours.holds:
+            return ()
+        return ours.changed_layers
 
     def raise_layers(self, times: Mapping[str, float]) -> None:
         """Have layers of the candidate judged as so many times beyond what they may introduce."""
@@ -232,11 +239,7 @@ class Walk:
         return replace(row, allowed=True)
 
     def _true(self, point: str) -> State | None:
-        if self._ours is None:
-            return None
-        # What is infinite on purpose is for the model to say, not for the candidate's program.
-        known = self._ours if self._function is None else self._function
-        return known.calibration.truth.state(point)
+        return self._ours.calibration.truth.state(point) if self._ours is not None else None
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
@@ -253,7 +256,7 @@ class Walk:
             else self._alone(state, "missing")
             for state in self._reference
         ]
-        rows = inner_allowed(with_extra(rows, self._extra))
+        rows = with_extra(rows, self._extra)
         return tuple(replace(row, index=index) for index, row in enumerate(rows))
 
     def _with_sides(self, row: LayerDrift) -> LayerDrift:
@@ -261,15 +264,10 @@ class Walk:
         name, ours, theirs = row.point.name, self._ours, self._theirs
         if row.metrics is None or ours is None or self._policy.has_rule(name):
             return row
-        if self._function is not None and name in self._function.unpaired:
-            return unpaired(row)
         found = {side.side: side.judged(name) for side in (theirs, ours) if side is not None}
         sides: dict[str, Allowed] = {s: used for s, used in found.items() if used is not None}
         if "candidate" not in sides:
             return row
-        other = self._function.wrong.get(name) if self._function is not None else None
-        if other is not None and not sides["candidate"].needed >= other.needed:
-            sides["candidate"] = other
         worst = max(sides.values(), key=lambda used: used.needed)
         reference = theirs.errors.get(name) if theirs is not None else None
         state = self._reference.state(name)

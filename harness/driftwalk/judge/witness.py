@@ -31,7 +31,7 @@ from .calibration_cache import stored_calibration
 from .cautions import cautions
 from .conditioning import EXAMINED_AT
 from .constants import FINE_ROUNDOFF
-from .drill import look, looking
+from .drill import clearly_wrong, look, looking
 from .exact import ByChance
 from .parts import by_parts, used_by_parts
 from .pooling import pooled
@@ -87,7 +87,7 @@ class Witness:
         ranges: str = "",
         looks_inside: bool = True,
     ) -> None:
-        self.model = self._model = model
+        self._model = model
         # A GPU draws other random numbers than the CPU, and in float64 others than in float32.
         self._device = "cpu" if model.drawing else device
         self._ranges = ranges if self._device == "cpu" else ""
@@ -110,7 +110,6 @@ class Witness:
         self.seconds: dict[str, float] = {}
         self._rounding: Decoding | None = None
         self._exact_witness: Witness | None = None
-        self._programs: list[Backend] = []
 
     def rounding(self, plan: Decoding) -> Witness:
         """The witness for sides that round what they keep on purpose, as the plan declares.
@@ -140,19 +139,6 @@ class Witness:
         made.note(candidate.info, OWN_MODEL)
         self._others.append(made)
         return made
-
-    def opened(self, name: str, model: object, options: str = "") -> Backend:
-        """One more backend where truth and yardsticks run, which is closed with this witness."""
-        made: Backend = create(f"{name}:{self._device}{options}", model)
-        made.progress = self._show
-        look(made, self._depth)
-        self._programs.append(made)
-        return made
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing is rounded on purpose in what it speaks for."""
-        return not self.tips and self._rounding is None
 
     @property
     def tips(self) -> bool:
@@ -264,6 +250,23 @@ class Witness:
         products = self.declared.saved if self.declared is not None else ()
         used = used_by_parts(found, calibration.roundoff, not self.many_tip, own, products)
         return {name: calibration.allowed_own(name).scaled(times) for name, times in used.items()}
+
+    def clearly_wrong(self, candidate: Backend, points: Iterable[str]) -> dict[str, float]:
+        """Points inside whose layer the candidate has a module that is clearly wrong."""
+        calibration = self.calibration(candidate.info)
+        sides = candidate, self.truth
+        if calibration is None or not all(isinstance(side, LooksInside) for side in sides):
+            return {}
+        try:
+            with (
+                self.stage("a closer look at layers that differ"),
+                self.yardstick(calibration) as yardstick,
+            ):
+                both = self.truth, yardstick
+                return clearly_wrong(*both, candidate, self.probe, calibration, points)
+        except Exception as error:  # a backend may raise anything when asked for more
+            self.note(calibration.mixture, f"Could not look inside layers that differ: {error}")
+            return {}
 
     def notes(self, computes_in: ComputesIn) -> tuple[str, ...]:
         """What is to be said about candidates of these dtypes, and of no other."""
@@ -392,7 +395,5 @@ class Witness:
     def close(self) -> None:
         for other in self._others:
             other.close()
-        for program in self._programs:
-            program.close()
         if self._truth is not None:
             self._truth.close()

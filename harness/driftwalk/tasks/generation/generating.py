@@ -11,8 +11,7 @@ from ...decoding import Decoding
 from ...dtypes import Array
 from ...environment import head
 from ...errors import DriftwalkError, UsageError
-from ...judge.accusation import Suspect, accuse
-from ...judge.asking import function_between
+from ...judge.accusation import accuse
 from ...judge.walk import Walk
 from ...judge.witness import Witness, witness_device
 from ...layer_drift import Side
@@ -195,8 +194,6 @@ class Generating:
             whole = self._at_once(backend, probe)
         with self._show.stage(f"candidate, step by step: {backend.spec}"):
             candidate = DecodedSide(backend, whole, self._traced(backend, probe, self._plan))
-        if self._terms.policy.calibrated and witness.calibration(backend.info) is not None:
-            candidate = replace(candidate, function=function_between(witness, backend))
         made = self._judged(reference.decoded, candidate.decoded, reference, candidate, of_steps)
         at_once = None
         if reference.whole is not None or candidate.whole is not None:
@@ -208,9 +205,9 @@ class Generating:
         wanted = self._how.blame is True or (self._how.blame == "auto" and made.verdict == "drift")
         if wanted and not is_closed(backend):
             reference.backend.decode(self._plan)
-            suspect = Suspect.of(backend, of_steps).asked(candidate.function)
-            other = Suspect.of(reference.backend, of_steps)
-            made = accuse(made, {"candidate": suspect, "reference": other})
+            made = accuse(
+                made, {"candidate": (backend, of_steps), "reference": (reference.backend, of_steps)}
+            )
         found = self._assembled(reference, candidate, made, at_once, of_steps)
         if not self._how.invariance:
             return found
@@ -253,10 +250,7 @@ class Generating:
         if is_closed(candidate.backend):
             closed = (CLOSED.format(candidate.backend.spec),)
             missing += tuple(n for n in ours.names if not is_output(n) and not is_of_cache(n))
-        function = candidate.function if mine is not None else None
-        if function is not None and mine is not None:
-            mine = function.standing_for(mine)
-        walk = Walk(ours, theirs.backend, policy, missing, mine, judged, function=function)
+        walk = Walk(ours, theirs.backend, policy, missing, mine, judged)
         walk.meet_all(theirs, reference.backend)
         notes = (*self._stage.model.notes, *self._prompt.notes, *self._notes, *closed)
         terms = replace(terms, model=self._stage.model.describe(), notes=notes)

@@ -7,7 +7,6 @@ from typing import cast
 
 from ...adapter import Backend, Decodes, MayBeClosed, Rewinds
 from ...errors import BackendError
-from ...judge.function import Function
 from ...states import Trace
 
 
@@ -56,5 +55,3 @@ class DecodedSide:
     whole: Trace | None
     """None of a recording that has only steps."""
     decoded: Trace
-    function: Function | None = None
-    """Whether it is the reference's function, where its program is known."""

@@ -208,8 +208,6 @@ def _beyond_a_screen(standards: Standards, policy: Policy) -> str:
     """Why no probe like this can be screened; empty where it can."""
     if standards.witness.has_own_model or standards.split is not None:
         return "the candidate is quantised"
-    if standards.function is not None and standards.function.is_apart:
-        return "the candidate's program is not the reference's here"
     if not policy.calibrated:
         return ""
     if policy.rules:
